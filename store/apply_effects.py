@@ -63,7 +63,9 @@ def load_state(
 ) -> StoredState:
     """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known,
     `settled` the header with which it came."""
-    known = tx.memory.dedup.contains(tx.memory.log.ids.key_of(envelope) if key is None else key)
+    if key is None:
+        key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+    known = key in tx.memory.dedup.keys
     ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
     return StoredState(known, ours, *load_own(tx, envelope), settled)
 
@@ -84,7 +86,7 @@ def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredS
     if target is None:
         return StoredState()
     return StoredState(
-        duplicate=tx.memory.dedup.contains(tx.memory.log.ids.dedup_key(target.workspace_id, target.sender, target.id)),
+        duplicate=tx.memory.log.ids.dedup_key(target.workspace_id, target.sender, target.id) in tx.memory.dedup.keys,
         work=works.load(tx, target.workspace_id, target.channel, target.work_id),
         room=rooms.bound(tx, target.workspace_id, target.channel, target.container)
         if target.surface == "direct"
@@ -160,7 +162,11 @@ class _Application:
         tx = self.tx
         for effect in effects:
             if type(effect) is RecordId:
-                key = tx.memory.log.ids.key_of(envelope) if key is None else key
+                key = (
+                    tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+                    if key is None
+                    else key
+                )
                 self.remembered = key, effect.until
             elif type(effect) is StoreEnvelope:
                 self.seq = self._store(envelope, effect, effects, self.before, self.remembered)
@@ -219,7 +225,7 @@ class _Application:
             delivered=delivered,
             remembered=remembered,
         )
-        if self.tx.memory.events.has_subscribers:
+        if self.tx.memory.events.subscribers:
             self._buffer_event(seq, envelope, effect, effects, state)
         return seq
 

@@ -183,7 +183,7 @@ class Decider:
         claims_key = envelope.proof is not None or "@" in envelope.sender
         if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
             return Outcome(message, (), rejected=rejection)
-        key = tx.memory.log.ids.key_of(envelope)
+        key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
@@ -329,4 +329,4 @@ def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predece
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:
-    return tx.memory.dedup.contains(tx.memory.log.ids.dedup_key(workspace_id, sender, message_id))
+    return tx.memory.log.ids.dedup_key(workspace_id, sender, message_id) in tx.memory.dedup.keys

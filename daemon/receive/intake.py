@@ -203,8 +203,8 @@ class Intake:
     def _discover(self, received: ReceivedMessage, envelope: Envelope) -> None:
         """Handle a greet or whois: answered immediately, persisted asynchronously (docs/adr/0004)."""
         memory = self._store.memory
-        key = memory.log.ids.key_of(envelope)
-        state = StoredState(duplicate=key in self._write_behind or memory.dedup.contains(key))
+        key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+        state = StoredState(duplicate=key in self._write_behind or key in memory.dedup.keys)
         for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
             match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):

@@ -16,6 +16,9 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, Final
 
+Position = tuple[int, ...]
+"""How many values each statement of an `AppendBuffer` has."""
+
 _rank: Final = attrgetter("rank")
 _ROWS_PER_STATEMENT: Final = (64, 16, 4, 1)  # each is a statement that SQLite keeps compiled
 
@@ -93,17 +96,8 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
         self[statement] = values = list[Any]()
         return values
 
-    @property
-    def size(self) -> int:
-        """How many rows are buffered."""
-        return sum([len(values) // len(statement.columns) for statement, values in self.items()])
-
-    def position(self) -> tuple[int, ...]:
-        """How much is buffered, for `undo`."""
-        return tuple(map(len, self.values()))
-
-    def undo(self, position: tuple[int, ...]) -> None:
-        """Drops the rows appended since `position`."""
+    def undo(self, position: Position) -> None:
+        """Drops the rows appended since `position`, which was `tuple(map(len, rows.values()))`."""
         for values, length in zip_longest(self.values(), position, fillvalue=0):
             assert isinstance(values, list)
             del values[length:]
@@ -111,9 +105,9 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
     def flush(self, db: sqlite3.Connection) -> None:
         """Writes the rows into the open transaction of `db`."""
         for statement in sorted(self, key=_rank):
-            if self[statement]:
-                statement.write(db, self[statement])
-        self.discard()
+            if values := self[statement]:
+                statement.write(db, values)
+                values.clear()
 
     def discard(self) -> None:
         """Drops all rows."""

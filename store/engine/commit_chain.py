@@ -11,7 +11,6 @@ job that is undone leaves none; the writer appends the link before COMMIT.
 
 import re
 import sqlite3
-from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -70,9 +69,9 @@ def link_hash(before: bytes, n: int, at_ms: int, last_seq: int, content: bytes |
     return sha256(b"%b[%d,%d,%d,%b,%b]" % (before, n, at_ms, last_seq, quoted, entries or b"null")).digest()
 
 
-def content_of(records: Iterable[Record]) -> bytes:
+def content_of(records: list[Record]) -> bytes:
     """The content of a link with these records, which are in sequence."""
-    return sha256(_encode(list(records))).digest()
+    return sha256(_encode(records)).digest()
 
 
 def pruned(db: sqlite3.Connection) -> Head:
@@ -100,13 +99,13 @@ def stored_head(db: sqlite3.Connection) -> Head:
 class CommitChain:
     """The end of the chain of an open store. `records` and `entries` belong to the open transaction."""
 
-    __slots__ = ("_next", "at_ms", "entries", "gap", "head", "records")
+    __slots__ = ("_written", "at_ms", "entries", "gap", "head", "records")
 
     def __init__(self) -> None:
         self.head = EMPTY
         self.records: list[Record] = []
         self.entries: list[Entry] = []
-        self._next = EMPTY
+        self._written = EMPTY
         self.at_ms = 0
         """The time of the newest link."""
         self.gap: str | None = None
@@ -124,18 +123,17 @@ class CommitChain:
         Its time is that of the transaction's last entry, else of its last record, else of the link before.
         """
         n = self.head.n + 1 if number is None else number
-        content = content_of(self.records) if self.records else None
-        entries = _encode(self.entries) if self.entries else None
+        content = entries = None
+        if self.records:
+            content, self.at_ms = content_of(self.records), self.records[-1][1]
         if self.entries:
-            self.at_ms = self.entries[-1][0]
-        elif self.records:
-            self.at_ms = self.records[-1][1]
+            entries, self.at_ms = _encode(self.entries), self.entries[-1][0]
         digest = link_hash(self.head.hash, n, self.at_ms, last_seq, content, entries)
         db.execute(_INSERT, (n, self.at_ms, last_seq, content, entries, digest))
-        self._next = Head(n, digest, last_seq)
+        self._written = Head(n, digest, last_seq)
 
     def committed(self) -> None:
         """The link that was written last is durable."""
-        self.head = self._next
+        self.head = self._written
         self.records.clear()
         self.entries.clear()

@@ -47,38 +47,28 @@ class CommitPolicy:
             and min(self._samples) < FAST_SECONDS
         )
 
-    def commit_on_loop(self, changes: int, write: Callable[[], None]) -> None:
-        """Calls `write` and commits on the event loop, after `commits_on_loop`. Raises sqlite3.Error, and what `write`
-        raises."""
+    def commit(self, changes: int, write: Callable[[], None], *, on_loop: bool) -> None:
+        """Calls `write` and commits, on the event loop if `commits_on_loop`, else in the store's thread. Raises sqlite3.Error,
+        and what `write` raises."""
         write()
-        self._set_checkpoint(False)
-        self._loop_rows += changes
-        if self._commit() > SLOW_SECONDS:
+        if self._may_checkpoint is on_loop:
+            self._may_checkpoint = not on_loop
+            self._db.execute(f"PRAGMA wal_autocheckpoint = {0 if on_loop else CHECKPOINT_PAGES}")
+        if on_loop:
+            self._loop_rows += changes
+        else:
+            self._loop_rows, self._penalty = 0, max(0, self._penalty - 1)
+        started = time.perf_counter()
+        self._db.execute("COMMIT")
+        took = time.perf_counter() - started
+        self._samples.append(took)
+        if on_loop and took > SLOW_SECONDS:
             self._penalize()
         else:
-            self._since_slow += 1
-
-    def commit_in_thread(self, write: Callable[[], None]) -> None:
-        """The same in the store's thread."""
-        write()
-        self._set_checkpoint(True)
-        self._loop_rows, self._penalty = 0, max(0, self._penalty - 1)
-        self._commit()
+            self._since_slow += on_loop
 
     def _penalize(self) -> None:
         if self._since_slow >= MAX_PENALTY:
             self._next_penalty = PENALTY
         self._penalty, self._since_slow = self._next_penalty, 0
         self._next_penalty = min(2 * self._penalty, MAX_PENALTY)
-
-    def _commit(self) -> float:
-        started = time.perf_counter()
-        self._db.execute("COMMIT")
-        took = time.perf_counter() - started
-        self._samples.append(took)
-        return took
-
-    def _set_checkpoint(self, allowed: bool) -> None:
-        if allowed != self._may_checkpoint:
-            self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES if allowed else 0}")
-            self._may_checkpoint = allowed

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.commit_chain import Head
+from aghbus.store.engine.commit_chain import CommitChain, Head
 
 LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
 _RECORD: Final = struct.Struct("<8sQQQ32s")  # magic, identity, number and last sequence of the link, its hash
@@ -57,24 +57,25 @@ def read_watermark(store: Path) -> CommitWatermark | None:
 
 
 class WatermarkFile:
-    """The file, for the writer of its store."""
+    """The file, for the writer of its store. `pending`: it will be written."""
 
-    def __init__(self, store: Path, executor: Executor) -> None:
+    def __init__(self, store: Path, executor: Executor, identity: int, chain: CommitChain) -> None:
         """`executor` is the one of the store's commits: its thread writes the file."""
         self.path: Final = watermark_path(store)
+        self.pending = False
         self._executor = executor
-        self._value: CommitWatermark | None = None
+        self._identity = identity
+        self._chain = chain
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, value: CommitWatermark) -> None:
-        """`value` is durable in the store: the file says so within LAG. Call it on the event loop."""
-        self._value = value
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LAG, self._write_in_thread)
+    def write_soon(self) -> None:
+        """The chain has a new head: the file says so within LAG. Call it on the event loop, while nothing is `pending`."""
+        self._timer = asyncio.get_running_loop().call_later(LAG, self._write_in_thread)
+        self.pending = True
 
-    def write(self, value: CommitWatermark) -> None:
-        """Writes `value` now. Raises OSError."""
-        content = encode_watermark(value)
+    def write(self) -> None:
+        """Writes the head of the chain now. Raises OSError."""
+        content = encode_watermark(CommitWatermark(self._identity, self._chain.head))
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(fd, content, 0)
@@ -83,19 +84,17 @@ class WatermarkFile:
             os.close(fd)
 
     def close(self) -> None:
-        """Writes the pending value."""
+        """Writes what is pending."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._try_write()
 
     def _write_in_thread(self) -> None:
-        self._timer = None
+        self._timer, self.pending = None, False
         self._executor.submit(self._try_write)
 
     def _try_write(self) -> None:
         """A file that cannot be written stays older than the store, and less can be checked at the next start."""
-        value = self._value  # once: the event loop may set the next while this thread writes
-        if value is not None:
-            with contextlib.suppress(OSError):
-                self.write(value)
+        with contextlib.suppress(OSError):
+            self.write()

@@ -17,7 +17,7 @@ from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
-from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
+from aghbus.store.engine.commit_watermark import WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
@@ -75,7 +75,8 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, opened.watermark.identity, watermark_file, segment)
+        self._writer = Writer(db, memory, executor, watermark_file, segment)
+        self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
@@ -103,7 +104,8 @@ class Store:
             loop = asyncio.get_running_loop()
             db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory, segment)
             undo.callback(db.close)
-            watermark = _open_watermark(path, opened.watermark, executor)
+            watermark = WatermarkFile(path, executor, opened.watermark.identity, memory.chain)
+            _write(watermark, path)
             reader = await _open_reader(path, memory.log)
             undo.push_async_callback(reader.close)
             damaged = DamagedEnvelopes()
@@ -143,20 +145,10 @@ class Store:
         """How many write jobs are queued."""
         return self._writer.backlog
 
-    def submit(self, job: Job[T]) -> asyncio.Future[T]:
-        """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
-
-        The job runs on the event loop inside a transaction that it shares with others. It decides first and writes
-        then; it may run twice, so it changes nothing outside `tx` except through `after_commit` and
-        `after_rollback`. Its exception is set on its own future; StoreUnavailable on all when the transaction
-        failed.
-        """
-        return self._writer.submit(job)
-
     def submit_deferred(self, job: Job[T]) -> asyncio.Future[T]:
         """As `submit`, for a job that no caller waits for: it joins the next transaction, or starts one within 10
         ms."""
-        return self._writer.submit(job, deferred=True)
+        return self.submit(job, deferred=True)
 
     def write_deferred(self, job: Job[Any], *, start_commit: bool = False) -> asyncio.Future[Any] | None:
         """Persist asynchronously what a crash may lose: the job joins the next transaction, and errors are logged and
@@ -181,7 +173,7 @@ class Store:
 
     async def write(self, job: Job[T]) -> T:
         """`submit` and wait. After a cancellation the job may or may not have run."""
-        return await self._writer.submit(job)
+        return await self.submit(job)
 
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
@@ -304,13 +296,11 @@ async def _open_reader(path: Path, log: LogMemory) -> Reader:
     return reader
 
 
-def _open_watermark(path: Path, watermark: CommitWatermark, executor: ThreadPoolExecutor) -> WatermarkFile:
-    file = WatermarkFile(path, executor)
+def _write(watermark: WatermarkFile, path: Path) -> None:
     try:
-        file.write(watermark)
+        watermark.write()
     except OSError as error:
         raise _explained(path, error) from None
-    return file
 
 
 def open_to_inspect(path: Path) -> sqlite3.Connection:

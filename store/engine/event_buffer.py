@@ -37,40 +37,32 @@ class EventPage(NamedTuple):
 
 class EventBuffer:
     """The latest committed events, and those `pending` in the open transaction. Filled by the writer, read on the same
-    event loop."""
+    event loop. Without `subscribers`, which are counted, no events are built."""
 
-    __slots__ = ("_bytes", "_events", "_subscribers", "pending")
+    __slots__ = ("_bytes", "_events", "pending", "subscribers")
 
     def __init__(self) -> None:
         self.pending: list[BufferedEvent] = []
-        self._subscribers = 0
+        self.subscribers = 0
         self._events: list[BufferedEvent] = []
         self._bytes = 0
-
-    @property
-    def has_subscribers(self) -> bool:
-        """Whether there are subscribers; without any, no events are built."""
-        return self._subscribers > 0
 
     @contextlib.contextmanager
     def subscribed(self) -> Iterator[None]:
         """Registers a subscriber for the block."""
-        self._subscribers += 1
+        self.subscribers += 1
         try:
             yield
         finally:
-            self._subscribers -= 1
-            if not self._subscribers:
+            self.subscribers -= 1
+            if not self.subscribers:
                 self._clear()
 
     def publish(self) -> None:
         """The envelopes of the pending events have become durable."""
-        if not self.pending:
+        if not self.subscribers:
             return
-        committed, self.pending = self.pending, []
-        if not self._subscribers:
-            return
-        for one in committed:
+        for one in self.pending:
             if self._events and one.event.seq != self._events[-1].event.seq + 1:
                 self._clear()  # there was no subscriber for a while
             self._events.append(one)

@@ -3,9 +3,8 @@ job."""
 
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
@@ -34,9 +33,6 @@ ORDER BY o.seq
 """
 
 
-StateSavepoint = tuple[int, ...]
-"""The numbers of an `InMemoryState`, and how much of the open transaction is pending."""
-
 _NUMBERS: Final = (
     "last_seq",
     "inbox_acked",
@@ -44,7 +40,8 @@ _NUMBERS: Final = (
     "quarantine_rows",
     "quarantine_bytes",
 )
-_numbers: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
+numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
+"""The numbers of an `InMemoryState`."""
 
 
 class CachedWork(NamedTuple):
@@ -109,46 +106,35 @@ class OpenStreams:
         if len(self._last) >= self._sweep_at:
             self._sweep(now)
         before = self._last.get(stream)
-        tx.after_rollback(partial(self._restore, stream, before))
-        self._set(stream, before, seq, message_id, fresh_until)
-
-    def settle(self, tx: UnitOfWork, seq: int) -> None:
-        """Our envelope `seq` was answered, and everything before it in its stream was too, or needs no answer."""
-        stream = self._streams.get(seq)
-        if stream is not None:
-            tx.after_rollback(partial(self._restore, stream, self._last[stream]))
-            self._drop(stream)
-
-    def load(self, db: sqlite3.Connection) -> None:
-        """Reads the unanswered envelopes of a store that is being opened."""
-        for workspace_id, channel, sender, to, container, seq, message_id, fresh_until in db.execute(_OUTSTANDING):
-            stream = (workspace_id, channel, sender, to, container)
-            self._set(stream, self._last.get(stream), seq, message_id, fresh_until)
-
-    def _set(self, stream: Stream, before: _Last | None, seq: int, message_id: str, fresh_until: int) -> None:
+        tx.replaced.append((self._last, stream, before))
+        tx.replaced.append((self._streams, seq, None))
         if before is not None:
             before_seq, _, before_until = before
-            del self._streams[before_seq]
+            tx.replaced.append((self._streams, before_seq, self._streams.pop(before_seq)))
             if before_until > fresh_until:
                 fresh_until = before_until
         self._last[stream] = (seq, message_id, fresh_until)
         self._streams[seq] = stream
 
-    def _drop(self, stream: Stream) -> None:
-        last = self._last.pop(stream, None)
-        if last is not None:
-            del self._streams[last[0]]
+    def settle(self, tx: UnitOfWork, seq: int) -> None:
+        """Our envelope `seq` was answered, and everything before it in its stream was too, or needs no answer."""
+        stream = self._streams.pop(seq, None)
+        if stream is not None:
+            tx.replaced.append((self._streams, seq, stream))
+            tx.replaced.append((self._last, stream, self._last.pop(stream)))
 
-    def _restore(self, stream: Stream, last: _Last | None) -> None:
-        self._drop(stream)
-        if last is not None:
-            self._last[stream] = last
-            self._streams[last[0]] = stream
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads the unanswered envelopes of a store that is being opened."""
+        for workspace_id, channel, sender, to, container, seq, message_id, fresh_until in db.execute(_OUTSTANDING):
+            stream = (workspace_id, channel, sender, to, container)
+            before = self._last.get(stream)
+            self._last[stream] = (seq, message_id, fresh_until if before is None else max(before[2], fresh_until))
+        self._streams = {last[0]: stream for stream, last in self._last.items()}
 
     def _sweep(self, now: int) -> None:
         for stream, last in list(self._last.items()):
             if last[2] <= now:
-                self._drop(stream)
+                del self._last[stream], self._streams[last[0]]
         self._sweep_at = max(_SWEEP, 2 * len(self._last))
 
 
@@ -158,6 +144,8 @@ class InMemoryState:
     bytes the store is larger than its bound after everything was removed that may be; `quarantine_rows` and
     `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of a foreign format.
     `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table keeps it.
+
+    `pending` is what its parts have of the open transaction.
 
     Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
     (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
@@ -177,6 +165,7 @@ class InMemoryState:
         "inbox_due_ms",
         "last_seq",
         "log",
+        "pending",
         "quarantine_bytes",
         "quarantine_rows",
         "streams",
@@ -204,37 +193,25 @@ class InMemoryState:
         self.addressed = GenerationalCache[int, Addressed]()
         self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
 
-    def savepoint(self) -> StateSavepoint:
-        """Mark the start of the next job."""
-        chain = self.chain
-        pending = (
-            len(self.dedup.pending),
-            len(chain.records),
-            len(chain.entries),
-            len(self.events.pending),
-            len(self.inbox.pending),
+        chain, log = self.chain, self.log
+        self.pending: Final[tuple[list[Any], ...]] = (
+            *(self.dedup.pending, log.streams.pending, log.verdicts.pending, self.inbox.pending),
+            *(chain.records, chain.entries, self.events.pending),
         )
-        return pending + self.log.savepoint() + _numbers(self)
 
-    def undo(self, savepoint: StateSavepoint) -> None:
-        """The state as it was at `savepoint`, in the same transaction. Caches, streams and trust rules undo themselves
-        (`after_rollback`)."""
-        dedup, records, entries, events, inbox, streams, verdicts, *numbers = savepoint
+    def undo(self, pending: tuple[int, ...], numbers: tuple[int, ...]) -> None:
+        """The state as it was in the same transaction when so much was `pending`, with these numbers. Caches and trust rules
+        are undone by the transaction."""
+        dedup, streams, verdicts, inbox, *_ = pending
         self.dedup.undo(dedup)
-        self.log.undo(streams, verdicts, numbers[0])
-        del self.chain.records[records:]
-        del self.chain.entries[entries:]
-        del self.events.pending[events:]
+        self.log.streams.undo(streams)
+        self.log.verdicts.undo(verdicts)
         for name, value in zip(_NUMBERS, numbers, strict=True):
             setattr(self, name, value)
+        self.log.tail.undo(self.last_seq)
         self.inbox.undo(self.last_seq, inbox)
-
-    def committed(self) -> None:
-        """The transaction is durable."""
-        self.dedup.pending.clear()
-        self.log.committed()
-        self.inbox.pending.clear()
-        self.events.publish()
+        for added, length in zip(self.pending, pending, strict=True):
+            del added[length:]
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup

@@ -4,26 +4,30 @@ callbacks."""
 import sqlite3
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.append_buffer import AppendBuffer
-from aghbus.store.engine.state import InMemoryState, StateSavepoint
-from aghbus.store.engine.unit_of_work import Callback
+from aghbus.store.engine.append_buffer import AppendBuffer, Position
+from aghbus.store.engine.state import InMemoryState, numbers_of
+from aghbus.store.engine.unit_of_work import Callback, Replaced
 
 
 class Savepoint(NamedTuple):
-    """A position in a transaction, to which `Transaction.undo` returns."""
+    """A position in a transaction, to which `Transaction.undo` returns: how much of it was pending, and the numbers of
+    the state in memory."""
 
     after_commit: int
     after_rollback: int
+    replaced: int
     flushes: int
-    rows: tuple[int, ...]
-    memory: StateSavepoint
+    rows: Position
+    pending: tuple[int, ...]
+    numbers: tuple[int, ...]
 
 
 class Transaction:
     """The current transaction of the writer. Valid only inside the job it is given to.
 
     `db` executes statements (never BEGIN, COMMIT or ROLLBACK), `rows` are written before COMMIT, and `memory` is
-    what the store keeps outside SQLite.
+    what the store keeps outside SQLite. `db_unflushed` is the same connection, for tables without buffered rows and for
+    rows of earlier transactions. `replaced` are the values that were replaced in caches of memory.
     """
 
     __slots__ = (
@@ -34,19 +38,23 @@ class Transaction:
         "_flush_failed",
         "_flushes",
         "_job_rows",
+        "db_unflushed",
         "memory",
+        "replaced",
         "rows",
     )
 
     def __init__(self, db: sqlite3.Connection, memory: InMemoryState) -> None:
         self.memory: Final = memory
         self.rows: Final = AppendBuffer()
+        self.replaced: Final[list[Replaced]] = []
+        self.db_unflushed: Final = db
         self._db: Final = db
         self._after_commit: list[Callback] = []
         self._after_rollback: list[Callback] = []
         self._flushes = 0
         self._flush_failed = False  # by rows of the current job or of an earlier one
-        self._job_rows = self.rows.position()  # where the rows of the current job begin
+        self._job_rows: Position = ()  # where the rows of the current job begin
         self._changes = 0  # of the connection, that are not the current job's
 
     @property
@@ -56,19 +64,14 @@ class Transaction:
             self.flush()
         return self._db
 
-    @property
-    def db_unflushed(self) -> sqlite3.Connection:
-        """The connection, for tables without buffered rows and for rows of earlier transactions."""
-        return self._db
-
     def flush(self) -> None:
         """Writes the buffered rows."""
-        flushes_current_job, changes = self.rows.position() != self._job_rows, self._db.total_changes
+        flushes_current_job, changes = self._position() != self._job_rows, self._db.total_changes
         self._flush_failed = True
         self.rows.flush(self._db)
         self._flush_failed = False
         self._flushes += 1
-        self._job_rows = self.rows.position()
+        self._job_rows = self._position()
         if not flushes_current_job:
             self._changes += self._db.total_changes - changes
 
@@ -82,10 +85,16 @@ class Transaction:
 
     def begin_job(self) -> Savepoint:
         """Mark the start of the next job."""
-        self._job_rows = self.rows.position()
+        self._job_rows = tuple(map(len, self.rows.values()))
         self._changes = self._db.total_changes
         return Savepoint(
-            len(self._after_commit), len(self._after_rollback), self._flushes, self._job_rows, self.memory.savepoint()
+            len(self._after_commit),
+            len(self._after_rollback),
+            len(self.replaced),
+            self._flushes,
+            self._job_rows,
+            tuple(map(len, self.memory.pending)),
+            numbers_of(self.memory),
         )
 
     @property
@@ -98,16 +107,30 @@ class Transaction:
         del self._after_commit[savepoint.after_commit :]
         while len(self._after_rollback) > savepoint.after_rollback:
             self._after_rollback.pop()()
+        while len(self.replaced) > savepoint.replaced:
+            values, key, before = self.replaced.pop()
+            if before is None:
+                values.pop(key, None)
+            else:
+                values[key] = before
         self._flush_failed = False
         if self._flushes == savepoint.flushes:
             self.rows.undo(savepoint.rows)
         else:
             self.rows.discard()  # the earlier ones are written: these were appended since
-        self.memory.undo(savepoint.memory)
+        self.memory.undo(savepoint.pending, savepoint.numbers)
 
     def committed(self) -> list[Callback]:
         """The transaction is durable. Returns the callbacks to run, in order; nothing can be undone any more."""
         callbacks, self._after_commit = self._after_commit, []
+        memory = self.memory
+        if memory.events.pending:
+            memory.events.publish()
         self._after_rollback.clear()
-        self.memory.committed()
+        self.replaced.clear()
+        for pending in memory.pending:
+            pending.clear()
         return callbacks
+
+    def _position(self) -> Position:
+        return tuple(map(len, self.rows.values()))

@@ -2,11 +2,13 @@
 
 import sqlite3
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from aghbus.store.engine.append_buffer import AppendBuffer
 
 Callback = Callable[[], None]
+Replaced = tuple[dict[Any, Any], Any, Any]
+"""A dictionary in memory, a key in it, and the value that the key had before; None: it had none."""
 
 
 class UnitOfWork(Protocol):
@@ -23,6 +25,10 @@ class UnitOfWork(Protocol):
     @property
     def rows(self) -> AppendBuffer:
         """Rows that are written before COMMIT."""
+
+    @property
+    def replaced(self) -> list[Replaced]:
+        """What to put back when the job is undone, the last first."""
 
     def after_commit(self, callback: Callback) -> None:
         """`callback` runs on the event loop once the commit is durable, in order, before any job's future resolves."""

@@ -13,17 +13,18 @@ import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from aghbus.protocol.text import escape
 from aghbus.store.engine.commit_policy import CommitPolicy
-from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile
+from aghbus.store.engine.commit_watermark import WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.transaction import Savepoint, Transaction
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mea
 MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
 DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
+_VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
 # Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
@@ -70,29 +72,19 @@ class Stats(msgspec.Struct):
     largest_batch: int = 0
 
 
-class _QueuedJob:
-    __slots__ = ("deferred", "error", "future", "job", "result")
-
-    def __init__(self, job: Job[Any], future: asyncio.Future[Any], *, deferred: bool) -> None:
-        self.job = job
-        self.future = future
-        self.deferred = deferred
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def resolve(self) -> None:
-        if self.future.done():  # its waiter was cancelled
-            return
-        if isinstance(self.error, StopIteration):  # no future takes it
-            self.future.set_exception(RuntimeError("the job raised StopIteration"))
-        elif self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)
+class _QueuedJob(msgspec.Struct, eq=False):
+    job: Job[Any]
+    future: asyncio.Future[Any]
+    deferred: bool
+    result: Any = None
+    error: Exception | None = None
 
     def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
+        if self.future.done():  # its waiter was cancelled
+            return
+        if isinstance(error, StopIteration):  # no future takes it
+            error = RuntimeError("the job raised StopIteration")
+        self.future.set_exception(error)
 
 
 class Writer:
@@ -103,16 +95,15 @@ class Writer:
         db: sqlite3.Connection,
         memory: InMemoryState,
         executor: Executor,
-        identity: int,
         watermark_file: WatermarkFile,
         segment: int,
     ) -> None:
-        """`db` is in autocommit mode, `executor` a single thread for its commits, `identity` that of the store,
-        `segment` the number of envelopes that are indexed together."""
+        """`db` is in autocommit mode, `executor` a single thread for its commits, `segment` the number of envelopes that
+        are indexed together."""
         self._db = db
         self._executor = executor
-        self._identity = identity
         self._watermark_file = watermark_file
+        self._chain = memory.chain
         self._tx = Transaction(db, memory)
         self._start = self._tx.begin_job()
         self._queue: collections.deque[_QueuedJob] = collections.deque()
@@ -120,7 +111,8 @@ class Writer:
         self._awaited = 0  # jobs of the batch that a caller waits for
         self._was_concurrent = False  # whether several callers waited for the last transaction
         self._isolated = False  # whether each job of this transaction runs in its own savepoint
-        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._due: asyncio.Future[None] = self._loop.create_future()  # done: a transaction is to begin
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._policy = CommitPolicy(db)
@@ -137,33 +129,39 @@ class Writer:
         return len(self._queue)
 
     def submit(self, job: Job[T], *, deferred: bool = False) -> asyncio.Future[T]:
-        """Queues `job`; its future resolves to the job's result once that is durable.
+        """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
 
-        A `deferred` job begins no transaction of its own within DEFER_SECONDS.
+        The job runs on the event loop inside a transaction that it shares with others. It decides first and writes
+        then; it may run twice, so it changes nothing outside `tx` except through `after_commit` and
+        `after_rollback`. Its exception is set on its own future; StoreUnavailable on all when the transaction
+        failed. A `deferred` job begins no transaction of its own within DEFER_SECONDS.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: asyncio.Future[T] = self._loop.create_future()
         if self._closing:
             future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
             return future
-        self._queue.append(_QueuedJob(job, future, deferred=deferred))
-        if not deferred:
-            self._wake.set()
-        elif self._timer is None:
-            self._timer = loop.call_later(DEFER_SECONDS, self._wake.set)
+        self._queue.append(_QueuedJob(job, future, deferred))
+        if deferred and self._timer is None:
+            self._timer = self._loop.call_later(DEFER_SECONDS, self._wake)
+        elif not deferred and not self._due.done():
+            self._due.set_result(None)
         return future
 
     def stop(self) -> None:
         """Accepts no further jobs: `run` returns when the queued ones are done."""
         self._closing = True
-        self._wake.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._due.done():
+            self._due.set_result(None)
 
     async def run(self) -> None:
         """Runs and commits jobs until `stop`; failures of the store go to the jobs' futures and never end it."""
         try:
             while self._queue or not self._closing:
-                await self._wake.wait()
-                self._wake.clear()
+                await self._due
+                self._due = self._loop.create_future()
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
@@ -172,8 +170,8 @@ class Writer:
                     if len(self._tail.rows) >= self._next_segment:
                         await self._write_segment()
                     if self._queue and self._timer is None:
-                        self._wake.set()  # the batch was full
-                    if self._wake.is_set():  # callers that waited for this commit continue before the next transaction
+                        self._wake()  # the batch was full
+                    if self._due.done():  # callers that waited for this commit continue before the next transaction
                         await asyncio.sleep(0)
         finally:
             self._closing = True
@@ -182,12 +180,21 @@ class Writer:
 
     async def _transact(self) -> None:
         self._start = self._tx.begin_job()
+        self._was_concurrent, self._awaited = self._awaited >= MIN_CONCURRENT_WAITERS, 0
+        self._isolated = False
         try:
-            await self._begin()
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if _primary(error) != sqlite3.SQLITE_BUSY:
+                    raise
+                await self._in_thread(self._begin_when_unlocked)
             changes = self._db.total_changes
-            await self._run_batch()
+            self._run_slice()
+            if self._queue or self._was_concurrent or self._awaited >= MIN_CONCURRENT_WAITERS:
+                await self._run_more()
             changes = self._db.total_changes - changes
-            if changes or any(self._tx.rows.values()) or self._tx.memory.chain.entries:
+            if changes or any(self._tx.rows.values()) or self._chain.entries:
                 await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing was written, so nothing waits for the disk
@@ -198,16 +205,6 @@ class Writer:
             return
         self._finish()
 
-    async def _begin(self) -> None:
-        self._was_concurrent, self._awaited = self._awaited >= MIN_CONCURRENT_WAITERS, 0
-        self._isolated = False
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if _primary(error) != sqlite3.SQLITE_BUSY:
-                raise
-            await self._in_thread(self._begin_when_unlocked)
-
     def _begin_when_unlocked(self) -> None:
         self._db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         try:
@@ -215,17 +212,13 @@ class Writer:
         finally:
             self._db.execute("PRAGMA busy_timeout = 0")
 
-    async def _run_batch(self) -> None:
-        """Runs queued jobs, slice by slice, until the queue is empty or the batch is full."""
+    async def _run_more(self) -> None:
+        """Runs further slices of jobs until no more come or the batch is full."""
         until = time.perf_counter() + BATCH_SECONDS
-        while True:
+        while len(self._batch) < BATCH_JOBS and time.perf_counter() < until and await self._poll_for_jobs():
             self._run_slice()
-            if len(self._batch) >= BATCH_JOBS or time.perf_counter() >= until:
-                return
             is_concurrent = self._was_concurrent or self._awaited >= MIN_CONCURRENT_WAITERS
             if not self._queue and not is_concurrent:
-                return
-            if not await self._poll_for_jobs():
                 return
 
     async def _poll_for_jobs(self) -> bool:
@@ -242,27 +235,27 @@ class Writer:
             queued = self._queue.popleft()
             if queued.future.done():  # its waiter was cancelled before it began
                 continue
+            savepoint = self._tx.begin_job() if self._batch else self._start
             self._batch.append(queued)
             self._awaited += not queued.deferred
-            if self._isolated:
-                self._run_isolated(queued)
-            else:
-                self._run(queued)
+            try:
+                if self._isolated:
+                    self._run_isolated(queued)
+                else:
+                    queued.result = queued.job(self._tx)
+            except Exception as error:
+                self._job_failed(queued, error, savepoint)
             if time.perf_counter() >= until:
                 return
 
-    def _run(self, queued: _QueuedJob) -> None:
-        savepoint = self._tx.begin_job()
-        try:
-            queued.result = queued.job(self._tx)
-        except Exception as error:
-            if _is_environment(error):
-                raise
-            if self._tx.can_undo:
-                queued.error = error
-                self._tx.undo(savepoint)
-            else:
-                self._rerun()
+    def _job_failed(self, queued: _QueuedJob, error: Exception, savepoint: Savepoint) -> None:
+        if self._isolated or _is_environment(error):
+            raise error
+        if self._tx.can_undo:
+            queued.error = error
+            self._tx.undo(savepoint)
+        else:
+            self._rerun()
 
     def _rerun(self) -> None:
         """Rolls everything back and runs all jobs that have not failed again, each in its own savepoint."""
@@ -289,32 +282,33 @@ class Writer:
         self._db.execute("RELEASE job")
 
     async def _commit(self, changes: int) -> None:
+        changes += sum(map(len, self._tx.rows.values())) // _VALUES
+        on_loop = self._policy.commits_on_loop(changes)
         try:
-            await self._write(changes)
+            if on_loop:
+                self._policy.commit(changes, self._flush, on_loop=True)
+            else:
+                await self._commit_in_thread(changes)
         except Exception as error:
             if self._isolated or _is_environment(error):
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
-            await self._write(changes)
-        chain = self._tx.memory.chain
-        chain.committed()
-        self._watermark_file.set(CommitWatermark(self._identity, chain.head))
+            await self._commit_in_thread(changes)
+        self._chain.committed()
+        if not self._watermark_file.pending:
+            self._watermark_file.write_soon()
         if not self.writable:
             _log.warning("the store is writable again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
 
-    async def _write(self, changes: int) -> None:
-        changes += self._tx.rows.size
-        if self._policy.commits_on_loop(changes):
-            self._policy.commit_on_loop(changes, self._flush)
-        else:
-            await self._in_thread(self._policy.commit_in_thread, self._flush)
+    async def _commit_in_thread(self, changes: int) -> None:
+        await self._in_thread(partial(self._policy.commit, changes, self._flush, on_loop=False))
 
     def _flush(self) -> None:
-        self._tx.flush()
-        self._tx.memory.chain.append(self._db, self._tx.memory.last_seq)
+        self._tx.rows.flush(self._db)
+        self._chain.append(self._db, self._tx.memory.last_seq)
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
@@ -337,11 +331,13 @@ class Writer:
         batch, self._batch = self._batch, []
         self.stats.largest_batch = max(self.stats.largest_batch, len(batch))
         for queued in batch:
-            if queued.error is None:
-                self.stats.jobs += 1
-            else:
+            if queued.error is not None:
                 self.stats.failed_jobs += 1
-            queued.resolve()
+                queued.fail(queued.error)
+                continue
+            self.stats.jobs += 1
+            if not queued.future.done():
+                queued.future.set_result(queued.result)
 
     def _give_up(self, error: Exception) -> None:
         """The transaction is not durable: restores memory, and fails the jobs."""

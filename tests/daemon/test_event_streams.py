@@ -72,7 +72,7 @@ async def test_a_reader_that_has_caught_up_uses_no_database(store: Store) -> Non
             assert await take(pages, 3) == [first, first + 2, first + 4]
     assert asked == []
     await pages.aclose()
-    assert not store.memory.events.has_subscribers
+    assert not store.memory.events.subscribers
 
 
 async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(store: Store) -> None:
@@ -121,7 +121,7 @@ async def test_a_stream_ends_when_the_daemon_drains_with_all_that_was_committed(
     await commit(store, announcer, 2)
     announcer.close()
     assert [event.seq async for page in pages for event in page] == [4, 5]
-    assert not store.memory.events.has_subscribers
+    assert not store.memory.events.subscribers
 
 
 async def test_a_slow_reader_is_given_everything_and_holds_nothing_up(
@@ -204,7 +204,7 @@ def test_nothing_is_missed_and_nothing_comes_twice(steps: list[tuple[str, int]])
                         await follower.take()
                 assert follower.seen == everything
                 await follower.leave()
-            assert not store.memory.events.has_subscribers
+            assert not store.memory.events.subscribers
             await store.close()
 
     with mock.patch.object(tails, "MAX_EVENTS", 6), mock.patch.object(streams, "_PAGE", 4):

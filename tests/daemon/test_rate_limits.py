@@ -199,7 +199,7 @@ def test_the_window_takes_everything_half_full_and_nothing_when_full(capacity: i
             return used
 
     window = Sized()
-    window._keys = range(used)  # type: ignore[assignment] # only its length counts here
+    window.keys = range(used)  # type: ignore[assignment] # only its length counts here
     admitted = window.admits(remaining, capacity)
     if used >= capacity:
         assert not admitted

@@ -398,17 +398,17 @@ async def many(store: Store, count: int) -> None:
 
 
 async def test_closing_the_mark_file_writes_the_latest_value(path: Path) -> None:
-    one, other = (CommitWatermark(1, Head(n, bytes(32), n)) for n in (1, 2))
+    chain = CommitChain()
     path.parent.mkdir()
     with ThreadPoolExecutor(1) as executor:
-        file = WatermarkFile(path, executor)
-        file.set(one)
+        file = WatermarkFile(path, executor, 1, chain)
         file.close()
-        assert read_watermark(path) == one
-        file.set(one)
-        file.set(other)
+        assert read_watermark(path) is None
+        file.write_soon()
+        assert file.pending
+        chain.head = Head(2, bytes(32), 2)
         file.close()
-    assert read_watermark(path) == other
+    assert read_watermark(path) == CommitWatermark(1, chain.head)
 
 
 def test_heads_are_read_as_they_are_written() -> None:

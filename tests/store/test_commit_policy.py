@@ -56,11 +56,9 @@ def nothing() -> None:
 
 def commit(one: CommitPolicy, changes: int = 10) -> bool:
     """Whether the commit stayed on the loop."""
-    if one.commits_on_loop(changes):
-        one.commit_on_loop(changes, nothing)
-        return True
-    one.commit_in_thread(nothing)
-    return False
+    on_loop = one.commits_on_loop(changes)
+    one.commit(changes, nothing, on_loop=on_loop)
+    return on_loop
 
 
 def test_a_fast_disk_is_detected_after_some_commits(disk: Disk) -> None:

@@ -19,6 +19,7 @@ from aghbus.store.engine.unit_of_work import UnitOfWork
 
 GRACE: Final = 60  # seconds: an id is kept this long after its envelope went stale, for clocks that step back
 _BUCKET: Final = 60  # seconds of expiry that are forgotten together
+_LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
 _INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"))
 _INDEXED: Final = """
 SELECT i.id_key, i.stream, i.remember_until FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n
@@ -30,20 +31,20 @@ _HORIZON: Final = "ids_expired_through"
 
 
 class DedupWindow:
-    """The remembered ids, those of the open transaction included: ask it inside a write job only. The keys are those of
-    `MessageIds.dedup_key`.
+    """The remembered ids, those of the open transaction included: ask it inside a write job only.
 
-    `pending` are the minutes and keys that the open transaction has added.
+    `keys` are those of the envelopes that were received before, as `MessageIds.dedup_key` gives them. `pending` are the
+    minutes and keys that the open transaction has added.
     """
 
     def __init__(self) -> None:
         self.pending: list[tuple[int, int]] = []
-        self._keys: set[int] = set()
+        self.keys: set[int] = set()
         self._minutes: defaultdict[int, list[int]] = defaultdict(list)
         self._horizon = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def admits(self, remaining: int, capacity: int) -> bool:
         """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in
@@ -53,24 +54,20 @@ class DedupWindow:
         for days has to wait, and one that expires in minutes still passes. Forgetting an id early instead would let
         its envelope in twice.
         """
-        free = capacity - len(self._keys)
+        free = capacity - len(self.keys)
         return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
-
-    def contains(self, key: int) -> bool:
-        """Whether an envelope of this key was received before, in this transaction or an earlier one."""
-        return key in self._keys
 
     def remember_logged(self, key: int, until: int) -> None:
         """Keeps `key` until Unix second `until` and the grace after it. This transaction appends its envelope to the log,
         with this second."""
-        minute = _minute(until)
-        self._keys.add(key)
+        minute = (until + _LATER) // _BUCKET
+        self.keys.add(key)
         self._minutes[minute].append(key)
         self.pending.append((minute, key))
 
     def remember(self, tx: UnitOfWork, key: int, until: int) -> None:
         """The same for an envelope that is not stored. A key that is kept already stays as it is."""
-        if key not in self._keys:
+        if key not in self.keys:
             tx.rows[_INSERT] += (until, key)
             self.remember_logged(key, until)
 
@@ -82,7 +79,7 @@ class DedupWindow:
     def undo(self, pending: int) -> None:
         """Forgets the keys of the open transaction beyond the first `pending`."""
         for minute, key in reversed(self.pending[pending:]):
-            self._keys.discard(key)
+            self.keys.discard(key)
             if self._minutes[minute]:
                 self._minutes[minute].pop()
         del self.pending[pending:]
@@ -104,7 +101,7 @@ class DedupWindow:
             keys = self._minutes[due]
             gone = keys[-left:]
             del keys[-left:]
-            self._keys.difference_update(gone)
+            self.keys.difference_update(gone)
             left -= len(gone)
             if not keys:
                 del self._minutes[due]
@@ -119,12 +116,12 @@ class DedupWindow:
         self._load_logged(db, ids, db.execute(_INDEXED, (first_kept,)))
         self._load_logged(db, ids, db.execute(_TAIL, (last_indexed(db), first_kept)))
         for key, until in db.execute("SELECT key, until FROM remembered_ids WHERE until >= ?", (first_kept,)):
-            self._keys.add(key)
-            self._minutes[_minute(until)].append(key)
+            self.keys.add(key)
+            self._minutes[(until + _LATER) // _BUCKET].append(key)
 
     def _load_logged(self, db: sqlite3.Connection, ids: MessageIds, rows: Iterable[tuple[int, int, int]]) -> None:
         senders: dict[int, int] = {}
-        add, minutes = self._keys.add, self._minutes
+        add, minutes = self.keys.add, self._minutes
         for id_key, stream, until in rows:
             sender = senders.get(stream)
             if sender is None:
@@ -133,14 +130,9 @@ class DedupWindow:
                     continue  # a damaged index: `aghd check-store` names it
                 sender = senders[stream] = ids.sender_key(*names)
             add(key := id_key ^ sender)
-            minutes[_minute(until)].append(key)
-
-
-def _minute(until: int) -> int:
-    """The last minute of the window of an id: one that is over by then has expired, with its grace."""
-    return (until + GRACE + _BUCKET) // _BUCKET
+            minutes[(until + _LATER) // _BUCKET].append(key)
 
 
 def _first_kept(now: int) -> int:
     """The first `until` that has not expired at Unix second `now`."""
-    return now // _BUCKET * _BUCKET - GRACE - _BUCKET
+    return now // _BUCKET * _BUCKET - _LATER

@@ -108,10 +108,6 @@ class Verdicts(_Dictionary[Verdict]):
         """The verdict of this number."""
         return Verdict._make(self._values[number])
 
-    def committed(self) -> None:
-        """The transaction is durable."""
-        self.pending.clear()
-
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the verdicts of a store that is being opened."""
         for number, *values in db.execute(f"SELECT id, {', '.join(Verdict._fields)} FROM verdicts"):  # noqa: S608 - constants
@@ -147,19 +143,14 @@ class Streams(_Dictionary[Stream]):
         if (values := self._values.get(number)) is not None:
             self._forget(values)
 
-    def committed(self) -> None:
-        """The transaction is durable: the oldest streams in memory may be dropped. Those of an open transaction are not
-        in the table yet."""
-        self.pending.clear()
-        if len(self._ids) > _KEPT:
-            for values in list(self._ids)[: _KEPT // 2]:
-                self._forget(values)
-
     def load(self, db: sqlite3.Connection) -> None:
         """Finds the last number of a store that is being opened."""
         (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()
 
     def _look_up(self, tx: UnitOfWork, values: Values) -> int:
+        if len(self._ids) > _KEPT and not self.pending:  # streams of an open transaction are not in the table yet
+            for oldest in list(self._ids)[: _KEPT // 2]:
+                self._forget(oldest)
         row = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
         if row is None:
             return self._add(tx, values)

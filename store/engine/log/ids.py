@@ -3,8 +3,6 @@
 from hashlib import blake2b
 from typing import Final
 
-from aghbus.protocol.envelope import Envelope
-
 _IDENTITY_BYTES: Final = 8
 _KEPT: Final = 8_192  # senders in memory
 
@@ -23,9 +21,9 @@ class MessageIds:
         self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
         self._senders.clear()
 
-    def id_key(self, message_id: str) -> int:
+    def id_key(self, text: str) -> int:
         """The number by which the log indexes an id."""
-        return self._hash(message_id)
+        return int.from_bytes(blake2b(text.encode(), digest_size=8, key=self._identity).digest(), "little", signed=True)
 
     def sender_key(self, workspace_id: str, sender: str) -> int:
         """The number of a sender."""
@@ -33,18 +31,10 @@ class MessageIds:
         if key is None:
             if len(self._senders) >= _KEPT:
                 self._senders.clear()
-            key = self._hash(f"{workspace_id}\0{sender}")  # neither holds NUL (spec section 1)
+            key = self.id_key(f"{workspace_id}\0{sender}")  # neither holds NUL (spec section 1)
             self._senders[workspace_id, sender] = key
         return key
 
     def dedup_key(self, workspace_id: str, sender: str, message_id: str) -> int:
         """The number by which the dedup window remembers an id of this sender: both numbers, by XOR."""
-        return self._hash(message_id) ^ self.sender_key(workspace_id, sender)
-
-    def key_of(self, envelope: Envelope) -> int:
-        """`dedup_key` of an envelope."""
-        return self.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
-
-    def _hash(self, text: str) -> int:
-        digest = blake2b(text.encode(), digest_size=8, key=self._identity).digest()
-        return int.from_bytes(digest, "little", signed=True)
+        return self.id_key(message_id) ^ self.sender_key(workspace_id, sender)

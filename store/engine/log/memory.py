@@ -31,21 +31,6 @@ class LogMemory:
         """The parameters of SEQS_OF_WORK."""
         return work_id, as_json(self.tail.of_work(work_id))
 
-    def savepoint(self) -> tuple[int, int]:
-        """How much of the open transaction is pending."""
-        return len(self.streams.pending), len(self.verdicts.pending)
-
-    def undo(self, streams: int, verdicts: int, last_seq: int) -> None:
-        """The state as it was at that savepoint, when `last_seq` was the last sequence, in the same transaction."""
-        self.streams.undo(streams)
-        self.verdicts.undo(verdicts)
-        self.tail.undo(last_seq)
-
-    def committed(self) -> None:
-        """The transaction is durable."""
-        self.streams.committed()
-        self.verdicts.committed()
-
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the log of a store that is being opened."""
         self.ids.open(meta.get(db, "identity") or 0)
