@@ -1,0 +1,92 @@
+"""The inbox has a share for each sender and for each standing, in messages and in bytes."""
+
+from pathlib import Path
+
+from aghbus.daemon.config.settings import INBOX_BYTES_MIN, InboxSettings, StoreSettings
+from aghbus.store.tables import inbox
+from tests.support.makers import NOW_MS
+from tests.support.receiving import FRIEND, Bench, Settled, bench
+
+CAPACITY = 40  # a quarter is 10
+LARGE = "x" * 250_000  # of characters in a message
+
+
+async def fill(desk: Bench, names: int, count: int, **fields: object) -> None:
+    """So many new names send so many messages each."""
+    for name in range(names):
+        for _ in range(count):
+            await desk.offer(desk.say(f"peer{name}", **fields))
+
+
+def waiting(desk: Bench) -> dict[str, int]:
+    return {sender: messages for sender, (messages, _) in desk.store.memory.inbox.senders.items()}
+
+
+def problems(desk: Bench) -> list[str]:
+    return desk.counters.problems(desk.parts.clock.monotonic())
+
+
+async def test_one_sender_has_a_quarter_and_others_find_room(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
+        settled = Settled()
+        for _ in range(CAPACITY):
+            await desk.offer(desk.say("bob"), settled)
+        await desk.offer(desk.say("carol"))
+        assert waiting(desk) == {"bob": CAPACITY // 4, "carol": 1}
+        assert settled.said == "nak"
+        assert desk.counters["overload.inbox"] == desk.counters["overload"] == CAPACITY - CAPACITY // 4
+        assert problems(desk) == [
+            "overload: messages are rejected because a quarter of the inbox holds unread messages of one sender (the last: bob)"
+        ]
+
+
+async def test_a_sender_has_room_again_when_the_agent_reads(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
+        await fill(desk, 1, CAPACITY)
+        await desk.store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1000, "lease", ack=True))
+        await fill(desk, 1, 2)
+        assert waiting(desk) == {"peer0": CAPACITY // 4}
+        assert len(await desk.senders()) == CAPACITY // 4 + 1
+
+
+async def test_one_sender_has_a_quarter_of_the_bytes(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(max_bytes=INBOX_BYTES_MIN)) as desk:
+        await fill(desk, 1, 8, body={"text": LARGE})
+        await desk.offer(desk.say("carol"))
+        assert waiting(desk) == {"peer0": 4, "carol": 1}
+        assert desk.store.memory.inbox.size <= INBOX_BYTES_MIN // 2
+
+
+async def test_half_of_the_store_is_a_bound_too(tmp_path: Path) -> None:
+    async with bench(tmp_path, store=StoreSettings(retention_size=16 << 20)) as desk:
+        await fill(desk, 1, 12, body={"text": LARGE})
+        assert waiting(desk) == {"peer0": 8}  # 2 MiB, a quarter of 8 MiB
+
+
+async def test_unknown_names_fill_half_known_peers_three_quarters_and_verified_ones_the_rest(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
+        desk.parts.standings.engage(["known", FRIEND.handle, *(f"known{n}" for n in range(20))])
+        await fill(desk, CAPACITY, 1)
+        assert sum(waiting(desk).values()) == CAPACITY // 2
+        for number in range(20):
+            await desk.offer(desk.say(f"known{number}"))
+        assert sum(waiting(desk).values()) == CAPACITY * 3 // 4
+        for _ in range(CAPACITY):
+            await desk.offer(desk.signed(FRIEND))
+        assert waiting(desk)[FRIEND.handle] == CAPACITY // 4
+        assert sum(waiting(desk).values()) == CAPACITY
+        assert [problem.partition("because ")[2].partition(" (")[0] for problem in problems(desk)] == [
+            "the inbox is half full, and takes no messages of unknown peers",
+            "the inbox is three quarters full, and takes only messages of verified peers that are known",
+            "the inbox is full",
+        ]
+
+
+async def test_shares_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
+        await fill(desk, 2, CAPACITY)
+        before = desk.store.memory.inbox.senders
+    async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
+        assert desk.store.memory.inbox.senders == before
+        await fill(desk, 2, 1)
+        assert desk.store.memory.inbox.senders == before
