@@ -2,7 +2,8 @@
 
 A sweep goes through the envelopes from the oldest. A work and its envelopes are removed together, once it has ended
 and its last change is past the bound. Never removed: envelopes of open works in which we take part, of inbox
-messages that are ready or leased, and of sent messages that are queued or wait for an answer.
+messages that are ready or leased, and of sent messages that are queued or wait for an answer. If these are larger than the bound,
+`InMemoryState.excess` says by how much.
 """
 
 from functools import partial
@@ -105,14 +106,24 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
         swept.ids += count
     await store.write(inbox.advance)
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
-    through = await store.write(lambda tx: _last_oversize(tx.db, policy.max_bytes))
-    await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
+    await _sweep_envelopes(store, _Bound(before_ms, 0), now_ms, swept)
+    await _sweep_surplus(store, policy.max_bytes, before_ms, now_ms, swept)
     while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
     while count := await store.write(_vacuum):
         swept.pages += count
     return swept
+
+
+async def _sweep_surplus(store: Store, max_bytes: int | None, before_ms: int, now_ms: int, swept: Swept) -> None:
+    """Removes the oldest envelopes until the store fits. Each pass estimates how many, and begins at the oldest, so that no
+    work is removed in part. A pass that finds nothing to remove doubles the step."""
+    through, step = 0, STEP_ROWS
+    while (last := await store.write(partial(_surplus, max_bytes=max_bytes, done=through, step=step))) is not None:
+        before, through = swept.envelopes, last
+        await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
+        step = STEP_ROWS if swept.envelopes > before else 2 * step
 
 
 async def _sweep_envelopes(store: Store, bound: _Bound, now_ms: int, swept: Swept) -> None:
@@ -143,17 +154,20 @@ def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied)
 
 
-def _last_oversize(db: Connection, size_bytes: int | None) -> int:
-    """The sequence through which envelopes must be removed for the store to fit `size_bytes`, about; 0 when it fits."""
-    used = _used_bytes(db)
-    if size_bytes is None or used <= size_bytes:
-        return 0
-    first, last = db.execute("SELECT min(seq), max(seq) FROM log").fetchone()
-    if first is None:
-        return 0
+def _surplus(tx: Transaction, max_bytes: int | None, done: int, step: int) -> int | None:
+    """The sequence through which envelopes must be removed for the store to fit `max_bytes`, about, at least `step` more.
+
+    None when it fits, or when all through the last one, `done`, were removed that may be. What is too much then is the excess.
+    """
+    used = _used_bytes(tx.db)
+    surplus = 0 if max_bytes is None else max(0, used - max_bytes)
+    first, last = tx.db.execute("SELECT min(seq), max(seq) FROM log").fetchone()
+    if not surplus or first is None or done >= last:
+        tx.memory.excess = surplus
+        return None
     # As large a share of the sequences as of the bytes is surplus; rows kept below `pruned_through` do not count.
-    first = max(first, meta.get(db, "pruned_through") or 0)
-    return int(first + max((last - first) * (used - size_bytes) / used, STEP_ROWS))
+    first = max(first, meta.get(tx.db, "pruned_through") or 0, done)
+    return int(first + max((last - first) * surplus / used, step))
 
 
 def _used_bytes(db: Connection) -> int:

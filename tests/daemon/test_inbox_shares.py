@@ -90,3 +90,20 @@ async def test_shares_are_the_same_after_a_restart(tmp_path: Path) -> None:
         assert desk.store.memory.inbox.senders == before
         await fill(desk, 2, 1)
         assert desk.store.memory.inbox.senders == before
+
+
+async def test_a_store_over_its_bound_takes_only_messages_that_end_works(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        opening = desk.say("bob", work_id="work_1")
+        await desk.offer(opening)
+        desk.store.memory.excess = 1
+        more = desk.say("bob", work_id="work_1")
+        other = desk.say("carol")
+        end = desk.say("bob", kind="receipt", work_id="work_1", body={"for_id": opening["id"], "status": "canceled"})
+        for document in (more, other, end):
+            await desk.offer(document)
+        assert await desk.senders() == ["bob", "bob"]
+        assert await desk.count("SELECT count(*) FROM works WHERE state = 'canceled'") == 1
+        assert desk.counters["overload.inbox"] == 2
+        (problem,) = problems(desk)
+        assert "what has to be kept is larger than store.retention_size (the last: bob, carol)" in problem

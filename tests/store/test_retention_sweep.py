@@ -125,6 +125,29 @@ async def test_threads_and_rooms_are_removed_with_their_last_envelope(store: Sto
     assert await rooms.directs(store.reader, self_id=US) == []
 
 
+async def test_old_unread_messages_do_not_keep_what_came_after_them(store: Store) -> None:
+    unread = [await receive(store, say(text="x" * 4000), capacity=10**6) for _ in range(2 * STEP_ROWS)]
+    await acked(store, 500, text="x" * 4000)
+    policy = RetentionPolicy(max_age=None, max_bytes=2 * 1024 * 1024)
+    swept = await sweep(store, policy, NOW_MS)
+    assert 200 < swept.envelopes < 300
+    assert (await left(store))[: len(unread)] == [applied.seq for applied in unread]
+    assert store.memory.excess == 0
+    again = await sweep(store, policy, NOW_MS)
+    assert again.envelopes == 0
+
+
+async def test_what_may_not_be_removed_is_excess_until_it_may(store: Store) -> None:
+    unread = [await receive(store, say(text="x" * 4000), capacity=10**6) for _ in range(500)]
+    policy = RetentionPolicy(max_age=None, max_bytes=1024 * 1024)
+    swept = await sweep(store, policy, NOW_MS)
+    assert swept.envelopes == 0
+    assert 1_000_000 < store.memory.excess < 2_000_000
+    await store.write(lambda tx: [inbox.ack(tx, applied.seq or 0) for applied in unread[:400]] and None)
+    await sweep(store, policy, NOW_MS)
+    assert store.memory.excess == 0
+
+
 async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> None:
     for _ in range(8):
         await acked(store, 500, text="x" * 4000)
