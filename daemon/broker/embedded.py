@@ -153,7 +153,8 @@ class EmbeddedBroker:
         if not adopt:
             binary = await asyncio.to_thread(find_binary, self._binary)
             facts = {"path": str(binary.path), "version": binary.version, "sha256": binary.sha256}
-            event(_log, logging.INFO, "broker binary chosen", origin=binary.origin, **facts)
+            level = logging.WARNING if binary.origin == "path" else logging.INFO  # neither configured nor locked
+            event(_log, level, "broker binary chosen", origin=binary.origin, **facts)
             self._folder.write_config(token)
             record = self._folder.record()
             arguments = ["start", str(binary.path), str(self._port or (record.port if record else -1))]

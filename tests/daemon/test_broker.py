@@ -385,6 +385,20 @@ async def test_the_log_names_the_binary_its_version_and_its_checksum(
     assert f"sha256={chosen.sha256}" in line
 
 
+async def test_a_newer_binary_on_path_is_started_and_named_in_a_warning(
+    folder: BrokerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = tmp_path / "nats-server"
+    newer.write_text(
+        f"#!/bin/sh\n[ $1 = --version ] && echo 'nats-server: v2.99.0' && exit\nexec {find_binary(None).path} \"$@\"\n"
+    )
+    newer.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    async with joined(folder):
+        lines = [line for line in map(TextFormatter().format, caplog.records) if "broker binary chosen" in line]
+    assert [" warning " in line and f"path={newer} version=2.99.0" in line for line in lines] == [True]
+
+
 async def test_a_missing_binary_is_reported(folder: BrokerFolder, tmp_path: Path) -> None:
     broker = EmbeddedBroker(folder.path, binary=tmp_path / "absent")
     with pytest.raises(BrokerError, match="absent is not an executable") as error:
