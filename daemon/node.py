@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -85,7 +84,6 @@ class Node:
         self._api: ApiServer | None = None
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
-        ack_root = f"{inbox(self.identity.self_id, 'ack')}.{secrets.token_hex(12)}"
         self._parts = DaemonParts(
             self.settings,
             self.identity,
@@ -95,7 +93,6 @@ class Node:
             last_seq=last_seq,
             instance=instance,
             delivery_token=delivery_token,
-            ack_root=ack_root,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
         parts = self._parts
@@ -121,7 +118,7 @@ class Node:
             token=_api_token(settings, self.locations),
         )
         await self._api.start()
-        self.link.subscribe(f"{self._parts.ack_root}.*", self._parts.publisher.acknowledged)
+        self._parts.ack_inboxes.open(self._parts.publisher.acknowledged)
         if self._parts.jetstream is not None:
             self._run("jetstream", self._parts.jetstream.run)
         else:

@@ -21,6 +21,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
@@ -51,6 +52,7 @@ from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
+from aghbus.protocol.nats.names import inbox
 from aghbus.protocol.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
 
@@ -73,14 +75,10 @@ class DaemonParts:
         last_seq: int,
         instance: str,
         delivery_token: str,
-        ack_root: str,
     ) -> None:
         """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id, which
         peers get to know, and `delivery_token` a random value that they do not.
-
-        `ack_root` is the subject below which receivers acknowledge.
         """
-        self.ack_root = ack_root
         self.clock = clock = Clock()
         self.counters = counters = Counters()
         self.log_limiter = limiter = EventLimiter(_log, _LOG_LINES_PER_MINUTE)
@@ -101,8 +99,9 @@ class DaemonParts:
         drafts = DraftBuilder(identity, settings, clock, own_card)
 
         # outbound
+        self.ack_inboxes = AckInboxes(link, inbox(identity.self_id, "ack"), self._acks_flooded)
         self.jetstream = jetstream = self._jetstream(settings.current, identity, link, delivery_token)
-        carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, ack_root)
+        carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, self.ack_inboxes)
         self.publisher = publisher = Publisher(
             carrier,
             link,
@@ -213,6 +212,13 @@ class DaemonParts:
             ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         )
 
+    def _acks_flooded(self) -> None:
+        """Too much came where a peer acknowledges: that inbox was replaced."""
+        self.counters.add("acks.flooded")
+        sentence = "a peer sends more acknowledgements than it got messages: an inbox was replaced"
+        self.counters.problem("acks.flooded", sentence, self.clock.monotonic())
+        self.log_limiter.event(logging.WARNING, "acks.flooded", sentence)
+
     def _waiting_for(self) -> str | None:
         return self.jetstream.waiting_for() if self.jetstream else None
 
@@ -227,7 +233,7 @@ class DaemonParts:
             self_id=identity.self_id,
             former=identity.former_on_other_subjects,
             delivery_token=delivery_token,
-            ack_root=self.ack_root,
+            ack_inboxes=self.ack_inboxes,
             channels=identity.channels,
             observe=settings.observe,
             settings=settings.jetstream,

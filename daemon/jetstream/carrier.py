@@ -21,6 +21,7 @@ from aghbus.daemon.jetstream.confirmations import (
     Outcome,
 )
 from aghbus.daemon.jetstream.stream import STREAM
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
@@ -50,20 +51,20 @@ class JetStreamCarrier:
         self,
         link: Link,
         *,
-        ack_root: str,
+        ack_inboxes: AckInboxes,
         confirm_root: str,
         window: int,
         seconds: Callable[[], int],
         on_refused: Callable[[JetStreamError], None],
         on_accepted: Callable[[], None],
     ) -> None:
-        """Receivers acknowledge below `ack_root`, the stream confirms below `confirm_root`. At most `window`
+        """Receivers acknowledge in `ack_inboxes`, the stream confirms below `confirm_root`. At most `window`
         messages are unconfirmed; `seconds` is Unix time.
 
         `on_refused` is called with the reason when the stream did not take something, `on_accepted` when it did after that.
         """
         self._link = link
-        self._ack_root = ack_root
+        self._ack_inboxes = ack_inboxes
         self._confirmations = Confirmations(link, confirm_root)
         self._window = window
         self._seconds = seconds
@@ -199,8 +200,8 @@ class JetStreamCarrier:
 
     async def _headers(self, js: JetStreamContext, row: Outgoing, floors: dict[str, int]) -> dict[str, str]:
         headers: dict[str, str] = {}
-        if row.recipient is not None:
-            headers[ANSWER_TO] = f"{self._ack_root}.{row.seq}"
+        if reply := self._ack_inboxes.reply(row):
+            headers[ANSWER_TO] = reply
         sequence = self._sequences.get(row.seq)
         # None of the three can hold a space but the last one, so that the join is unambiguous.
         message_id = f"{row.workspace_id} {row.sender} {row.message_id}"

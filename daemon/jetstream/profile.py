@@ -23,6 +23,7 @@ from aghbus.daemon.jetstream.carrier import JetStreamCarrier
 from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
 from aghbus.daemon.jetstream.stream import FULL, STREAM, StreamStatus, ensure_stream
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, NoJetStream
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.nats.names import inbox
@@ -54,7 +55,7 @@ class JetStreamProfile:
         self_id: str,
         former: tuple[str, ...] = (),
         delivery_token: str,
-        ack_root: str,
+        ack_inboxes: AckInboxes,
         channels: tuple[tuple[str, str], ...],
         observe: bool,
         settings: JetStreamSettings,
@@ -65,7 +66,7 @@ class JetStreamProfile:
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
         """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. `delivery_token` is a
-        random value of our store that no other program knows. Receivers acknowledge below the subject `ack_root`. `offer` gets
+        random value of our store that no other program knows. Receivers acknowledge in `ack_inboxes`. `offer` gets
         every message, with a settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a
         subscription.
         """
@@ -103,7 +104,7 @@ class JetStreamProfile:
         )
         self.carrier = JetStreamCarrier(
             link,
-            ack_root=ack_root,
+            ack_inboxes=ack_inboxes,
             confirm_root=f"{inbox(self_id, 'pub')}.{secrets.token_hex(12)}",
             window=settings.publish_window,
             seconds=self._clock.seconds,

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
 from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
@@ -42,11 +43,11 @@ class Carrier(Protocol):
 
 
 class CoreCarrier:
-    """Core NATS. `ack_root` is the subject under which the receivers' commit acknowledgements come, by sequence."""
+    """Core NATS. The receivers' commit acknowledgements come to `acks`."""
 
-    def __init__(self, link: Link, ack_root: str) -> None:
+    def __init__(self, link: Link, acks: AckInboxes) -> None:
         self._link = link
-        self._ack_root = ack_root
+        self._acks = acks
 
     async def carry(self, rows: Sequence[Outgoing]) -> Carried:
         """All of `rows`, in order, confirmed by one round trip."""
@@ -54,7 +55,7 @@ class CoreCarrier:
         for row in rows:
             try:
                 if row.attempts or not self._link.publish_nowait(
-                    row.subject, row.raw, reply=self._answers(row), flush=False
+                    row.subject, row.raw, reply=self._acks.reply(row), flush=False
                 ):
                     await self._publish(row)
                 carried.published.append(row.seq)
@@ -67,8 +68,7 @@ class CoreCarrier:
     def hand_over(self, row: Outgoing) -> bool:
         """Into the connection's buffer, which is written in the next turn of the loop."""
         try:
-            reply = "" if row.recipient is None else f"{self._ack_root}.{row.seq}"
-            return self._link.publish_nowait(row.subject, row.raw, None, reply, flush=False)
+            return self._link.publish_nowait(row.subject, row.raw, None, self._acks.reply(row), flush=False)
         except (LinkError, PayloadTooLarge, BadPublish):  # `carry` reports it
             return False
 
@@ -76,13 +76,9 @@ class CoreCarrier:
         """Wait for a PONG."""
         await self._link.flush(_CONFIRM_WAIT)
 
-    def _answers(self, row: Outgoing) -> str:
-        """The reply subject of its acknowledgement; empty for a broadcast."""
-        return "" if row.recipient is None else f"{self._ack_root}.{row.seq}"
-
     async def _publish(self, row: Outgoing) -> None:
         """A retry, or a message that has to wait until the broker takes more."""
-        reply = self._answers(row)
+        reply = self._acks.reply(row)
         if reply and row.attempts:
             headers = {ANSWER_TO: reply}
             if row.settled:

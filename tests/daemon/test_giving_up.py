@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
@@ -80,7 +81,7 @@ async def test_a_try_that_a_slow_broker_did_not_confirm_is_repeated_soon(tmp_pat
 async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_try() -> None:
     """It has no room for the header that a further try brings."""
     async with NatsServer() as server, up(Link(to(server), name="a")) as link:
-        carrier = CoreCarrier(link, "_INBOX.test")
+        carrier = CoreCarrier(link, AckInboxes(link, "_INBOX.test"))
         row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, 1, b"x" * link.max_payload)
         for attempts in (0, 1):
             assert await carrier.carry([row._replace(attempts=attempts)]) == Carried([7], [])

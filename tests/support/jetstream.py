@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.identifiers import subject_for
@@ -61,14 +62,14 @@ class Peer:
             inbox_prefix=inbox(name, "api"),
             on_down=lambda _link, _why: self.profile.link_down(),
         )
-        ack_root = f"{inbox(name, 'ack')}.{id(self):x}"
-        self.link.subscribe(f"{ack_root}.*", self.answers.append)
+        ack_inboxes = AckInboxes(self.link, inbox(name, "ack"))
+        ack_inboxes.open(self.answers.append)
         self.profile = JetStreamProfile(
             self.link,
             **{
                 "self_id": name,
                 "delivery_token": f"{id(self):x}",
-                "ack_root": ack_root,
+                "ack_inboxes": ack_inboxes,
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
                 "settings": self.settings,

@@ -18,6 +18,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
@@ -90,7 +91,7 @@ class Parts:
         self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
         self.closer = WorkCloser(self.identity, self.settings, self.clock)
         self.publisher = Publisher(
-            carrier=carrier or CoreCarrier(self.link, "_INBOX.test"),
+            carrier=carrier or CoreCarrier(self.link, AckInboxes(self.link, "_INBOX.test")),
             link=self.link,
             store=store,
             identity=self.identity,
