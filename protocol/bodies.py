@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw
 
+from aghbus.protocol.base.decoding import decode_json
+from aghbus.protocol.base.decoding import decoder as json_decoder
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import is_message_id, is_peer
@@ -161,7 +163,7 @@ class _PlainTrace(_TraceWire, forbid_unknown_fields=True):
 
 
 def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]:
-    strict = msgspec.json.Decoder(wire).decode
+    strict = json_decoder(wire)
 
     def decode(raw: Raw | bytes) -> _T:
         try:
@@ -169,7 +171,7 @@ def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]
         except msgspec.ValidationError:
             # Of duplicate keys the last wins (spec section 1), but the strict decoder also rejects an invalid earlier one.
             try:
-                return strict(msgspec.json.encode(msgspec.json.decode(raw)))
+                return strict(msgspec.json.encode(decode_json(raw)))
             except msgspec.ValidationError as error:
                 raise _malformed(error, field) from None
 
@@ -257,7 +259,7 @@ def _never_plain(_raw: Raw) -> Any:
 
 
 def _reader(wire: type[_T], read: Callable[[_T, str], Body], plain: type[_T] | None = None) -> BodyReader:
-    return BodyReader(_decoder(wire), msgspec.json.Decoder(plain).decode if plain else _never_plain, read)
+    return BodyReader(_decoder(wire), json_decoder(plain) if plain else _never_plain, read)
 
 
 BODIES: Final[dict[str, BodyReader]] = {

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
+from aghbus.protocol.base.decoding import check_structure, decode_json, decoder
 from aghbus.protocol.bodies import BODIES, Body, BodyWire
 from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, Undecodable, UnsupportedKind
 from aghbus.protocol.identifiers import (
@@ -25,7 +26,7 @@ from aghbus.protocol.identifiers import (
     is_work_id,
     is_workspace_id,
 )
-from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
+from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
 Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
 KINDS: Final = frozenset(BODIES)
@@ -69,12 +70,12 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
 
     def document(self) -> dict[str, Any]:
         """The whole envelope as received, unknown fields and `ext` included."""
-        decoded: dict[str, Any] = msgspec.json.decode(self.raw)
+        decoded: dict[str, Any] = decode_json(self.raw)
         return decoded
 
     def extensions(self) -> dict[str, Any]:
         """`ext` as a value; empty when absent."""
-        return msgspec.json.decode(self.ext) if self.ext is not None else {}
+        return decode_json(self.ext) if self.ext is not None else {}
 
 
 NULL: Final = Raw(b"null")
@@ -111,11 +112,9 @@ class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
 
 _valid_routes: set[tuple[str, str, str, str | None]] = set()
 _MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
-_decode_wire: Final = msgspec.json.Decoder(Wire).decode
-_decode_plain: Final = msgspec.json.Decoder(_PlainWire).decode
-_decode_any: Final = msgspec.json.Decoder().decode
+_decode_wire: Final = decoder(Wire)
+_decode_plain: Final = decoder(_PlainWire)
 _BACKSLASH: Final = ord("\\")
-_BRACKET: Final = ord("[")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -137,7 +136,7 @@ def parse(raw: bytes, now: int) -> Envelope:
 
 def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
     """As `parse`, for an unsigned envelope of our own encoder: its members are `wire`, and `body` and `ext` are objects."""
-    _check_depth(raw)
+    check_structure(raw)
     return _checked(raw, wire, None, {"body": {}, "ext": {}} if wire.ext is not NULL else {}, now)
 
 
@@ -176,11 +175,11 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[
 
 
 def decode_document(raw: bytes) -> dict[str, Any]:
-    """Any JSON object within the size and depth bounds, last duplicate key winning. Raises Undecodable."""
+    """Any JSON object within the bounds of size and structure, last duplicate key winning. Raises Undecodable."""
     _check_text(raw)
-    _check_depth(raw)
+    check_structure(raw)
     try:
-        value = _decode_any(raw)
+        value = decode_json(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Undecodable(f"not JSON: {_decoder_words(error)}") from None
     if not isinstance(value, dict):
@@ -237,30 +236,13 @@ def _check_text(raw: bytes) -> None:
 
 def _check_surrogates(raw: bytes) -> None:
     """Raises Undecodable for lone surrogates (spec section 1), independent of how the decoder treats them."""
+    check_structure(raw)
     try:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise Undecodable("contains a lone surrogate") from None
     except (ValueError, RecursionError):
         return  # not JSON at all: the decoder says so with a position
-
-
-# An unterminated string is consumed too: a new search for its end from every quote inside it would be quadratic.
-_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
-
-
-def _check_depth(raw: bytes) -> None:
-    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) <= MAX_DEPTH:
-        return
-    depth = 0
-    for match in _STRUCTURE.finditer(raw):
-        char = raw[match.start()]
-        if char in b"[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise Undecodable(f"is nested deeper than {MAX_DEPTH}")
-        elif char in b"]}":
-            depth -= 1
 
 
 def _check_header(wire: Wire) -> str:

@@ -26,6 +26,7 @@ from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text
 from aghbus.protocol.adapters.derived_ids import envelope_id
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
@@ -253,7 +254,7 @@ def _shorter(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _closing_body(following: WorkView, ending: BridgeEnvelope | None) -> dict[str, Any]:
-    body: dict[str, Any] = msgspec.json.decode(ending.raw)["body"] if ending is not None else {}
+    body: dict[str, Any] = decode_json(ending.raw)["body"] if ending is not None else {}
     if ending is not None and ending.kind == "trace":
         return {key: body[key] for key in ("state", "message", "result", "artifact_refs") if body.get(key) is not None}
     said = [str(body[key]) for key in ("status", "reason_code", "detail") if body.get(key)]

@@ -2,13 +2,12 @@
 
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import size_of
 from aghbus.protocol.adapters.derived_ids import envelope_id, thread_id
 from aghbus.protocol.adapters.model import BridgeContext, SubmitPlan
 from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
@@ -103,7 +102,7 @@ def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, .
 
 def extensions(raw: bytes) -> dict[str, Any]:
     """`ext` of a stored envelope."""
-    ext = msgspec.json.decode(raw).get("ext")
+    ext = decode_json(raw).get("ext")
     return ext if isinstance(ext, dict) else {}
 
 

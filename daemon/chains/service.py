@@ -13,6 +13,7 @@ from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.api.chains import RUN_ID, ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
 from aghbus.protocol.api.queries import ChainRunQuery, ChainRunsQuery
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.text import is_blank
@@ -122,4 +123,4 @@ class ChainService:
 
 
 def _same(left: bytes, right: bytes) -> bool:
-    return same_json(msgspec.json.decode(left), msgspec.json.decode(right))
+    return same_json(decode_json(left), decode_json(right))

@@ -21,6 +21,7 @@ from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.model import BridgedEnvelope
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Receipt, Trace
 from aghbus.protocol.chains.chain import Chain, ChainNode
 from aghbus.protocol.chains.conditions import read_condition
@@ -179,7 +180,7 @@ class RunTransitions:
         """The result of a work that has ended or asks a question."""
         body = None if envelope is None else envelope.body
         if isinstance(body, Trace):
-            value = None if body.result is None else msgspec.json.decode(body.result)
+            value = None if body.result is None else decode_json(body.result)
             result = self._result(visit, work.state, body.message, value)
         else:
             result = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)

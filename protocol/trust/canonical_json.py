@@ -8,12 +8,13 @@ from typing import Any, Final
 import msgspec
 import rfc8785
 
+from aghbus.protocol.base.decoding import decode_json
+
 MAX_INTEGER: Final = 2**53 - 1  # RFC 7493 section 2.2: beyond it two integers share one double
 _MAX_DIGITS: Final = 17  # characters of the longest integer within that, its sign included
 
 # Characters beyond the basic plane, raw or escaped: UTF-16 and code points sort differently there (RFC 8785 section 3.2.3).
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89a-fA-F]")
-_decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -46,7 +47,7 @@ def _as_written(raw: bytes) -> dict[str, Any] | None:
     UTF-8. This holds for most envelopes: compact encoders write no white space and no needless escapes.
     """
     try:
-        value = _decode(raw)
+        value = decode_json(raw)
         if not isinstance(value, dict) or _encode(value) != raw or not _small_integers_only(value):
             return None
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.envelope import Envelope, decode_document
 from aghbus.protocol.errors import InvalidRequest, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import NICKNAME
@@ -124,7 +125,7 @@ def verify_envelope(envelope: Envelope) -> None:
     """A `trust.Verifier`: raises VerificationFailed unless the proof is valid."""
     if envelope.proof is None:
         raise VerificationFailed("there is none", "proof")
-    _check_proof(envelope.raw, envelope.sender, msgspec.json.decode(envelope.proof))
+    _check_proof(envelope.raw, envelope.sender, decode_json(envelope.proof))
 
 
 def _check_proof(raw: bytes, sender: str, proof: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from aghbus.protocol.base.decoding import decoder
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import VerificationFailed
 from aghbus.protocol.identifiers import is_handle
@@ -27,7 +28,7 @@ class Claims(msgspec.Struct, frozen=True, gc=False):
     key_id: Any = None
 
 
-claims_of: Final = msgspec.json.Decoder(Claims).decode
+claims_of: Final = decoder(Claims)
 """The claims of a proof, from the bytes of a JSON object."""
 
 

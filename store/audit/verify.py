@@ -9,6 +9,7 @@ from zlib import crc32
 
 import msgspec
 
+from aghbus.protocol.base.decoding import decoder
 from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
 from aghbus.store.audit.reader import AuditReader, Link, spell
 from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without
@@ -40,7 +41,7 @@ _MEMBERS: Final = {
 _SELECT: Final = SELECT_RECORDS.replace(
     "e.raw FROM", f"{', '.join(f'e.{c}' for c in (*_MEMBERS, 'container'))}, e.checksum, e.raw FROM"
 )
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode: Final = decoder(dict[str, Any])
 Progress = Callable[[int], None]
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
+from aghbus.protocol.base.decoding import decode_json, decoder
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
@@ -387,14 +388,14 @@ def _key(work: WorkView) -> tuple[str, str, str]:
 
 def _message(name: str, stored: bytes | None, raw: bytes) -> Any:
     if stored is not None:
-        return msgspec.json.decode(stored)
+        return decode_json(stored)
     carried = _carried(name, raw)
     return None if carried is None else carried[0]
 
 
 def _carried(name: str, raw: bytes) -> tuple[Any] | None:
     """The message in `ext`, as a tuple of one; None when the envelope carries none."""
-    ext = msgspec.json.decode(raw, type=_Outer).ext
+    ext = _decode_outer(raw).ext
     if isinstance(ext, dict) and f"{name}.message" in ext:
         return (ext[f"{name}.message"],)
     return None
@@ -402,3 +403,6 @@ def _carried(name: str, raw: bytes) -> tuple[Any] | None:
 
 class _Outer(msgspec.Struct):
     ext: Any = None
+
+
+_decode_outer: Final = decoder(_Outer)

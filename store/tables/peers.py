@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.protocol.base.decoding import decoder
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.presence import PeerSeen
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
@@ -16,7 +17,7 @@ MAX_PEERS: Final = 10_000  # rows kept: anybody may greet under any number of na
 MAX_BYTES: Final = 64 * 1024 * 1024  # of their cards: each may have a megabyte
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode_card: Final = msgspec.json.Decoder(PeerCard).decode
+_decode_card: Final = decoder(PeerCard)
 
 _SEEN_COLUMNS: Final = (
     "workspace_id",

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
@@ -310,7 +311,7 @@ def _step_of(row: Row) -> WorkStep:
 
 
 def _body(raw: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = msgspec.json.decode(raw)
+    document: dict[str, Any] = decode_json(raw)
     body: dict[str, Any] = document["body"]
     return body
 

@@ -18,6 +18,7 @@ from aghbus.protocol.adapters.derived_ids import digest
 from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
@@ -148,7 +149,7 @@ def _say_content(body: Say | Capability) -> Any:
         return {"capability": body.document}
     if not body.artifacts:
         return body.text
-    return {"text": body.text, "artifacts": [msgspec.json.decode(artifact) for artifact in body.artifacts]}
+    return {"text": body.text, "artifacts": [decode_json(artifact) for artifact in body.artifacts]}
 
 
 def _trace_content(body: Trace) -> Any:
@@ -157,9 +158,9 @@ def _trace_content(body: Trace) -> Any:
     if body.message is not None:
         parts["message"] = body.message
     if body.result is not None:
-        parts["result"] = msgspec.json.decode(body.result)
+        parts["result"] = decode_json(body.result)
     if body.artifact_refs:
-        parts["artifactRefs"] = [msgspec.json.decode(ref) for ref in body.artifact_refs]
+        parts["artifactRefs"] = [decode_json(ref) for ref in body.artifact_refs]
     if len(parts) == 1 and "artifactRefs" not in parts:
         return next(iter(parts.values()))
     return parts or None
@@ -167,7 +168,7 @@ def _trace_content(body: Trace) -> Any:
 
 def _failed(body: Trace) -> tuple[str, Any, tuple[Finding, ...]]:
     """A failure in the form of the schema's error example; the code is the result's own if the table has it."""
-    result = msgspec.json.decode(body.result) if body.result is not None else None
+    result = decode_json(body.result) if body.result is not None else None
     fault = result.get("error") if isinstance(result, dict) else None
     code = fault.get("code") if isinstance(fault, dict) else None
     named = isinstance(code, str) and code in RECOVERABLE

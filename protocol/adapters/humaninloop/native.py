@@ -14,6 +14,7 @@ from aghbus.protocol.adapters.humaninloop.files import plan_files
 from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
 from aghbus.protocol.adapters.model import BridgedEnvelope, Finding, MessageHistory, has_errors
 from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.text import has_control, is_blank
 
@@ -164,7 +165,7 @@ def _are_strings(value: Any) -> TypeGuard[list[str]]:
 
 def _value(raw: msgspec.Raw | None) -> Any:
     try:
-        return None if raw is None else msgspec.json.decode(raw)
+        return None if raw is None else decode_json(raw)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
 

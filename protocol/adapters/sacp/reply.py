@@ -2,13 +2,12 @@
 
 from typing import Any, Final
 
-import msgspec
-
 from aghbus.protocol.adapters.attachments import carried_message, carried_warning, compact, say_text
 from aghbus.protocol.adapters.common import error, receipt_ends, warning
 from aghbus.protocol.adapters.model import NOT_DELIVERED, BridgeContext, BridgedEnvelope, Delivered, Finding
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, STATUS_OF, response_faults
 from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 
 _NAME: Final = "sacp"
@@ -62,7 +61,7 @@ def _state_faults(carried: dict[str, Any], state: str) -> tuple[Finding, ...]:
 
 def _from_trace(body: Trace) -> tuple[dict[str, Any], tuple[Finding, ...]]:
     """The response for a native trace: with an empty thought; a result that is not an object is wrapped in `result`."""
-    result = None if body.result is None else msgspec.json.decode(body.result)
+    result = None if body.result is None else decode_json(body.result)
     changed: tuple[Finding, ...] = ()
     if check_value(result):
         changed = (warning("/data/result", "as_text", "is sent as JSON text: it exceeds the limits of strict JSON"),)

@@ -5,14 +5,13 @@ Unknown members are null or an empty array.
 
 from typing import Any, Final
 
-import msgspec
-
 from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import warning
 from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
 from aghbus.protocol.adapters.sentient.message import USER, parse_message
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
+from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 
 _STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "failed", "needs_input": "pending"}
@@ -78,7 +77,7 @@ def _message(
 
 
 def _from_trace(arrival: BridgedEnvelope, context: BridgeContext, trace: Trace) -> dict[str, Any]:
-    result = msgspec.json.decode(trace.result) if trace.result is not None else None
+    result = decode_json(trace.result) if trace.result is not None else None
     if isinstance(result, bool | int | float):  # output.content is text, array or object
         result = {"result": result}
     message = _message(arrival, context, result, None)
