@@ -24,6 +24,9 @@ from aghbus.protocol.text import escape
 MAX_UNSENT = 2_097_152
 """Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""
 
+MAX_DISCOVERED = 64
+"""Other servers that are remembered; a cluster is 3 to 9."""
+
 _FIRST_SID: Final = 100_000_000  # the library counts its own subscriptions from 1
 _WHITE: Final = re.compile(r"[ \t\r\n]").search  # slow; a subject with a line end in it could contain any other command
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+").fullmatch  # RFC 7230's token
@@ -161,6 +164,9 @@ class NatsClient(nats.aio.client.Client):
             if type(size := info.get("max_payload")) is not int or size < 1:
                 info.pop("max_payload", None)  # the library's default is used
             self.info = info
+        if "connect_urls" in info:  # the library keeps all that it ever gets
+            urls, room = info["connect_urls"], MAX_DISCOVERED - len(self.discovered_servers)
+            info["connect_urls"] = urls[: max(room, 0)] if isinstance(urls, list) else []
         await super()._process_info(info, initial_connection)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:

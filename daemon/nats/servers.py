@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from aghbus.daemon.nats.client import MAX_DISCOVERED
 from aghbus.daemon.nats.connection import NatsConnection, is_address
 from aghbus.daemon.nats.events import ConnectFailed, LinkEvent, LinkProblem
 from aghbus.daemon.nats.options import NatsOptions
-
-_MAX_DISCOVERED = 64  # other servers remembered; a cluster is 3 to 9
 
 
 class ServerPool:
@@ -51,7 +50,7 @@ class ServerPool:
         """
         host = urlsplit(connection.info.url).hostname
         for url in connection.discovered:
-            if len(self._discovered) < _MAX_DISCOVERED and url not in self._configured:
+            if len(self._discovered) < MAX_DISCOVERED and url not in self._configured:
                 self._discovered.setdefault(url, host if is_address(urlsplit(url).hostname) else None)
 
     def _candidates(self) -> list[tuple[str, str | None]]:

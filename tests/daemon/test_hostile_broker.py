@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aghbus.daemon.nats.client import MAX_DISCOVERED
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.daemon.nats.parser import MAX_LINE
@@ -128,3 +129,17 @@ async def test_a_message_of_the_largest_size_and_a_long_line_are_taken() -> None
             await wait_until(lambda: received, 30, "the message")
             assert link.reconnects == 0
     assert received[0].data == bytes(MAX_PAYLOAD)
+
+
+async def test_a_server_that_names_others_without_end_fills_no_memory() -> None:
+    lines = b"".join(
+        b"INFO " + json.dumps({"connect_urls": [f"10.{n}.0.{m}:4222" for m in range(250)]}).encode() + b"\r\n"
+        for n in range(100)
+    )
+    received: list[InboundMessage] = []
+    async with FakeBroker(b'%bINFO {"connect_urls": 7}\r\nMSG t SID 2\r\nhi\r\n' % lines).running() as broker:
+        link = Link(broker.resolve, name="a")
+        link.subscribe("t", received.append)
+        async with up(link):
+            await wait_until(lambda: received, 30, "the message")
+            assert len(link.client.discovered_servers) <= MAX_DISCOVERED
