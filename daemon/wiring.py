@@ -36,6 +36,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import StatusService
@@ -204,6 +205,7 @@ class DaemonParts:
             MessageService(store, notifier, sender, drafts, identity.self_id, self._waiting_for),
             WorkService(store, sender, drafts),
             InboxService(waiters, clock, store, steps, counters),
+            InboxPurge(clock, store, closer, publisher, notifier),
             TrustRuleService(settings, identity, clock, store, trust),
             TrustExplainer(identity, store, trust),
             ChainService(settings, identity, clock, store, chains),

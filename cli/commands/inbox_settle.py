@@ -1,4 +1,4 @@
-"""`aghctl inbox ack`, `aghctl inbox nack` and `aghctl inbox requeue`."""
+"""`aghctl inbox ack`, `nack`, `requeue` and `purge`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from aghbus.cli.app.arguments import seconds, whole
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.text import moment, safe
+from aghbus.cli.app.text import counted, moment, safe
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
@@ -29,6 +29,20 @@ def _runner(verb: str) -> Run:
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`InboxAckRequest` or `InboxNackRequest`; empty for requeue)."""
     return {name: values[name] for name in ("lease", "delay", "error") if name in values}
+
+
+def run_purge(context: Context, values: dict[str, Any]) -> int:
+    """Drop unread messages; raises UsageError for both options and for neither."""
+    if (values["from"] is None) == (not values["unverified"]):
+        raise UsageError("one of --from PEER and --unverified is required")
+    body = {"unverified": True} if values["unverified"] else {"sender": values["from"]}
+    context.output.answer(context.api.post("/v1/inbox/purge", body), purge_line)
+    return YES
+
+
+def purge_line(answer: dict[str, Any]) -> str:
+    """What was purged (`InboxPurgeResponse`)."""
+    return f"{counted(answer['messages'], 'message')} purged, {counted(answer['works'], 'work')} closed"
 
 
 def _human(item: dict[str, Any]) -> str:
@@ -68,5 +82,18 @@ COMMANDS = {
         description="Make a dead or acked message ready again, and reset its attempts.",
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
         arguments=[_SEQ],
+    ),
+    "inbox purge": Command(
+        run_purge,
+        description=(
+            "Drop the unread messages of a sender, leased ones too: they become dead, with the reason that they were purged, and\n"
+            "works that they opened are rejected, or canceled if they were accepted. `inbox requeue` brings a message back, but\n"
+            "not its work."
+        ),
+        examples=["aghctl inbox purge --from spammer", "aghctl inbox purge --unverified -o json"],
+        arguments=[
+            Argument("--from", metavar="PEER", help="messages of this peer id, or of all handles of this key id"),
+            Argument("--unverified", action="store_true", help="messages of all senders without a key"),
+        ],
     ),
 }

@@ -7,6 +7,7 @@ import time
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import FILE, read_all
 from aghbus.cli.app.text import fields, indented, moment, safe, table
+from aghbus.cli.commands.inbox_settle import purge_line
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
@@ -35,6 +36,22 @@ def run_allow(context: Context, values: dict[str, Any]) -> int:
         raise UsageError("--talk needs --channel")
     verb = "disallow" if values["remove"] else "allow"
     return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
+
+
+def run_deny(context: Context, values: dict[str, Any]) -> int:
+    """Deny a key, and perhaps purge its messages; raises UsageError for `--remove` with `--purge`."""
+    if not values["purge"]:
+        return _change(context, "undeny" if values["remove"] else "deny", {"who": values["who"]})
+    if values["remove"]:
+        raise UsageError("--purge does not go with --remove")
+    changed = context.api.post("/v1/trust/deny", {"who": values["who"]})
+    purged = context.api.post("/v1/inbox/purge", {"sender": changed["rule"]["who"]})
+    context.output.answer(
+        {**changed, "purged": purged}, lambda answer: f"{_rule_line(answer['rule'], 'deny')}\n{purge_line(purged)}"
+    )
+    for note in changed["notes"]:
+        context.output.note(safe(note))
+    return YES
 
 
 def run_unpin(context: Context, values: dict[str, Any]) -> int:
@@ -220,16 +237,23 @@ COMMANDS = {
         ],
     ),
     "trust deny": Command(
-        _runner("deny", "who", "undeny"),
+        run_deny,
         description=(
             "Refuse a key, immediately and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
-            "Earlier messages stay. Stronger than allow; --remove removes the rule."
+            "Earlier messages stay, unless --purge drops the unread ones and closes the works that they opened. Stronger than\n"
+            "allow; --remove removes the rule."
         ),
         examples=[
-            "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
+            "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7 --purge",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
-        arguments=[Argument("who", help="a key id, or the handle of a recently observed peer"), _REMOVE],
+        arguments=[
+            Argument("who", help="a key id, or the handle of a recently observed peer"),
+            _REMOVE,
+            Argument(
+                "--purge", action="store_true", help="drop its unread messages from the inbox, as `inbox purge` does"
+            ),
+        ],
     ),
     "trust check-rotation": Command(
         run_check_rotation,

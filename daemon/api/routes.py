@@ -14,6 +14,7 @@ from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import StatusService
@@ -163,6 +164,14 @@ ROUTES: Final = (
         inbox.InboxNextResponse,
         request=inbox.InboxNextRequest,
         waits=True,
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/purge",
+        "Make unread messages of a sender dead",
+        InboxPurge.purge,
+        inbox.InboxPurgeResponse,
+        request=inbox.InboxPurgeRequest,
     ),
     Route(
         "POST",

@@ -108,7 +108,7 @@ class MessageDelivery:
 
     def _ack(self, tx: Transaction, batch: Batch, name: Format, seq: int) -> int:
         for waiting in bridge.inbox_of(tx, name, seq, _ACKED_AT_ONCE):
-            audit.note_delivery(tx, self.clock.millis(), inbox.ack(tx, waiting), "acked")
+            audit.note_delivery(tx, self.clock.millis(), inbox.ack(tx, waiting).seq, "acked")
         for work in bridge.opened_by_messages(tx, name, seq, _ACKED_AT_ONCE):
             rows = self.closer.accept(tx, work)
             if rows:

@@ -80,7 +80,7 @@ class InboxService:
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
-        audit.note_delivery(tx, now_ms, item, "acked" if request.ack else "leased")
+        audit.note_delivery(tx, now_ms, item.seq, "acked" if request.ack else "leased")
         if not request.ack:
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
         return item
@@ -94,7 +94,7 @@ class InboxService:
         now_ms = self.steps.now_after_clock_check(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
-            audit.note_delivery(tx, now_ms, item, "returned")
+            audit.note_delivery(tx, now_ms, item.seq, "returned")
             tx.after_commit(self.waiters.wake_all)
 
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
@@ -135,5 +135,5 @@ class InboxService:
         return await self.store.write(job)
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
-        audit.note_delivery(tx, self.clock.millis(), item, outcome)
+        audit.note_delivery(tx, self.clock.millis(), item.seq, outcome)
         return item

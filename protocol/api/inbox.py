@@ -53,6 +53,20 @@ class InboxNextResponse(ResponseModel):
     item: InboxItem | None  # null when there was none in time
 
 
+class InboxPurgeRequest(RequestModel):
+    """Make unread messages dead; exactly one of the fields."""
+
+    sender: str | None = None  # those of this peer id, or of every handle of this key id
+    unverified: bool = False  # those of all senders without a key
+
+
+class InboxPurgeResponse(ResponseModel):
+    """What was purged."""
+
+    messages: int  # that are dead now
+    works: int  # that they had opened, and that were rejected or canceled
+
+
 class InboxAckRequest(RequestModel):
     """Done with a message."""
 

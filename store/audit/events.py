@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.text import shorten
 from aghbus.store.engine.commit_chain import COMMITS_MISSING
@@ -68,9 +67,9 @@ def note_refused(
         tx.memory.chain.entries.append((*entry, sha256(raw).hexdigest()))
 
 
-def note_delivery(tx: Transaction, at_ms: int, item: InboxItem, outcome: str) -> None:
-    """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead` or `requeued`."""
-    tx.memory.chain.entries.append((at_ms, "deliver", outcome, None, item.seq))
+def note_delivery(tx: Transaction, at_ms: int, seq: int, outcome: str) -> None:
+    """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead`, `purged` or `requeued`."""
+    tx.memory.chain.entries.append((at_ms, "deliver", outcome, None, seq))
 
 
 def note_outgoing(tx: Transaction, at_ms: int, seq: int, outcome: str, reason: str) -> None:

@@ -297,6 +297,12 @@ def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
     return item(tx, seq)
 
 
+def give_up(tx: Transaction, seq: int, error: str) -> None:
+    """Dead at once, even if it is leased, for the reason `error`. Raises NotFound."""
+    held = _held(tx, seq, None)
+    _change(tx, seq, held, held._replace(state="dead", lease=None, available_ms=0, last_error=error[:ERROR_CHARS]))
+
+
 def requeue(tx: Transaction, seq: int) -> InboxItem:
     """Ready immediately, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
     NotFound."""

@@ -1,0 +1,96 @@
+"""Purging the inbox: an operator removes unread messages of one sender, or of all senders without a key."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.protocol.api.inbox import InboxPurgeRequest, InboxPurgeResponse
+from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.identifiers import is_key_id, is_peer
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.trust.keys import FINGERPRINT_DIGITS
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox_purge, works
+from aghbus.store.tables.inbox_purge import REASON, Purged
+from aghbus.store.tables.outbox import Outgoing
+
+_STEP: Final = 64  # messages purged in one transaction: some milliseconds of the event loop
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InboxPurge:
+    """Purges the inbox of one daemon."""
+
+    clock: Clock
+    store: Store
+    closer: WorkCloser
+    publisher: Publisher
+    notifier: Notifier
+
+    async def purge(self, request: InboxPurgeRequest) -> InboxPurgeResponse:
+        """Make the unread messages of a sender dead, leased ones included, and close the works that they opened.
+
+        Messages that arrive meanwhile are not purged. Raises InvalidRequest, StoreUnavailable.
+        """
+        matches = _matcher(request)
+        memory = self.store.memory.inbox
+        senders = [sender for sender in memory.senders if matches(sender)]
+        answer = InboxPurgeResponse(messages=0, works=0)
+        seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
+        for start in range(0, len(seqs), _STEP):
+            count, rows = await self.store.write(partial(self._step, seqs=seqs[start : start + _STEP], senders=senders))
+            answer.messages += count
+            answer.works += len(rows)
+            if rows:
+                self.publisher.enqueue(rows)
+                self.notifier.notify(rows[-1].seq)
+        what = "unverified" if request.sender is None else request.sender
+        text = f"{what}: {answer.messages} messages, {answer.works} works"
+        await self.store.write(lambda tx: audit.note_policy(tx, self.clock.millis(), "inbox_purged", text))
+        return answer
+
+    def _step(self, tx: Transaction, seqs: list[int], senders: list[str]) -> tuple[int, list[Outgoing]]:
+        purged = inbox_purge.purge(tx, seqs, senders)
+        rows: list[Outgoing] = []
+        for message in purged:
+            audit.note_delivery(tx, self.clock.millis(), message.seq, "purged")
+            rows += self._close(tx, message)
+        return len(purged), rows
+
+    def _close(self, tx: Transaction, message: Purged) -> list[Outgoing]:
+        """End the work that the message opened: the agent does not know of it, and its peer would wait for it."""
+        if message.work_id is None:
+            return []
+        work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+        if work is None or work.is_terminal or work.opening_id != message.msg_id:
+            return []
+        return self.closer.close(tx, work, "receipt", _closing(work))
+
+
+def _closing(work: WorkView) -> dict[str, Any]:
+    """A work that nobody has accepted is rejected, another one canceled."""
+    if work.state == "submitted":
+        return {"for_id": work.opening_id, "status": "rejected", "reason_code": "busy", "detail": REASON}
+    return {"for_id": work.opening_id, "status": "canceled", "detail": REASON}
+
+
+def _matcher(request: InboxPurgeRequest) -> Callable[[str], bool]:
+    """Whether messages of a sender are purged. Only a verified message is delivered in the name of a handle."""
+    wanted = request.sender
+    if (wanted is None) != request.unverified:
+        raise InvalidRequest("exactly one of sender and unverified is required")
+    if wanted is None:
+        return lambda sender: "@" not in sender
+    if is_key_id(wanted):
+        fingerprint = wanted.removeprefix("sha256:")[:FINGERPRINT_DIGITS]
+        return lambda sender: sender.partition("@")[2] == fingerprint
+    if not is_peer(wanted):
+        raise InvalidRequest("sender: must be a peer id, a handle or a key id")
+    return lambda sender: sender == wanted

@@ -1,0 +1,48 @@
+"""Purging the inbox: unread messages of some senders become dead, so that the agent never gets them."""
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from aghbus.store.engine.sql import INBOX_STATE, Reader
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox
+from aghbus.store.tables.envelopes import fetch
+
+REASON: Final = "purged by the operator"
+"""`last_error` of a purged message."""
+
+_PURGED: Final = f"""
+SELECT e.seq, e.msg_id, e.workspace_id, e.channel, e.work_id FROM envelopes AS e
+WHERE e.seq IN (SELECT value FROM json_each(?)) AND e.sender IN (SELECT value FROM json_each(?)) AND e.direction = 'in'
+    AND {INBOX_STATE} IN ('ready', 'leased')
+ORDER BY e.seq
+"""  # noqa: S608 - constants
+
+
+class Purged(NamedTuple):
+    """A message that was purged, and its work."""
+
+    seq: int
+    msg_id: str
+    workspace_id: str
+    channel: str
+    work_id: str | None
+
+
+async def waiting(reader: Reader, untouched: list[int]) -> list[int]:
+    """The sequences of all messages that are ready or leased. `untouched` are those that no consumer has taken
+    (`InboxMemory.untouched`)."""
+    rows = await fetch(reader, "SELECT seq FROM inbox WHERE state IN ('ready', 'leased')", [])
+    return sorted({*untouched, *(seq for (seq,) in rows)})
+
+
+def purge(tx: Transaction, seqs: Sequence[int], senders: Collection[str]) -> list[Purged]:
+    """Makes those of the messages `seqs` dead that were received from `senders` and are ready or leased. Call it with some
+    dozens of messages at a time."""
+    params = [msgspec.json.encode(values).decode() for values in (list(seqs), list(senders))]
+    purged = [Purged(*row) for row in tx.db.execute(_PURGED, params)]
+    for message in purged:
+        inbox.give_up(tx, message.seq, REASON)
+    return purged
