@@ -131,9 +131,10 @@ def step(work: WorkView | None, envelope: Envelope) -> Step:
         return _without_work(conversation, envelope)
     if (envelope.surface, envelope.container) != (work.surface, work.container):
         return Step("rejected" if conversation else "ignored", work.state, "work_container_mismatch")
-    if not _may_act(work, envelope, conversation):
+    other = work.other(envelope.sender)
+    if other is None or (conversation and envelope.to != other):
         return Step("ignored", work.state, "actor_not_allowed")
-    if work.is_terminal:
+    if work.state in TERMINAL_STATES:
         return Step("rejected" if conversation else "ignored", work.state, "work_closed")
     event = event_of(envelope)
     if event == "receipt:accepted" and envelope.sender != work.target:
@@ -149,11 +150,6 @@ def _without_work(conversation: bool, envelope: Envelope) -> Step:
     if not conversation:
         return Step("ignored", None, "not_found")
     return Step("opened", "submitted") if envelope.to is not None else Step("unchanged", None)
-
-
-def _may_act(work: WorkView, envelope: Envelope, conversation: bool) -> bool:
-    other = work.other(envelope.sender)
-    return other is not None and (not conversation or envelope.to == other)
 
 
 def opened_by(envelope: Envelope) -> WorkView:

@@ -58,42 +58,37 @@ def wire_document(draft: Draft) -> dict[str, Any]:
 
 def _encoded(draft: Draft) -> tuple[Wire, bytes]:
     """The members of a draft, and its bytes. Raises InvalidRequest."""
+    ext = draft.ext
+    if draft.after is not None:
+        ext = {**(ext or {}), **extension(draft.after)}
     try:
-        wire = _wire(draft)
+        wire = _OwnWire(
+            protocol=PROTOCOL,
+            id=draft.id,
+            workspace_id=draft.workspace_id,
+            kind=draft.kind,
+            channel=draft.channel,
+            sender=draft.sender,
+            to=draft.to,
+            ts=draft.ts,
+            surface=draft.surface,
+            work_id=draft.work_id,
+            reply_to=draft.reply_to,
+            trace_id=draft.trace_id,
+            causation_id=draft.causation_id,
+            expires_at=draft.expires_at,
+            body=Raw(_encode(draft.body)),
+            proof=NULL,
+        )
+        if draft.surface == "thread":
+            wire.thread_id = draft.container
+        elif draft.surface == "direct":
+            wire.direct_id = draft.container
+        if ext:
+            wire.ext = Raw(_encode(ext))
         return wire, _encode(wire)
     except _NOT_JSON as error:
         raise _not_json(error) from None
-
-
-def _wire(draft: Draft) -> Wire:
-    """The members of a draft; `body` and `ext` are encoded."""
-    wire = _OwnWire(
-        protocol=PROTOCOL,
-        id=draft.id,
-        workspace_id=draft.workspace_id,
-        kind=draft.kind,
-        channel=draft.channel,
-        sender=draft.sender,
-        to=draft.to,
-        ts=draft.ts,
-        surface=draft.surface,
-        work_id=draft.work_id,
-        reply_to=draft.reply_to,
-        trace_id=draft.trace_id,
-        causation_id=draft.causation_id,
-        expires_at=draft.expires_at,
-        body=Raw(_encode(draft.body)),
-        proof=NULL,
-    )
-    if draft.surface == "thread":
-        wire.thread_id = draft.container
-    elif draft.surface == "direct":
-        wire.direct_id = draft.container
-    if draft.after is not None:
-        wire.ext = Raw(_encode({**(draft.ext or {}), **extension(draft.after)}))
-    elif draft.ext:
-        wire.ext = Raw(_encode(draft.ext))
-    return wire
 
 
 def build(draft: Draft, now: int, signer: Signer | None = None) -> Envelope:

@@ -1,6 +1,7 @@
 """Applies what the protocol decided: the effects of one envelope, in the caller's transaction (spec section 5 step 10).
 
-Everything that can refuse is checked before anything is written: a job that raises has changed nothing.
+Everything that can refuse is checked before anything is written: a job that raises has changed nothing. Effects store an
+envelope before others of them name it.
 """
 
 from typing import Final, Literal
@@ -23,7 +24,7 @@ from aghbus.protocol.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
-from aghbus.protocol.lifecycle import State, Step, WorkView
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, State, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
@@ -34,16 +35,16 @@ from aghbus.store.tables.retry import Failed
 _DELIVER: Final = Deliver()
 
 
-class Applied(msgspec.Struct, frozen=True, kw_only=True):
+class Applied(msgspec.Struct):
     """The result: `seq` of the envelope itself (None when it was not kept); `outgoing` envelopes to publish, in order;
     `before` and `after` of the work, where the envelope opened or moved one; `refused`, the envelope of ours that it
     refused."""
 
-    seq: int | None
-    outgoing: list[outbox.Outgoing]
-    delivered: bool
-    before: WorkView | None
-    after: WorkView | None
+    seq: int | None = None
+    outgoing: list[outbox.Outgoing] = []
+    delivered: bool = False
+    before: WorkView | None = None
+    after: WorkView | None = None
     refused: Failed | None = None
 
     @property
@@ -61,7 +62,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 def load_state(
     tx: Transaction, envelope: Envelope, self_id: str, key: int | None = None, settled: str = ""
 ) -> StoredState:
-    """The stored state that a decision on a received `envelope` needs; `key` is its `key_of`, where that is known,
+    """The stored state that a decision on a received `envelope` needs; `key` is its `dedup_key`, where that is known,
     `settled` the header with which it came."""
     if key is None:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
@@ -106,77 +107,60 @@ def apply(
 ) -> Applied:
     """Applies the effects on the store, those of queued envelopes included; the other effects are the caller's.
 
-    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `key_of` where
+    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `dedup_key` where
     that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope
     then counts as not received.
     """
     if tx.memory.inbox.waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
         inbox.require_room(tx, inbox_capacity)
-    application = _Application(tx, self_id, received_ms)
+    application = _Application(tx, self_id, received_ms, Applied())
     if envelope is None:
         for effect in effects:
             application.apply_detached(effect)
     else:
         application.apply_received(envelope, effects, key)
-    return application.result()
+    return application.result
 
 
 def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str, now_ms: int) -> Applied:
     """Keeps and queues an envelope of our own agent: `effects` are those of `protocol.send.apply_own`."""
-    application = _Application(tx, self_id, now_ms)
+    result = Applied()
     if envelope.work_id is not None:
-        application.before, application.after = _work_change(effects)
-    application.seq = application.queue(envelope, effects)
-    return application.result()
+        result.before, result.after = _work_change(effects)
+    application = _Application(tx, self_id, now_ms, result)
+    result.seq = application.queue(envelope, effects, result.before)
+    return result
 
 
-class _Application:
+class _Application(msgspec.Struct):
     """The effects of one envelope while they are applied."""
 
-    def __init__(self, tx: Transaction, self_id: str, now_ms: int) -> None:
-        self.tx = tx
-        self.self_id = self_id
-        self.now_ms = now_ms
-        self.seq: int | None = None
-        self.remembered: tuple[int, int] | None = None
-        self.outgoing: list[outbox.Outgoing] = []
-        self.delivered = False
-        self.before: WorkView | None = None
-        self.after: WorkView | None = None
-        self.refused: Failed | None = None
-
-    def result(self) -> Applied:
-        return Applied(
-            seq=self.seq,
-            outgoing=self.outgoing,
-            delivered=self.delivered,
-            before=self.before,
-            after=self.after,
-            refused=self.refused,
-        )
+    tx: Transaction
+    self_id: str
+    now_ms: int
+    result: Applied
 
     def apply_received(self, envelope: Envelope, effects: Effects, key: int | None) -> None:
         """Compares types, the most frequent first: every message passes here."""
+        tx, result = self.tx, self.result
         if envelope.work_id is not None:
-            self.before, self.after = _work_change(effects)
-        tx = self.tx
+            result.before, result.after = _work_change(effects)
+        remembered: tuple[int, int] | None = None
         for effect in effects:
             if type(effect) is RecordId:
-                key = (
-                    tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
-                    if key is None
-                    else key
-                )
-                self.remembered = key, effect.until
+                if key is None:
+                    key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+                remembered = key, effect.until
             elif type(effect) is StoreEnvelope:
-                self.seq = self._store(envelope, effect, effects, self.before, self.remembered)
+                result.seq = self._store(envelope, effect, effects, result.before, remembered)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
-                tx.memory.inbox.add(_stored(self.seq), envelope.sender, len(envelope.raw))
-                self.delivered = True
+                assert result.seq is not None
+                tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw))
+                result.delivered = True
             elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
-                self._change(envelope, effect, effects, self.seq)
+                self._change(envelope, effect, effects, result.seq)
             else:
                 self.apply_detached(effect)
 
@@ -184,27 +168,27 @@ class _Application:
         """Applies an effect that needs nothing of the received envelope."""
         match effect:
             case Queue():
-                self.queue(effect.envelope, effect.effects)
+                before, _ = _work_change(effect.effects)
+                self.queue(effect.envelope, effect.effects, before)
             case Requeue(workspace_id, message_id, missed):
                 row = outbox.requeue(self.tx, workspace_id, message_id, only_failed=missed)
                 if row is not None:
-                    self.outgoing.append(row)
+                    self.result.outgoing.append(row)
                     audit.note_outgoing(
                         self.tx, self.now_ms, row.seq, "again", "the peer referred to a work that has ended"
                     )
 
-    def queue(self, envelope: Envelope, effects: Effects) -> int:
-        """Stores an own envelope and puts it into the outbox. Returns its sequence."""
+    def queue(self, envelope: Envelope, effects: Effects, before: WorkView | None) -> int:
+        """Stores an own envelope and puts it into the outbox; `before` is its work. Returns its sequence."""
         seq: int | None = None
-        before = None if envelope.work_id is None else _work_change(effects)[0]
         for effect in effects:
             if type(effect) is StoreEnvelope:
                 seq = self._store(envelope, effect, effects, before)
             elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
                 self._change(envelope, effect, effects, seq)
-        stored = _stored(seq)
-        self.outgoing.append(outbox.add(self.tx, stored, envelope))
-        return stored
+        assert seq is not None
+        self.result.outgoing.append(outbox.add(self.tx, seq, envelope))
+        return seq
 
     def _store(
         self,
@@ -214,7 +198,11 @@ class _Application:
         before: WorkView | None,
         remembered: tuple[int, int] | None = None,
     ) -> int:
-        state = None if effect.verdict is None else _state_before(effect.verdict, before)
+        verdict, state = effect.verdict, None
+        if verdict is not None and before is not None:
+            state = before.state
+        elif verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
+            state = verdict.state
         delivered = _DELIVER in effects
         seq = envelopes.insert(
             self.tx,
@@ -248,15 +236,16 @@ class _Application:
         self.tx.memory.events.pending.append(event)
 
     def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
-        match effect:
-            case Bind(binding):
-                container = envelope.container or ""
-                rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, binding)
-            case Open():
-                trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
-                works.open_work(self.tx, effect.work, envelope, _stored(seq), trust, self.self_id, self.now_ms)
-            case Advance():
-                works.advance(self.tx, effect.after, envelope, _stored(seq), self.now_ms)
+        if type(effect) is Bind:
+            container = envelope.container or ""
+            rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, effect.binding)
+            return
+        assert seq is not None
+        if type(effect) is Advance:
+            works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+        elif type(effect) is Open:
+            trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
+            works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, self.now_ms)
 
     def _record_arrival(self, envelope: Envelope) -> None:
         """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its
@@ -269,20 +258,16 @@ class _Application:
         if isinstance(body, Receipt):
             if body.status == "duplicate" and tx.memory.acknowledging.get(envelope.sender):
                 return  # the acknowledgement says what became of the first copy, and whether it was this message
-            reason = refusal_in(body, self.before)
+            reason = refusal_in(body, self.result.before)
             if reason is not None:
-                self.refused = retry.refuse(tx, workspace_id, body.for_id, envelope.sender, f"by a receipt: {reason}")
+                self.result.refused = retry.refuse(
+                    tx, workspace_id, body.for_id, envelope.sender, f"by a receipt: {reason}"
+                )
             answered.add(body.for_id)
-        if self.before is not None and self.before.initiator == self.self_id:
-            answered.add(self.before.opening_id)
+        if self.result.before is not None and self.result.before.initiator == self.self_id:
+            answered.add(self.result.before.opening_id)
         for message_id in answered - {None}:
             outbox.mark_receipted(tx, workspace_id, str(message_id), by=envelope.sender)
-
-
-def _state_before(verdict: Step, before: WorkView | None) -> State | None:
-    if before is not None:
-        return before.state
-    return verdict.state if verdict.outcome in ("ignored", "rejected") else None
 
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:
@@ -292,9 +277,3 @@ def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:
         if type(effect) is Open:
             return None, effect.work
     return None, None
-
-
-def _stored(seq: int | None) -> int:
-    if seq is None:
-        raise ValueError("effects name a stored envelope before they store it")
-    return seq

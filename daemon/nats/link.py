@@ -231,11 +231,15 @@ class Link:
 
         With `flush` the message is written to the socket immediately, otherwise in the next loop iteration.
         """
-        return self._require_connection().client.publish_nowait(subject, data, reply, headers, flush=flush)
+        if self._connection is None or self.state != "up":
+            raise self._down()
+        return self._connection.client.publish_nowait(subject, data, reply, headers, flush=flush)
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
-        return self._require_connection().client.publish_all_nowait(messages)
+        if self._connection is None or self.state != "up":
+            raise self._down()
+        return self._connection.client.publish_all_nowait(messages)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""
@@ -258,8 +262,11 @@ class Link:
 
     def _require_connection(self) -> NatsConnection:
         if self._connection is None or self.state != "up":
-            raise LinkDown(f"the NATS link is {self.state}" + (f": {self.last_error.cause}" if self.last_error else ""))
+            raise self._down()
         return self._connection
+
+    def _down(self) -> LinkDown:
+        return LinkDown(f"the NATS link is {self.state}" + (f": {self.last_error.cause}" if self.last_error else ""))
 
     async def _run(self) -> None:
         failures = 0

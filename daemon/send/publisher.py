@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.failpoints import failpoint
+from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
@@ -150,10 +150,12 @@ class Publisher:
             return False
         if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
             return False
-        failpoint("publish.before")
+        if ARMED:
+            failpoint("publish.before")
         if not self._carrier.hand_over(row):
             return False
-        failpoint("publish.handed")
+        if ARMED:
+            failpoint("publish.handed")
         self._handed[row.seq] = row
         if self._confirming is None:
             self._confirming = asyncio.get_running_loop().call_later(_CONFIRM_AFTER, self._queued.set)

@@ -35,7 +35,13 @@ class SecretGuard:
         `allowed`: the caller said that this envelope may go as it is.
         """
         mode = self._settings.current.secrets.guard
-        if allowed or mode == "off" or not may_hold_secrets(_checked_part(envelope)):
+        if allowed or mode == "off":
+            return
+        # From the body on, without the predecessor: an own envelope has only ids and names before and in these. A key cannot
+        # stand unescaped in a string.
+        raw = envelope.raw
+        end = -1 if envelope.ext is None else raw.rfind(_AFTER)
+        if not may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
             return
         document = envelope.document()
         (document.get("ext") or {}).pop(AFTER, None)  # the daemon's own
@@ -52,16 +58,6 @@ class SecretGuard:
         self._log_limiter.event(
             logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=found
         )
-
-
-def _checked_part(envelope: Envelope) -> bytes:
-    """From the body on, without the predecessor: an own envelope has only ids and names before and in these.
-
-    A key cannot stand unescaped in a string.
-    """
-    raw = envelope.raw
-    end = -1 if envelope.ext is None else raw.rfind(_AFTER)
-    return raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]
 
 
 def first_secret(document: dict[str, Any]) -> str | None:

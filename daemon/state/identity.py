@@ -65,7 +65,10 @@ class Identity:
 
     def participant_in(self, work: WorkView) -> str | None:
         """Our peer id (the current or a former one) that takes part in `work`; None if the work belongs to other peers."""
-        return next((own_id for own_id in self.own_ids if work.other(own_id) is not None), None)
+        for own_id in (self.self_id, *self.keys):
+            if own_id in (work.initiator, work.target):
+                return own_id
+        return None
 
     def receiver_of(self, envelope: Envelope) -> str:
         """Our peer id of an envelope: its sender, its receiver or a member of its direct room; else `self_id`."""

@@ -2,11 +2,54 @@
 callbacks."""
 
 import sqlite3
-from typing import Final, NamedTuple
+from itertools import zip_longest
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-from aghbus.store.engine.append_buffer import AppendBuffer, Position
+from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.state import InMemoryState, numbers_of
 from aghbus.store.engine.unit_of_work import Callback, Replaced
+
+Position = tuple[int, ...]
+"""How many values each statement of an `AppendBuffer` has."""
+
+_rank: Final = attrgetter("rank")
+
+
+class AppendBuffer(dict[BulkStatement, list[Any]]):
+    """The buffered rows, for each statement as one flat list of values: `rows[STATEMENT] += (value, ...)` appends a row.
+
+    What every message appends is hardly ever read by a later job of the same transaction. So it is kept in memory, and
+    written in bulk before COMMIT.
+    """
+
+    def __missing__(self, statement: BulkStatement) -> list[Any]:
+        self[statement] = values = list[Any]()
+        return values
+
+    def undo(self, position: Position) -> None:
+        """Drops the rows appended since `position`, which was `tuple(map(len, rows.values()))`."""
+        for values, length in zip_longest(self.values(), position, fillvalue=0):
+            assert isinstance(values, list)
+            del values[length:]
+
+    def flush(self, db: sqlite3.Connection) -> None:
+        """Writes the rows into the open transaction of `db`, and drops them."""
+        for statement in sorted(self, key=_rank):
+            buffered, at = self[statement], 0
+            if not buffered:
+                continue
+            values = buffered if statement.merge is None else statement.merge(buffered)
+            for size, text in statement.texts:
+                while len(values) - at >= size:
+                    db.execute(text, values[at : at + size])
+                    at += size
+            buffered.clear()
+
+    def discard(self) -> None:
+        """Drops all rows."""
+        for values in self.values():
+            values.clear()
 
 
 class Savepoint(NamedTuple):

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aghbus.store.engine.append_buffer import AppendBuffer
+from aghbus.store.engine.bulk_statement import BulkStatement
 
 Callback = Callable[[], None]
 Replaced = tuple[dict[Any, Any], Any, Any]
@@ -23,7 +23,7 @@ class UnitOfWork(Protocol):
         """The connection, for tables without buffered rows and for rows of earlier transactions."""
 
     @property
-    def rows(self) -> AppendBuffer:
+    def rows(self) -> dict[BulkStatement, list[Any]]:
         """Rows that are written before COMMIT."""
 
     @property

@@ -107,7 +107,7 @@ CREATE INDEX works_by_id ON works (work_id);
 -- Ids in the dedup window that are not in the log: those of discovery, and of envelopes that retention has removed.
 CREATE TABLE remembered_ids (
     until INTEGER NOT NULL, -- Unix second
-    key INTEGER NOT NULL, -- store/engine/log/ids.py
+    key INTEGER NOT NULL, -- store/engine/log/dedup.py
     PRIMARY KEY (until, key)
 ) STRICT, WITHOUT ROWID;
 

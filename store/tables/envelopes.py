@@ -13,7 +13,7 @@ from aghbus.protocol.delivery.acks import Ack, stored_ack
 from aghbus.protocol.effects import StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import State, Step, event_of
-from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEQS_OF_ID
@@ -127,7 +127,9 @@ def insert(
         event, outcome, reason, state = event_of(envelope), step.outcome, step.reason, step.state
     before = None if step is None else state_before
     verdict = (effect.direction, envelope.kind, effect.trust, int(delivered), event, outcome, reason, before, state)
-    stream = log.streams.number(tx, _stream_of(envelope, effect))
+    pair = effect.pair or _NO_PAIR
+    place = (envelope.surface, envelope.container, *pair)
+    stream = log.streams.number(tx, (envelope.workspace_id, envelope.channel, envelope.sender, envelope.to, *place))
     if remembered is None:
         id_key, remember_until = log.ids.id_key(envelope.id), 0
     else:
@@ -146,26 +148,9 @@ def insert(
         crc32(raw),
         bytearray(raw),
     )
-    memory.chain.records.append(
-        (seq, received_ms, remember_until, *verdict, *(effect.pair or _NO_PAIR), envelope.digest)
-    )
+    memory.chain.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))
     log.tail.rows.append((seq, id_key, stream, envelope.work_id))
     return seq
-
-
-def _stream_of(envelope: Envelope, effect: StoreEnvelope) -> tuple[str | None, ...]:
-    """The values of `Stream`."""
-    pair_a, pair_b = _NO_PAIR if effect.pair is None else effect.pair
-    return (
-        envelope.workspace_id,
-        envelope.channel,
-        envelope.sender,
-        envelope.to,
-        envelope.surface,
-        envelope.container,
-        pair_a,
-        pair_b,
-    )
 
 
 def find_by_id(

@@ -13,7 +13,7 @@ from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
-from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE
 from aghbus.store.engine.transaction import Transaction

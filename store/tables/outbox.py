@@ -12,7 +12,7 @@ import msgspec
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.send import Draft
-from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.delivery.order import predecessor_in
-from aghbus.store.engine.append_buffer import BulkStatement
+from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import OURS, find_by_id

@@ -70,8 +70,8 @@ _END: Final = (1 << 63) - 1  # beyond every sequence
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
     """Our copy of a work; None when it is not known here."""
-    cached = _cached(tx, workspace_id, channel, work_id)
-    if cached is not None:
+    cached = tx.memory.works.get(work_id)
+    if cached is not None and (cached.work.workspace_id, cached.work.channel) == (workspace_id, channel):
         return cached.work
     row = tx.db_unflushed.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
     return None if row is None else _view_of(row)
@@ -161,11 +161,12 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
             work.work_id,
         ),
     )
-    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
-    if cached is None:
+    cached = tx.memory.works.get(work.work_id)
+    if cached is None or (cached.work.workspace_id, cached.work.channel) != (work.workspace_id, work.channel):
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
     else:
-        tx.memory.works.put(tx, work.work_id, cached._replace(work=work, last_seq=seq))
+        changed = CachedWork(work, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
+        tx.memory.works.put(tx, work.work_id, changed)
 
 
 def begin_deadline(tx: Transaction, work: WorkView) -> None:
@@ -177,8 +178,12 @@ def begin_deadline(tx: Transaction, work: WorkView) -> None:
 
 def has_deadline(tx: Transaction, work: WorkView) -> bool:
     """Whether the work may have a deadline: True where it is not cached."""
-    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
-    return cached is None or cached.has_deadline
+    cached = tx.memory.works.get(work.work_id)
+    return (
+        cached is None
+        or cached.has_deadline
+        or (cached.work.workspace_id, cached.work.channel) != (work.workspace_id, work.channel)
+    )
 
 
 async def works(

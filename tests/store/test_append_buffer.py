@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
-from aghbus.store.engine.append_buffer import AppendBuffer, BulkStatement
+from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.transaction import AppendBuffer, Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, rooms

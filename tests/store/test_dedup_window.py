@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.log.dedup import GRACE
-from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.log.dedup import GRACE, MessageIds
 from aghbus.store.engine.transaction import Transaction
 from tests.support.makers import NOW, receive, rows, say
 

@@ -12,9 +12,10 @@ A client gets its answer, or is refused with a JSON error, or is cut off:
 import asyncio
 import logging
 import socket
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -136,7 +137,9 @@ class Connection(asyncio.Protocol):
                 self._unserved = None
                 self._refuse(*self._refusal)
         if self._unserved is not None:
-            self._serve(self._unserved)
+            exchange, self._unserved = self._unserved, None
+            if (waiting := self._endpoint.application(exchange)) is not None:
+                self._wait(exchange, waiting)
         if self._in_head and not self._dropping:
             if not self._head_bytes:
                 self._expire_after(self._endpoint.head_seconds)
@@ -202,13 +205,10 @@ class Connection(asyncio.Protocol):
             self._stop(400, "bad_request", "upgrade: is not possible with a body")
         self._unserved = exchange
 
-    def _serve(self, exchange: Exchange) -> None:
-        self._unserved = None
-        waiting = self._endpoint.application(exchange)
-        if waiting is not None:
-            task = self._loop.create_task(waiting)
-            self._endpoint.requests.add(task)
-            task.add_done_callback(partial(self._done, exchange))
+    def _wait(self, exchange: Exchange, waiting: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(waiting)
+        self._endpoint.requests.add(task)
+        task.add_done_callback(partial(self._done, exchange))
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""

@@ -4,7 +4,7 @@ import sqlite3
 from typing import Final
 
 from aghbus.store.engine import meta
-from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.log.dedup import MessageIds
 from aghbus.store.engine.log.segments import INDEXES, last_indexed
 
 _SAME: Final = {

@@ -8,17 +8,19 @@ has removed since. Memory has the keys by the minute of their expiry, so that ex
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final
 
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store.engine import meta
-from aghbus.store.engine.append_buffer import BulkStatement
-from aghbus.store.engine.log.ids import MessageIds
+from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.log.segments import last_indexed
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 GRACE: Final = 60  # seconds: an id is kept this long after its envelope went stale, for clocks that step back
 _BUCKET: Final = 60  # seconds of expiry that are forgotten together
+_IDENTITY_BYTES: Final = 8
+_SENDERS: Final = 8_192  # in memory
 _LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
 _INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"))
 _INDEXED: Final = """
@@ -28,6 +30,40 @@ WHERE g.remember_until >= ?1 AND i.remember_until >= ?1
 _TAIL: Final = "SELECT id_key, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
 _SENDER: Final = "SELECT workspace_id, sender FROM streams WHERE id = ?"
 _HORIZON: Final = "ids_expired_through"
+
+
+class MessageIds:
+    """Numbers in place of ids: 64-bit hashes, keyed by the identity of the store, so that no sender can choose ids that meet.
+    `open` gives it."""
+
+    __slots__ = ("_identity", "_senders")
+
+    def __init__(self) -> None:
+        self._identity = bytes(_IDENTITY_BYTES)
+        self._senders: dict[tuple[str, str], int] = {}
+
+    def open(self, identity: int) -> None:
+        """Uses the identity of a store that is being opened."""
+        self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
+        self._senders.clear()
+
+    def id_key(self, text: str) -> int:
+        """The number by which the log indexes an id."""
+        return int.from_bytes(blake2b(text.encode(), digest_size=8, key=self._identity).digest(), "little", signed=True)
+
+    def sender_key(self, workspace_id: str, sender: str) -> int:
+        """The number of a sender."""
+        key = self._senders.get((workspace_id, sender))
+        if key is None:
+            if len(self._senders) >= _SENDERS:
+                self._senders.clear()
+            key = self.id_key(f"{workspace_id}\0{sender}")  # neither holds NUL (spec section 1)
+            self._senders[workspace_id, sender] = key
+        return key
+
+    def dedup_key(self, workspace_id: str, sender: str, message_id: str) -> int:
+        """The number by which the dedup window remembers an id of this sender: both numbers, by XOR."""
+        return self.id_key(message_id) ^ self.sender_key(workspace_id, sender)
 
 
 class DedupWindow:

@@ -7,7 +7,7 @@ envelope; `Stream` and `Verdict` name the columns.
 import sqlite3
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from aghbus.store.engine.append_buffer import BulkStatement, Rank
+from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _KEPT: Final = 8_192  # streams in memory: some four MiB

@@ -5,8 +5,8 @@ import sqlite3
 import msgspec
 
 from aghbus.store.engine import meta
+from aghbus.store.engine.log.dedup import MessageIds
 from aghbus.store.engine.log.dictionaries import Streams, Verdicts
-from aghbus.store.engine.log.ids import MessageIds
 from aghbus.store.engine.log.segments import last_indexed
 from aghbus.store.engine.log.tail import Tail
 
