@@ -28,6 +28,7 @@ def _human(status: dict[str, Any]) -> str:
         ("peers", _counts(status["peers"])),
         ("works", _counts(status["works"])),
         ("inbox", _counts(status["inbox"])),
+        ("inbox use", _inbox_use(status["inbox_use"])),
         ("outbox", _counts(status["outbox"])),
         ("queues", _counts(status["queues"])),
         ("quarantined", status["quarantined"]),
@@ -73,6 +74,14 @@ def _jetstream(profile: dict[str, Any] | None) -> str | None:
 def _store(store: dict[str, Any]) -> str:
     state = "" if store["writable"] else f", NOT WRITABLE: {store['last_error']}"
     return f"{store['path']}, {size(store['bytes'])}, up to #{store['last_seq']}{state}"
+
+
+def _inbox_use(use: dict[str, Any]) -> str | None:
+    if not use["messages"]:
+        return None
+    most = ", ".join(f"{one['sender']} {one['messages']}" for one in use["senders"])
+    held = f"{use['messages']} of {use['capacity']} messages, {size(use['bytes'])} of {size(use['max_bytes'])}"
+    return f"{held}; without a key: {use['unverified_messages']}; most from {most}"
 
 
 def _counts(counts: dict[str, Any]) -> str:

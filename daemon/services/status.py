@@ -3,6 +3,8 @@
 import os
 import time
 from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.metrics import Counters
@@ -10,6 +12,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
+from aghbus.daemon.receive.inbox_admission import inbox_bytes
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
@@ -22,6 +25,8 @@ from aghbus.protocol.api.base import API_VERSION
 from aghbus.protocol.api.status import (
     BrokerStatus,
     HealthResponse,
+    InboxSender,
+    InboxUse,
     ReadinessResponse,
     StatusResponse,
     VersionResponse,
@@ -30,6 +35,8 @@ from aghbus.protocol.limits import PROTOCOL
 from aghbus.store.engine.database import Store
 from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox_list, outbox, works
+
+_SENDERS: Final = 5  # in the inbox, shown by the status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +88,7 @@ class StatusService:
             store=await self.store.status(),
             queues={"receive": self.intake.depth},
             inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
+            inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),
             peers=self.presence.counts(self.clock.millis()),
@@ -88,6 +96,20 @@ class StatusService:
             counters=self.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
             problems=[*self._problems(), *former_problems(former)],
             former=former,
+        )
+
+    def _inbox_use(self) -> InboxUse:
+        settings, held = self.settings.current, self.store.memory.inbox
+        found = [InboxSender(sender=name, messages=count, bytes=size) for name, (count, size) in held.senders.items()]
+        plain = [one for one in found if "@" not in one.sender]
+        return InboxUse(
+            messages=held.waiting,
+            capacity=settings.inbox.capacity,
+            bytes=held.size,
+            max_bytes=inbox_bytes(settings),
+            unverified_messages=sum([one.messages for one in plain]),
+            unverified_bytes=sum([one.bytes for one in plain]),
+            senders=nlargest(_SENDERS, found, key=lambda one: (one.messages, one.bytes)),
         )
 
     def _readiness(self) -> ReadinessResponse:

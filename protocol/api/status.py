@@ -68,6 +68,26 @@ class FormerIdentity(ResponseModel):
     problem: str | None = None  # why it cannot be used, null when it can
 
 
+class InboxSender(ResponseModel):
+    """What one sender has in the inbox."""
+
+    sender: str  # its peer id
+    messages: int  # that are ready or leased
+    bytes: int  # of their envelopes
+
+
+class InboxUse(ResponseModel):
+    """How full the inbox is."""
+
+    messages: int  # that are ready or leased
+    capacity: int  # the most messages
+    bytes: int  # of their envelopes
+    max_bytes: int  # the most bytes
+    unverified_messages: int  # those of senders without a key
+    unverified_bytes: int  # of their envelopes
+    senders: list[InboxSender]  # the five with the most messages
+
+
 class StatusResponse(ResponseModel):
     """The state of the whole daemon."""
 
@@ -84,6 +104,7 @@ class StatusResponse(ResponseModel):
     store: StoreStatus  # the SQLite store
     queues: dict[str, int]  # lengths of the internal queues, by name
     inbox: dict[str, int]  # number of messages, by state
+    inbox_use: InboxUse  # how full it is, and by whom
     outbox: dict[str, int]  # number of envelopes, by state
     works: dict[str, int]  # number of works, by state
     peers: dict[str, int]  # number of peers, by presence

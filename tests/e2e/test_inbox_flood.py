@@ -1,0 +1,115 @@
+"""An agent that does not read, and a flood: honest peers get through, and the operator removes the flood."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.protocol.identifiers import subject_for
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.foreign import Foreign, foreign_peer
+from tests.support.natsutil import NatsServer
+
+CAPACITY = 40
+
+
+class Site:
+    """A worker with a small inbox, and an honest peer with a key."""
+
+    def __init__(self, home: Home, url: str) -> None:
+        self.home = home
+        self.handle = str(home.ctl_json("--name", "ops", "key", "generate")["handle"])
+        self.worker = Daemon(home, "worker", "--nats", url, "--inbox-capacity", str(CAPACITY))
+        self.ops = Daemon(home, "ops", "--nats", url)
+
+    def __enter__(self) -> "Site":
+        self.worker.__enter__()
+        self.ops.__enter__()
+        wait_for(lambda: self.worker.knows(self.handle) and self.ops.knows("worker"), 30, "presence")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ops.stop()
+        self.worker.stop()
+
+    def ctl(self, *args: str) -> Any:
+        return self.home.ctl_json("--name", "worker", *args)
+
+    def status(self) -> Any:
+        return self.worker.get("/v1/status")
+
+    def honest_works(self, count: int) -> list[str]:
+        """Works that the honest peer opens, once the worker has them."""
+        opened = [self.ops.post("/v1/works", to="worker", text="please")["work_id"] for _ in range(count)]
+        wait_for(lambda: {one["work_id"] for one in self.worker.get("/v1/works")["works"]} >= set(opened), 30, "works")
+        return opened
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    async with NatsServer() as running:
+        yield running
+
+
+@pytest.fixture
+def site(tmp_path: Path, server: NatsServer) -> Iterator[Site]:
+    with Site(Home(tmp_path), server.url) as made:
+        yield made
+
+
+async def flood(peer: Foreign, names: list[str], each: int) -> None:
+    """Every name opens so many works."""
+    for number in range(each):
+        for name in names:
+            work = {**peer.work("worker", f"work_{name}_{number}"), "from": name, "id": f"msg_{name}_{number}"}
+            await peer.client.publish(subject_for("ws_local", "default", "worker"), json.dumps(work).encode())
+    await peer.client.flush()
+
+
+async def test_one_sender_leaves_room_for_the_others_and_is_purged(site: Site, server: NatsServer) -> None:
+    async with foreign_peer(server.url, "mallory") as mallory:
+        await flood(mallory, ["mallory"], 2 * CAPACITY)
+        wait_for(lambda: site.status()["counters"].get("overload.inbox", 0) >= CAPACITY, 30, "the overload")
+        assert site.status()["inbox_use"]["senders"] == [
+            {"sender": "mallory", "messages": CAPACITY // 4, "bytes": site.status()["inbox_use"]["bytes"]}
+        ]
+        (opened, *_) = site.honest_works(3)
+        purged = site.ctl("inbox", "purge", "--from", "mallory")
+        assert purged == {"messages": CAPACITY // 4, "works": CAPACITY // 4}
+        ended = await mallory.expect(kind="receipt", status="rejected")
+        assert ended["body"]["detail"] == "purged by the operator"
+        assert site.worker.state_of(ended["work_id"]) == "failed"
+        assert site.worker.state_of(opened) == "submitted"
+        dead = site.ctl("inbox", "list", "--state", "dead")["items"]
+        assert {(item["message"]["sender"], item["last_error"]) for item in dead} == {
+            ("mallory", "purged by the operator")
+        }
+
+
+async def test_any_number_of_plain_names_leaves_room_for_a_peer_with_a_key(site: Site, server: NatsServer) -> None:
+    async with foreign_peer(server.url, "mallory") as mallory:
+        await flood(mallory, [f"name{number}" for number in range(3 * CAPACITY)], 1)
+        wait_for(lambda: site.status()["counters"].get("overload.inbox", 0) >= CAPACITY, 30, "the overload")
+        use = site.status()["inbox_use"]
+        assert (use["messages"], use["unverified_messages"]) == (CAPACITY // 2, CAPACITY // 2)
+        assert any("takes no messages of unknown peers" in problem for problem in site.status()["problems"])
+        opened = site.honest_works(5)
+        assert site.ctl("inbox", "purge", "--unverified")["messages"] == CAPACITY // 2
+        assert site.status()["inbox_use"]["unverified_messages"] == 0
+        taken = [site.worker.post("/v1/inbox/next", ack=True)["item"]["message"]["work_id"] for _ in opened]
+        assert taken == opened
+
+
+async def test_a_denied_peer_is_purged_and_its_works_end_on_both_sides(site: Site) -> None:
+    accepted, waiting = site.honest_works(2)
+    site.worker.post(f"/v1/works/{accepted}/accept")
+    answer = site.ctl("trust", "deny", site.handle, "--purge")
+    assert (answer["changed"], answer["purged"]) == (True, {"messages": 2, "works": 2})
+    wait_for(lambda: site.ops.state_of(accepted) == "canceled", 30, "the end of the accepted work")
+    wait_for(lambda: site.ops.state_of(waiting) == "failed", 30, "the end of the other")
+    entries = [json.loads(line) for line in site.home.ctl("--name", "worker", "audit", "export").stdout.splitlines()]
+    outcomes = [entry["outcome"] for entry in entries if entry["event"] in ("deliver", "policy")]
+    assert outcomes.count("purged") == 2
+    assert outcomes[-1] == "inbox_purged"
