@@ -15,7 +15,15 @@ from msgspec import Raw
 
 from aghbus.protocol.base.decoding import check_structure, decode_json, decoder
 from aghbus.protocol.bodies import BODIES, Body, BodyWire
-from aghbus.protocol.errors import Expired, InvalidSurface, LegacyFieldRejected, Malformed, Undecodable, UnsupportedKind
+from aghbus.protocol.errors import (
+    Expired,
+    InvalidSurface,
+    LegacyFieldRejected,
+    Malformed,
+    ProtocolError,
+    Undecodable,
+    UnsupportedKind,
+)
 from aghbus.protocol.identifiers import (
     DIRECT_ID,
     PLAIN_ID,
@@ -128,10 +136,15 @@ def fresh_until(ts: int, expires_at: int | None) -> int:
 def parse(raw: bytes, now: int) -> Envelope:
     """The envelope in `raw`, at Unix second `now` (spec section 5 steps 1-5).
 
-    Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes.
+    Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes; with the document, if that was
+    decoded.
     """
     wire, body_wire, document = _decode(raw)
-    return _checked(raw, wire, body_wire, document, now)
+    try:
+        return _checked(raw, wire, body_wire, document, now)
+    except ProtocolError as error:
+        error.document = document or None
+        raise
 
 
 def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
@@ -206,13 +219,21 @@ def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
 def _decode_fully(raw: bytes) -> tuple[Wire, None, dict[str, Any]]:
     """Of duplicate keys the last wins, also after one of a wrong type, which the typed decoder refuses."""
     document = decode_document(raw)
+    try:
+        return _typed(raw, document), None, document
+    except ProtocolError as error:
+        error.document = document
+        raise
+
+
+def _typed(raw: bytes, document: dict[str, Any]) -> Wire:
     if "interaction_id" in document:
         raise LegacyFieldRejected("is no longer part of the protocol", "interaction_id")
     try:
         try:
-            return _decode_wire(raw), None, document
+            return _decode_wire(raw)
         except msgspec.ValidationError:
-            return _decode_wire(msgspec.json.encode(document)), None, document
+            return _decode_wire(msgspec.json.encode(document))
     except (msgspec.ValidationError, msgspec.EncodeError, ValueError) as error:
         rule, _, path = str(error).partition(" - at `$")
         missing = "missing required field `"

@@ -1,6 +1,6 @@
 """Two families of errors: ProtocolError, the fault of a peer, and RequestError, of our own caller or of the daemon."""
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 REASON_CODES: Final = frozenset(
     # Spec section 2, "receipt": the registry. An unknown code on the wire is malformed.
@@ -32,7 +32,8 @@ class ProtocolError(AghbusError):
     """An envelope that breaks a rule of the protocol.
 
     `reason` is the wire's reason code (spec section 2, receipt), `field` the dotted name of the field at fault (empty for
-    the whole envelope), `rule` the rule that it breaks. The message never contains text of the peer.
+    the whole envelope), `rule` the rule that it breaks. The message never contains text of the peer. `document` is the envelope,
+    if it was decoded completely.
     """
 
     reason: ClassVar[str] = "malformed"
@@ -41,11 +42,16 @@ class ProtocolError(AghbusError):
         super().__init__(f"{field}: {rule}" if field else rule)
         self.field = field
         self.rule = rule
+        self.document: dict[str, Any] | None = None
 
     @property
     def detail(self) -> str:
         """Field and rule in one line."""
         return str(self)
+
+    def release(self) -> None:
+        """Drop the document, and the stack frames that hold it: an error may wait in a queue."""
+        self.document = self.__traceback__ = self.__context__ = None
 
 
 class Malformed(ProtocolError):

@@ -1,10 +1,15 @@
-"""Partial parsing of envelopes that failed validation, to answer their senders (spec section 5)."""
+"""Partial parsing of envelopes that failed validation, to answer their senders (spec section 5).
 
-from collections.abc import Callable
+The bytes are decoded once: `readable` gives the document to the other functions.
+"""
+
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from aghbus.protocol.envelope import KINDS, OPENING_KINDS, decode_document
-from aghbus.protocol.errors import Malformed
+import msgspec
+
+from aghbus.protocol.envelope import KINDS, OPENING_KINDS, Envelope, decode_document
+from aghbus.protocol.errors import Malformed, ProtocolError, Undecodable
 from aghbus.protocol.identifiers import (
     direct_id,
     is_channel,
@@ -27,19 +32,27 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
 }
 
 
-def partial_parse(raw: bytes, self_id: str, channels: frozenset[tuple[str, str]]) -> ReceiptTarget | None:
-    """The target of an automatic receipt for bytes that failed validation; None if they get no answer.
-
-    They get an answer only if they are a say, a capability or an unknown kind, directed at `us` in a joined channel, with
-    a work_id and with valid id, sender and container. Messages in opaque rooms get no answer, because the members of the room
-    are not known.
-    """
+def readable(raw: bytes, error: ProtocolError) -> dict[str, Any] | None:
+    """The document of an envelope that was refused with `error`: decoded already, or decoded now; None if it cannot be."""
+    if error.document is not None or isinstance(error, Undecodable):
+        return error.document
     try:
-        document = decode_document(raw)
+        return decode_document(raw)
     except Malformed:
         return None
-    kind = document.get("kind")
-    if not isinstance(kind, str) or (kind in KINDS and kind not in OPENING_KINDS):
+
+
+def partial_parse(
+    document: dict[str, Any] | None, self_id: str, channels: frozenset[tuple[str, str]]
+) -> ReceiptTarget | None:
+    """The target of an automatic receipt for a document that failed validation; None if it gets no answer.
+
+    It gets one only if it is a say, a capability or an unknown kind, directed at `us` in a joined channel, with a work_id
+    and with valid id, sender and container. Messages in opaque rooms get no answer, because the members of the room
+    are not known.
+    """
+    kind = None if document is None else document.get("kind")
+    if document is None or not isinstance(kind, str) or (kind in KINDS and kind not in OPENING_KINDS):
         return None
     fields = _valid_fields(document)
     if fields is None or document.get("to") != self_id or (fields["workspace_id"], fields["channel"]) not in channels:
@@ -57,30 +70,37 @@ def partial_parse(raw: bytes, self_id: str, channels: frozenset[tuple[str, str]]
     )
 
 
-def identity(raw: bytes) -> tuple[str, str]:
-    """`(id, from)` of a refused envelope, each empty if it is not valid: for the list of quarantined messages."""
-    try:
-        document = decode_document(raw)
-    except Malformed:
-        return "", ""
-    message_id, sender = document.get("id"), document.get("from")
+class Origin(msgspec.Struct, frozen=True):
+    """Id and sender of a refused message, each empty if it is not valid; `private`: it is from a direct room of other peers.
+
+    The content of a private one is not stored (spec section 4). It was received on a wrong subject, or by an observer.
+    """
+
+    message_id: str
+    sender: str
+    private: bool
+
+
+def origin_of(envelope: Envelope, own_ids: Collection[str]) -> Origin:
+    """The origin of a valid envelope, received by the peer with these ids."""
+    return Origin(envelope.id, envelope.sender, envelope.surface == "direct" and envelope.to not in own_ids)
+
+
+def origin_in(document: dict[str, Any] | None, subject: str, own_ids: Collection[str]) -> Origin:
+    """The origin of a document that failed validation, or of bytes that cannot be decoded, received on `subject`."""
+    if document is None:
+        parts = subject.split(".")
+        return Origin("", "", parts[-2:-1] == ["peer"] and parts[-1] not in map(route_token, own_ids))
+    direct = document.get("surface") == "direct" or document.get("direct_id") is not None
+    to = document.get("to")
+    return Origin(*identity(document), direct and not (isinstance(to, str) and to in own_ids))
+
+
+def identity(document: dict[str, Any] | None) -> tuple[str, str]:
+    """`(id, from)` of a refused document, each empty if it is not valid."""
+    message_id, sender = (None, None) if document is None else (document.get("id"), document.get("from"))
     valid_id = message_id if isinstance(message_id, str) and is_message_id(message_id) else ""
     return valid_id, sender if isinstance(sender, str) and is_peer(sender) else ""
-
-
-def is_private_to_others(raw: bytes, subject: str, self_id: str) -> bool:
-    """Whether refused bytes may come from a direct room of other peers: these are not stored (spec section 4).
-
-    They are received on a wrong subject, or by an observer.
-    """
-    parts = subject.split(".")
-    between_others = parts[-2:-1] == ["peer"] and parts[-1] != route_token(self_id)
-    try:
-        document = decode_document(raw)
-    except Malformed:
-        return between_others
-    direct = document.get("surface") == "direct" or document.get("direct_id") is not None
-    return direct and document.get("to") != self_id
 
 
 def _valid_fields(document: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import msgspec
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.partial_parse import identity
+from aghbus.protocol.partial_parse import identity, readable
 from aghbus.protocol.trust.trust import Verifier, assess
 
 ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
@@ -40,7 +40,7 @@ def check(raw: bytes, now: int, verifier: Verifier | None = None) -> CheckedEnve
         envelope = parse(raw, now)
         assess(envelope, verifier)
     except ProtocolError as error:
-        return CheckedEnvelope(identity(raw)[0] or None, False, error.reason, error.detail)
+        return CheckedEnvelope(identity(readable(raw, error))[0] or None, False, error.reason, error.detail)
     return CheckedEnvelope(envelope.id, True, None, None)
 
 
@@ -58,7 +58,7 @@ class Replay:
             envelope = parse(raw, now)
             assess(envelope, self._verifier)
         except ProtocolError as error:
-            return Replayed(identity(raw)[0] or None, "refused", None, error.reason)
+            return Replayed(identity(readable(raw, error))[0] or None, "refused", None, error.reason)
         key = (envelope.workspace_id, envelope.sender, envelope.id)
         work = self.work_of(envelope)
         if key in self._seen:

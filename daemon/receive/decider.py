@@ -41,7 +41,7 @@ from aghbus.protocol.effects import (
 )
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.partial_parse import identity, is_private_to_others
+from aghbus.protocol.partial_parse import Origin, origin_of
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
@@ -56,7 +56,7 @@ _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bi
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
-    """One message from the broker: a valid envelope, or the error and the readable parts that a receipt needs.
+    """One message from the broker: a valid envelope, or the error, its origin, and the parts that a receipt needs.
 
     `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
     `settled` the header of that name (protocol/delivery/order.py).
@@ -73,6 +73,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     settlement: Settlement | None = None
     own_id: str = ""
     sender: str = ""
+    origin: Origin | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -279,32 +280,34 @@ class Decider:
 
     def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
         """Store a refused message with its audit row; without the content of a private message of other peers."""
-        message_id, sender = identity(message.raw)
-        private = all(is_private_to_others(message.raw, message.subject, own_id) for own_id in self._identity.own_ids)
+        envelope, origin = message.envelope, message.origin
+        if envelope is not None:
+            origin = origin_of(envelope, self._identity.own_ids)
+        assert origin is not None
         limits = self._settings.current.quarantine
         quarantine.add(
             tx,
             subject=message.subject,
-            message_id=message_id,
-            sender=sender,
+            message_id=origin.message_id,
+            sender=origin.sender,
             reason=effect.reason,
             detail=effect.detail,
-            raw=b"" if private else message.raw,
+            raw=b"" if origin.private else message.raw,
             received_ms=message.received_ms,
             max_rows=limits.max_rows,
             max_bytes=limits.max_bytes,
         )
         self._record_skipped(tx, message.received_ms)
-        if private:
+        if origin.private:
             return  # the audit log does not name other peers' private messages (docs/audit.md, Rows)
         audit.note_refused(
             tx,
             message.received_ms,
             message.raw,
             effect.reason,
-            envelope=message.envelope,
-            msg_id=message_id,
-            sender=sender,
+            envelope=envelope,
+            msg_id=origin.message_id,
+            sender=origin.sender,
         )
 
     def _record_skipped(self, tx: Transaction, at_ms: int) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
@@ -34,9 +34,9 @@ from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
-from aghbus.protocol.errors import NotTarget, ProtocolError, Undecodable
+from aghbus.protocol.errors import NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
-from aghbus.protocol.partial_parse import partial_parse
+from aghbus.protocol.partial_parse import origin_in, partial_parse, readable
 from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
@@ -159,8 +159,10 @@ class Intake:
         self._counters.add("refused")
         self._counters.add(f"refused.{error.reason}")
         target, own_id = None, self._identity.self_id
-        if not isinstance(error, NotTarget | Undecodable):
-            target, own_id = self._receipt_target(message.data)
+        document = readable(message.data, error)
+        error.release()
+        if not isinstance(error, NotTarget):
+            target, own_id = self._receipt_target(document)
         if target is not None and not self._limits.allow_refusal(target.sender):
             self._counters.add("receipts.suppressed")
             target = None
@@ -178,13 +180,14 @@ class Intake:
                 target=target,
                 settlement=message.settlement,
                 own_id=own_id,
+                origin=origin_in(document, message.subject, self._identity.own_ids),
             )
         )
 
-    def _receipt_target(self, raw: bytes) -> tuple[ReceiptTarget | None, str]:
-        """Whom a receipt about refused bytes would go to, as far as they can be read, and from which of our ids."""
+    def _receipt_target(self, document: dict[str, Any] | None) -> tuple[ReceiptTarget | None, str]:
+        """Whom a receipt about a refused document would go to, as far as it can be read, and from which of our ids."""
         for own_id in self._identity.own_ids:
-            if (target := partial_parse(raw, own_id, self._identity.joined)) is not None:
+            if (target := partial_parse(document, own_id, self._identity.joined)) is not None:
                 return target, own_id
         return None, self._identity.self_id
 

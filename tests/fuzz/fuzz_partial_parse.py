@@ -12,6 +12,7 @@ from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
+from tests.support.wire import legible
 
 _US = "patch-worker"
 
@@ -21,8 +22,8 @@ def check(raw: bytes) -> None:
     document = reading(raw) or {}
     us = _text(document, "to") or _US
     joined = frozenset({(_text(document, "workspace_id"), _text(document, "channel"))})
-    source = partial_parse(raw, us, joined)
-    assert partial_parse(raw, us, frozenset()) is None, "a channel that was not joined was answered"
+    source = partial_parse(legible(raw), us, joined)
+    assert partial_parse(legible(raw), us, frozenset()) is None, "a channel that was not joined was answered"
     _identity_is_that_of_the_document(raw, document)
     if source is not None:
         _source_is_what_was_received(source, document, us)
@@ -45,7 +46,7 @@ def seeds() -> Iterator[bytes]:
 
 
 def _identity_is_that_of_the_document(raw: bytes, document: dict[str, Any]) -> None:
-    message_id, sender = identity(raw)
+    message_id, sender = identity(legible(raw))
     assert message_id in ("", document.get("id")) and sender in ("", document.get("from"))
 
 

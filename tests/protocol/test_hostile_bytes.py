@@ -10,18 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aghbus.protocol.envelope import decode_document, parse
-from aghbus.protocol.errors import Malformed, ProtocolError
-from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
+from aghbus.protocol.errors import Malformed, ProtocolError, Undecodable
+from aghbus.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_DOUBLES, MAX_ENVELOPE_BYTES, MAX_NUMBERS
 from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay, check
-from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, judged, wire, with_unknown_member
+from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, judged, legible, wire, with_unknown_member
 
 
 def read(raw: bytes) -> str | None:
     """Everything the protocol does with received bytes; the reason of refusal, or None. Anything else escapes."""
-    partial_parse(raw, B, JOINED)
-    identity(raw)
+    partial_parse(legible(raw), B, JOINED)
+    identity(legible(raw))
     check(raw, NOW)
     Replay().feed(raw, NOW)
     try:
@@ -250,3 +250,45 @@ def test_the_error_of_a_body_contains_no_text_of_the_peer(document: dict[str, An
     with pytest.raises(ProtocolError) as caught:
         parse(msgspec.json.encode(document), NOW)
     assert "SECRET" not in caught.value.detail
+
+
+def repeated(unit: str, count: int) -> str:
+    return "[" + ",".join([unit] * count) + "]"
+
+
+@pytest.mark.parametrize(
+    ("unit", "most", "rule"),
+    [
+        ("[]", MAX_CONTAINERS, "arrays and objects"),
+        ('{"a":[]}', MAX_CONTAINERS, "arrays and objects"),
+        ("17", MAX_NUMBERS, "numbers"),
+        ("0.5", MAX_DOUBLES, "fractions and exponents"),
+        ("5e-324", MAX_DOUBLES, "fractions and exponents"),
+        ("1E308", MAX_DOUBLES, "fractions and exponents"),
+    ],
+)
+def test_structure_at_a_limit_passes_and_more_fails(unit: str, most: int, rule: str) -> None:
+    # The envelope around them has four containers, and `ts`.
+    count = (most - 4) // (unit.count("[") + unit.count("{")) if "[" in unit else most - 1
+    for place in ('"x_new": %s', '"ext": {"a": %s}', '"proof": {"profile": "p", "n": %s}'):
+        assert read(with_field(place % repeated(unit, count))) is None
+    with pytest.raises(Undecodable, match=rule):
+        parse(with_field(f'"x_new": {repeated(unit, count + 4)}'), NOW)
+
+
+@pytest.mark.parametrize("text", ["[", "{}", "0.5,", "1,", "5e-324,", "e9 ", '\\"[1.5],', "\\\\", "\\u005b1"])
+def test_any_text_of_a_megabyte_passes(text: str) -> None:
+    """What looks like structure inside a string is none."""
+    raw = dump(wire("say", body={"text": "@"})).replace(b"@", (text * (1_000_000 // len(text))).encode())
+    assert read(raw) is None
+    assert read(raw[:-1] + b', "x_new": {"a": [1.5]}}') is None
+
+
+def test_the_error_of_a_refused_envelope_has_its_document_until_it_is_released() -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(with_field('"ts": "late"'), NOW)
+    error = caught.value
+    assert error.document is not None
+    assert error.document["ts"] == "late"
+    error.release()
+    assert all(held is None for held in (error.document, error.__traceback__, error.__context__))

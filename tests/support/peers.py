@@ -20,7 +20,7 @@ from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.identifiers import direct_id
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.partial_parse import partial_parse
+from aghbus.protocol.partial_parse import partial_parse, readable
 from aghbus.protocol.receive import Receiver, StoredState, decide, refuse
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.send import Draft, apply_own, build
@@ -165,7 +165,7 @@ class Peer:
         try:
             envelope = parse(raw, self.bus.now)
         except ProtocolError as error:
-            source = partial_parse(raw, self.name, receiver.channels)
+            source = partial_parse(readable(raw, error), self.name, receiver.channels)
             work = self.works.get((source.workspace_id, source.channel, source.work_id)) if source else None
             decided = refuse(error, source, StoredState(work=work), receiver)
             self._carry_out(None, decided)

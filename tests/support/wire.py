@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.errors import Malformed, ProtocolError
+from aghbus.protocol.partial_parse import readable
 
 NOW: Final = 1_776_366_200
 WORKSPACE: Final = "ws_alpha"
@@ -241,3 +242,8 @@ def _containers(draw: st.DrawFn, kind: str) -> Document:
     return placed | (
         {"work_id": draw(works)} if kind in ("receipt", "trace") else draw(_some({"work_id": st.none() | works}))
     )
+
+
+def legible(raw: bytes) -> dict[str, Any] | None:
+    """The document that a refusal of these bytes can read; None for bytes that are none."""
+    return readable(raw, Malformed("anything"))
