@@ -126,7 +126,12 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         int, Key(Duration(MAX_LIFETIME, whole=True), "how long finished messages and works are kept", reload=True)
     ] = MAX_LIFETIME
     retention_size: Annotated[
-        int, Key(Size(16 << 20), "size of the store above which the oldest finished messages are deleted", reload=True)
+        int,
+        Key(
+            Size(16 << 20),
+            "size above which the oldest finished messages are deleted; if that is not enough, messages are rejected",
+            reload=True,
+        ),
     ] = 1 << 30
 
 
