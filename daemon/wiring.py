@@ -46,6 +46,7 @@ from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
@@ -91,9 +92,9 @@ class DaemonParts:
         self.own_card = own_card = OwnCard(identity, settings)
         self.signatures = signatures = SignaturePool(verify_envelope)
         self.steps = steps = ClockSteps(clock, store, presence, counters)
-        limits = RateLimits(settings, clock.monotonic, signatures.verify)
         self.trust = trust = LivePolicy(settings, store, clock, presence, identity.signer, counters, limiter)
         self.standings = standings = Standings(identity, presence, trust, clock)
+        limits, limited = RateLimits(settings, clock.monotonic, signatures.verify, standings), LimitedPeers()
         write_behind = PresenceWriteBehind(store, presence)
         closer = WorkCloser(identity, settings, clock)
         guard = SecretGuard(settings, counters, limiter)
@@ -133,6 +134,7 @@ class DaemonParts:
             presence,
             write_behind,
             limits,
+            limited,
             counters,
             limiter,
             background,
@@ -146,6 +148,8 @@ class DaemonParts:
             clock,
             store,
             limits,
+            standings,
+            limited,
             signatures,
             trust,
             Decider(
@@ -153,6 +157,8 @@ class DaemonParts:
                 settings,
                 clock,
                 limits,
+                standings,
+                limited,
                 trust,
                 closer,
                 deadlines,
@@ -194,6 +200,7 @@ class DaemonParts:
             steps,
             denied,
             counters,
+            limited,
             sender,
             intake,
             jetstream,

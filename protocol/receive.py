@@ -33,6 +33,7 @@ from aghbus.protocol.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
 from aghbus.protocol.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, pair_of
 from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
+from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.rooms import Binding, admit
 from aghbus.protocol.send import Draft, apply_own, build, own_trust
 from aghbus.protocol.trust.policy import TrustPolicy
@@ -190,7 +191,7 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
             raise NotTarget("is another peer", "to")
         return _observe(envelope, trust, view)
     if envelope.kind in DISCOVERY_KINDS:
-        return _discovery(envelope, trust, view)
+        return _discovery(envelope, trust, view, receiver.now)
     binding = admit(envelope, receiver.self_id, view.room) if envelope.surface == "direct" else None
     if view.duplicate:
         source = source_of(envelope)
@@ -241,10 +242,13 @@ def _opened(work: WorkView, source: ReceiptTarget) -> bool:
     return (work.opening_id, work.initiator) == (source.id, source.sender)  # ids are unique only per sender
 
 
-def _discovery(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
+def _discovery(envelope: Envelope, trust: Trust, view: StoredState, now: int) -> Effects:
     if view.duplicate:
         return (Ignore("duplicate"),)
-    remember = RecordId(envelope.fresh_until)
+    replay_until = envelope.ts + REPLAY_AGE  # whatever `expires_at` says: greet and whois have none (spec section 7)
+    if replay_until <= now:
+        return (Ignore("stale"),)
+    remember = RecordId(min(envelope.fresh_until, replay_until))
     body = envelope.body
     if isinstance(body, Greet):
         return (remember, Discovered(body.card, trust))

@@ -300,10 +300,26 @@ class ShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Rate limits for each peer."""
+    """Rate limits for each peer, and for all together (docs/limits.md)."""
 
     receipts_per_minute: Annotated[int, Key(Count(), "automatic receipts to one sender in a minute", reload=True)] = 600
+    all_receipts_per_minute: Annotated[
+        int, Key(Count(), "automatic receipts to all senders together in a minute", reload=True)
+    ] = 6_000
     answers_per_minute: Annotated[int, Key(Count(), "answers to whois of one peer in a minute", reload=True)] = 600
+    # Below it an answer with the largest catalog would never be affordable.
+    answer_bytes_per_minute: Annotated[
+        int,
+        Key(Size(MAX_ENVELOPE_BYTES), "size of all answers to whois in a minute, to all peers together", reload=True),
+    ] = 64 << 20
+    processor_percent: Annotated[
+        int,
+        Key(
+            Count(),
+            "processor time for the messages of all peers together, in percent of one core, by estimate; more are rejected",
+            reload=True,
+        ),
+    ] = 50
     messages_per_minute: Annotated[
         int,
         Key(

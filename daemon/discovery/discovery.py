@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from msgspec import json
+
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
@@ -14,9 +16,11 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.standing import Standing
 from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
@@ -38,6 +42,9 @@ _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
 _GRACE: Final = (0.01, 0.1)  # seconds, minimum and maximum, after the last expected answer
 _STALL: Final = (0.1, 0.5)  # seconds without an answer, after at least one and before the first
 _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed round trips
+
+SMALL_CATALOG: Final = 16_384
+"""Bytes of capability documents that answer a broadcast, or a peer that is not verified."""
 
 TtlHeaders = Callable[[int], Mapping[str, str] | None]
 """The headers by which a stream drops a message after that many seconds; None without a stream."""
@@ -73,6 +80,7 @@ class Discovery:
         presence: PresenceTable,
         write_behind: PresenceWriteBehind,
         limits: RateLimits,
+        limited: LimitedPeers,
         counters: Counters,
         log_limiter: EventLimiter,
         background: BackgroundTasks,
@@ -90,6 +98,7 @@ class Discovery:
         self._presence = presence
         self._write_behind = write_behind
         self._limits = limits
+        self._limited = limited
         self._counters = counters
         self._log_limiter = log_limiter
         self._background = background
@@ -140,14 +149,15 @@ class Discovery:
 
     # answering
 
-    def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope) -> None:
-        """Update presence, take an answer to our question, or answer another peer's question."""
+    def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope, standing: Standing) -> None:
+        """Update presence, take an answer to our question, or answer the question of a peer of this standing."""
         if isinstance(effect, Discovered):
             self._discovered(effect, envelope)
-        elif self._background.busy or not self._limits.allow_reply(envelope.sender):
+        elif self._background.busy or not self._limits.allow_reply(envelope.sender, standing):
             self._counters.add("whois.suppressed")
+            self._limited.note("answers", envelope.sender, standing, self._clock.monotonic())
         else:
-            self._answer(effect.request)
+            self._answer(effect.request, standing)
 
     def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
         question = self._questions.get(effect.answer_to or "")
@@ -189,18 +199,24 @@ class Discovery:
         )
         question.answered.notify()
 
-    def _answer(self, request: Envelope) -> None:
+    def _answer(self, request: Envelope, standing: Standing) -> None:
         card = self._own_card.card()
         query = getattr(request.body, "query", "")
         if not should_answer(query, request.to, card):
             return
         self._counters.add("whois.answered")
         card, ext = rich_response(card, self._own_card.catalog.records, request.extensions())
+        if ext and not _may_have_catalog(request) and (size := len(json.encode(ext))) > SMALL_CATALOG:
+            self._counters.add("whois.catalogs_withheld")
+            self._limits.replied(size, standing)  # for the work of encoding it
+            ext = {}
         body = {"type": "response", "peer_card": card.to_wire()}
         draft = self._draft(
             "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
         )
-        if self._send(draft, validated=card is self._sent and not ext):
+        size = self._send(draft, validated=card is self._sent and not ext)
+        self._limits.replied(size, standing)
+        if size:
             self._sent = card
 
     # asking
@@ -314,8 +330,8 @@ class Discovery:
             ext={**(ext or {}), INSTANCE_KEY: self._instance},
         )
 
-    def _send(self, draft: Draft, *, validated: bool = False) -> bool:
-        """Publish a draft; False when that is impossible. `validated`: each part of it was validated before."""
+    def _send(self, draft: Draft, *, validated: bool = False) -> int:
+        """Publish a draft. Returns its size in bytes, 0 when that is impossible. `validated`: each part was validated before."""
         try:
             raw = (
                 encoded(draft, self._identity.signer)
@@ -328,8 +344,8 @@ class Discovery:
             self._counters.add(f"sent.{draft.kind}")
         except (LinkError, InvalidRequest) as error:
             self._unsent(draft.kind, error)
-            return False
-        return True
+            return 0
+        return len(raw)
 
     async def _send_later(self, kind: str, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> None:
         try:
@@ -342,6 +358,11 @@ class Discovery:
         self._log_limiter.event(
             logging.WARNING, "discovery.unsent", "discovery message not sent", kind=kind, cause=str(error)
         )
+
+
+def _may_have_catalog(request: Envelope) -> bool:
+    """Whether a catalog of any size may answer: a directed request of a verified peer, which nobody can make in its name."""
+    return request.to is not None and "@" in request.sender
 
 
 def _catalog_of(envelope: Envelope) -> list[dict[str, Any]]:

@@ -9,6 +9,8 @@ from aghbus.daemon.receive.decider import Outcome
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.delivery.acks import encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.effects import Quarantine
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.identifiers import subject_for
 
 
 class Acknowledger:
@@ -43,6 +45,16 @@ class Acknowledger:
         if answers:
             self._counters["acks.sent"] += len(answers)
             self._publish(answers)
+
+    def publish_receipts(self, receipts: Iterable[Envelope]) -> None:
+        """Publish receipts that are not stored: they are not repeated, and lost if the connection cannot take them now."""
+        raws = [(subject_for(one.workspace_id, one.channel, one.to), one.raw) for one in receipts]
+        self._counters["sent.receipt"] += len(raws)
+        try:
+            sent = self._link.publish_all_nowait(raws)
+        except LinkError:
+            sent = False
+        self._counters.add("receipts.unstored" if sent else "receipts.unsent", len(raws))
 
     def _publish(self, answers: list[tuple[str, bytes]]) -> None:
         try:

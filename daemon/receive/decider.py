@@ -20,8 +20,12 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
+from aghbus.protocol.base.rate_limit import SharedBucket
+from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.delivery.acks import Ack, ack_of
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.effects import (
@@ -43,11 +47,17 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.partial_parse import Origin, origin_of
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
+from aghbus.protocol.trust.trust import Trust
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
+
+_NONE: Final[tuple[Envelope, ...]] = ()
+_QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
+_SUPPRESSED_NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
 
 EARLY: Final = "early"
 """Why a message was not taken whose predecessor was not processed."""
@@ -59,7 +69,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message from the broker: a valid envelope, or the error, its origin, and the parts that a receipt needs.
 
     `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
-    `settled` the header of that name (protocol/delivery/order.py).
+    `settled` the header of that name (protocol/delivery/order.py). `keep`: if it is no valid envelope, it goes to quarantine.
     """
 
     subject: str
@@ -74,6 +84,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     own_id: str = ""
     sender: str = ""
     origin: Origin | None = None
+    keep: bool = True
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -83,7 +94,7 @@ class Outcome(msgspec.Struct, frozen=True):
     reason of InboxAdmission when that has no room, `memory`
     when the dedup window has no room for an id of that lifetime (store/engine/log/dedup.py), `EARLY` when its predecessor was not
     processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
-    acknowledgement, for a message that asks for one.
+    acknowledgement, for a message that asks for one. `receipts` are published once and not stored.
     """
 
     message: ReceivedMessage
@@ -92,6 +103,7 @@ class Outcome(msgspec.Struct, frozen=True):
     rejected: str = ""
     stored_only: bool = False
     ack: Ack | None = None
+    receipts: tuple[Envelope, ...] = ()
 
 
 class Decider:
@@ -103,6 +115,8 @@ class Decider:
         settings: LiveSettings,
         clock: Clock,
         limits: RateLimits,
+        standings: Standings,
+        limited: LimitedPeers,
         trust: LivePolicy,
         closer: WorkCloser,
         deadlines: Deadlines,
@@ -114,6 +128,8 @@ class Decider:
         self._settings = settings
         self._clock = clock
         self._limits = limits
+        self._standings = standings
+        self._limited = limited
         self._trust = trust
         self._closer = closer
         self._deadlines = deadlines
@@ -121,6 +137,23 @@ class Decider:
         self._admission = admission
         self._counters = counters
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
+        self._quarantined = SharedBucket(4 * _QUARANTINE_PER_SECOND, _QUARANTINE_PER_SECOND)
+        self._suppressed = 0  # automatic receipts that were not sent since the last audit row about them
+        self._suppressed_noted_ms = 0
+
+    def may_quarantine(self, standing: Standing) -> bool:
+        """Whether another refused message of a sender of this standing may be kept now."""
+        return self._quarantined.spend(1.0, self._clock.monotonic(), SHARES[standing])
+
+    def standing(self, envelope: Envelope, effects: Effects) -> Standing:
+        """The standing of a sender by what was decided about its envelope."""
+        refused = next((each for each in effects if type(each) is Quarantine), None)
+        trust: Trust | None = "verified" if "@" in envelope.sender else "unverified"
+        return self._standings.of(envelope.sender, trust if refused is None else refused.trust)
+
+    def admits_id(self, window: DedupWindow, remaining: int, standing: Standing, pending: int = 0) -> bool:
+        """Whether the dedup window has room for an id that is kept for `remaining` seconds; `pending` ids are not in it yet."""
+        return window.admits(remaining, allowance(self._settings.current.receive.remembered, standing) - pending)
 
     def skip(self) -> None:
         """Count a refused message that gets no quarantine row."""
@@ -191,9 +224,9 @@ class Decider:
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
         if limit := self._over_limit(tx, envelope, effects, receiver.now, settings):
             return Outcome(message, (), rejected=limit)
-        stored_only = _STORED.issuperset(map(type, effects))
+        stored_only, receipts = _STORED.issuperset(map(type, effects)), _NONE
         if not stored_only:
-            effects = self._record(tx, message, effects)
+            effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
         applied = apply(
             tx,
             envelope,
@@ -207,14 +240,16 @@ class Decider:
             self._note(tx, envelope, effects, applied)
         if ARMED:
             failpoint("receive.decided")
-        return Outcome(message, effects, applied, "", stored_only, ack)
+        return Outcome(message, effects, applied, "", stored_only, ack, receipts)
 
     def _over_limit(self, tx: Transaction, envelope: Envelope, effects: Effects, now: int, settings: Settings) -> str:
         """Why the message is rejected, as `Outcome.rejected`; empty if it is not. A nearly empty inbox takes every message."""
         memory = tx.memory
         for effect in effects:
             if type(effect) is RecordId:
-                if not memory.dedup.admits(effect.until - now, settings.receive.remembered):
+                window, remaining = memory.dedup, effect.until - now
+                for_everybody = window.admits(remaining, int(settings.receive.remembered * SHARES["unknown"]))
+                if not for_everybody and not self.admits_id(window, remaining, self.standing(envelope, effects)):
                     return "memory"
             elif type(effect) is Deliver:
                 if (
@@ -231,11 +266,11 @@ class Decider:
         """The result of a message that is no valid envelope."""
         assert message.error is not None
         effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
-        effects = self._record(tx, message, effects)
+        effects, receipts = self._record(tx, message, effects, "unknown")
         applied = apply(tx, None, effects, self_id=receiver.self_id, received_ms=message.received_ms)
         if ARMED:
             failpoint("receive.decided")
-        return Outcome(message, effects, applied)
+        return Outcome(message, effects, applied, receipts=receipts)
 
     def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied) -> None:
         if applied.after is not None:
@@ -248,35 +283,59 @@ class Decider:
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)
 
-    def _record(self, tx: Transaction, message: ReceivedMessage, effects: Effects) -> Effects:
-        """Apply the effects that the daemon adds to the store's; returns the effects that remain."""
-        envelope = message.envelope
-        if any(isinstance(effect, Queue) and self._suppressed(effect, message, effects) for effect in effects):
-            effects = tuple(effect for effect in effects if not isinstance(effect, Queue | Requeue))
-            audit.note_policy(
-                tx, message.received_ms, "receipt_suppressed", "receipt rate limit for this peer", envelope=envelope
-            )
+    def _record(
+        self, tx: Transaction, message: ReceivedMessage, effects: Effects, standing: Standing
+    ) -> tuple[Effects, tuple[Envelope, ...]]:
+        """Apply the effects that the daemon adds to the store's.
+
+        Returns the effects that remain, and the receipts to publish without storing them: those to peers that are not known,
+        and the answers to copies.
+        """
+        receipts: tuple[Envelope, ...] = ()
+        answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
+        if answer is not None:
+            if not self._may_answer(answer.envelope, message, effects, standing):
+                effects = tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)])
+                self._note_suppressed(tx, message, standing)
+            elif _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
+                effects = tuple([effect for effect in effects if effect is not answer])
+                receipts = (answer.envelope,)
         for effect in effects:
             if isinstance(effect, Quarantine):
-                self.quarantine(tx, message, effect)
+                if message.keep and (message.envelope is None or self.may_quarantine(standing)):
+                    self.quarantine(tx, message, effect)
+                else:
+                    self._counters.add("quarantine.skipped")
+                    self.skip()
             elif isinstance(effect, Conflict):
                 self.record_conflict(tx, effect.envelope, message.received_ms)
-        return effects
+        return effects, receipts
 
-    def _suppressed(self, effect: Queue, message: ReceivedMessage, effects: Effects) -> bool:
-        """Whether the receipt is over its rate limit. Refused senders have another limit than accepted ones."""
-        if not effect.automatic or message.envelope is None:
-            return False  # an unreadable message was checked against its limit when it came
-        peer, limits = effect.envelope.to or "", self._limits
-        refused = next((each for each in effects if isinstance(each, Quarantine)), None)
-        if (
-            limits.allow_receipt(peer)
-            if refused is None
-            else limits.allow_denial(denial_budget_key(peer, refused.trust))
+    def _may_answer(self, receipt: Envelope, message: ReceivedMessage, effects: Effects, standing: Standing) -> bool:
+        """Whether an automatic receipt is within its rate limits. Refused senders have another limit than accepted ones."""
+        peer, limits = receipt.to or "", self._limits
+        refused = next((each for each in effects if type(each) is Quarantine), None)
+        if self._trust.now.mode == "require" and (
+            message.envelope is None or _is_unverified(message.envelope, refused)
         ):
             return False
+        if _is_duplicate(receipt) and not limits.allow_repeat(f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
+            return False
+        if message.envelope is None:
+            return True  # checked against its limit when it came
+        if refused is None:
+            return limits.allow_receipt(peer, standing)
+        return limits.allow_denial(denial_budget_key(peer, refused.trust), standing)
+
+    def _note_suppressed(self, tx: Transaction, message: ReceivedMessage, standing: Standing) -> None:
+        """Count a receipt that is not sent; one audit row a minute tells of all of them."""
         self._counters.add("receipts.suppressed")
-        return True
+        self._limited.note("receipts", message.sender, standing, self._clock.monotonic())
+        self._suppressed += 1
+        if message.received_ms - self._suppressed_noted_ms >= _SUPPRESSED_NOTED_MS:
+            detail = f"{self._suppressed} automatic receipts not sent: rate limits"
+            self._suppressed, self._suppressed_noted_ms = 0, message.received_ms
+            audit.note_policy(tx, message.received_ms, "receipts_suppressed", detail)
 
     def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
         """Store a refused message with its audit row; without the content of a private message of other peers."""
@@ -325,6 +384,14 @@ class Decider:
     def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
         """An audit row: another daemon uses our peer id."""
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
+
+
+def _is_unverified(envelope: Envelope, refused: Quarantine | None) -> bool:
+    return "@" not in envelope.sender if refused is None else refused.trust != "verified"
+
+
+def _is_duplicate(receipt: Envelope) -> bool:
+    return type(receipt.body) is Receipt and receipt.body.status == "duplicate"
 
 
 def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:

@@ -26,10 +26,12 @@ from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import EARLY, Decider, Outcome, ReceivedMessage
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.limited_peers import LimitedPeers
+from aghbus.daemon.state.processing_budget import claimed_sender
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.standing import SHARES, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
 from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
@@ -46,20 +48,9 @@ _log = logging.getLogger("aghbus.node")
 _BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
 _QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
-_SENDER_SHARE: Final = 0.75  # of the queue for one sender, so that a flood leaves room for the others
-_QUARANTINE_PER_SECOND: Final = 50.0  # quarantine rows; more refused messages are only counted
+_SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its standing may fill
+_FREE_FOR_ALL: Final = _SENDER_SHARE * SHARES["unknown"]  # of the queue: up to there everybody is let in
 _NAK_DELAY: Final = 1.0  # seconds until a stream delivers a message again that was rejected or came early
-_REJECTED: Final = {
-    "sender": "a peer sends more than limits.messages_per_minute",
-    "signatures": "too many signatures failed recently",
-    "memory": "the dedup window holds receive.remembered long-lived ids",
-    "store": "the store cannot write",
-    "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
-    "inbox.unknown": "the inbox is half full, and takes no messages of unknown peers",
-    "inbox.known": "the inbox is three quarters full, and takes only messages of verified peers that are known",
-    "inbox.store": "what has to be kept is larger than store.retention_size",
-}
-_NAMED: Final = 3  # senders that a problem names
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
@@ -74,6 +65,8 @@ class Intake:
         clock: Clock,
         store: Store,
         limits: RateLimits,
+        standings: Standings,
+        limited: LimitedPeers,
         signatures: SignaturePool,
         trust: LivePolicy,
         decider: Decider,
@@ -90,6 +83,8 @@ class Intake:
         self._clock = clock
         self._store = store
         self._limits = limits
+        self._standings = standings
+        self._limited = limited
         self._signatures = signatures
         self._trust = trust
         self._decider = decider
@@ -104,10 +99,8 @@ class Intake:
         self._bytes = 0  # of the messages in the queue
         self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
         self._arrival: asyncio.Future[None] | None = None  # what `run` waits for while the queue is empty
-        self._rejected: dict[str, dict[str, None]] = {}  # the last rejected senders, by reason
         self._committing = False
         self._idle: asyncio.Event | None = None  # what `drained` waits for
-        self._quarantined = TokenBuckets(4 * _QUARANTINE_PER_SECOND, _QUARANTINE_PER_SECOND, keys=1)
 
     @property
     def depth(self) -> int:
@@ -120,6 +113,11 @@ class Intake:
         """Take one message from the broker; never raises for its content."""
         self._counters["received"] += 1
         now_ms = self._clock.millis()
+        if self._limits.processing.strained and not self._limits.admits(message.data):
+            self._reject(
+                "processing", ReceivedMessage(message.subject, message.data, now_ms, settlement=message.settlement)
+            )
+            return
         try:
             envelope = parse(message.data, now_ms // 1000)
             if channel_of_subject(message.subject) != (envelope.workspace_id, envelope.channel):
@@ -151,22 +149,24 @@ class Intake:
             self._reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
             self._discover(received, envelope)
-            _ack(message.settlement)
         else:
             self._enqueue(received)
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         self._counters.add("refused")
         self._counters.add(f"refused.{error.reason}")
+        self._limits.spend_refused(message.data)
         target, own_id = None, self._identity.self_id
         document = readable(message.data, error)
         error.release()
-        if not isinstance(error, NotTarget):
+        if not isinstance(error, NotTarget) and self._trust.now.mode != "require":
             target, own_id = self._receipt_target(document)
         if target is not None and not self._limits.allow_refusal(target.sender):
             self._counters.add("receipts.suppressed")
+            self._limited.note("receipts", target.sender, "unknown", self._clock.monotonic())
             target = None
-        if target is None and not self._may_quarantine():
+        keep = self._decider.may_quarantine("unknown")
+        if target is None and not keep:
             self._counters.add("quarantine.skipped")
             self._decider.skip()
             _ack(message.settlement)
@@ -181,6 +181,7 @@ class Intake:
                 settlement=message.settlement,
                 own_id=own_id,
                 origin=origin_in(document, message.subject, self._identity.own_ids),
+                keep=keep,
             )
         )
 
@@ -194,9 +195,12 @@ class Intake:
     def _enqueue(self, received: ReceivedMessage) -> None:
         queue, limit, sender = self._queue, self._settings.current.receive.queue, received.sender
         depth, size, share = len(queue), self._bytes + len(received.raw), self._shares.get(sender, 0)
-        if depth >= limit or size > _QUEUE_BYTES or (share and share >= int(limit * _SENDER_SHARE)):
-            self._reject("queue", received)
-            return
+        if depth >= int(limit * _FREE_FOR_ALL) or size > _QUEUE_BYTES * _FREE_FOR_ALL:
+            part = SHARES[self._limits.processing.standing(sender, signed=_is_signed(received))]
+            most = limit * part
+            if depth >= most or size > _QUEUE_BYTES * part or share >= max(1, int(most * _SENDER_SHARE)):
+                self._reject("queue", received)
+                return
         queue.append(received)
         if not depth and self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
@@ -208,30 +212,35 @@ class Intake:
         memory = self._store.memory
         key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = StoredState(duplicate=key in self._write_behind or key in memory.dedup.keys)
-        for effect in reversed(decide(envelope, state, self._decider.receiver(envelope.sender))):
+        effects = decide(envelope, state, self._decider.receiver(envelope.sender))
+        standing = self._decider.standing(envelope, effects)
+        if type(effects[0]) is RecordId:
+            remaining = effects[0].until - self._clock.millis() // 1000
+            if not self._decider.admits_id(memory.dedup, remaining, standing, self._write_behind.pending):
+                self._reject("memory", received)
+                return
+        for effect in reversed(effects):
             match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):
                     self._write_behind.remember(key, until)
                     self._trust.observe_discovery(envelope)
                 case Discovered() | AnswerWhois():
-                    self._discovery.carry_out(effect, envelope)
+                    self._discovery.carry_out(effect, envelope, standing)
                 case Conflict():
                     self._discovery.conflict(envelope)
-                    if self._may_quarantine():
+                    if self._decider.may_quarantine(standing):
                         record = partial(self._decider.record_conflict, envelope=envelope, at_ms=self._clock.millis())
                         self._store.write_deferred(record)
                 case Quarantine(reason=reason):
                     self._counters.add("refused")
                     self._counters.add(f"refused.{reason}")
-                    if self._may_quarantine():
+                    if self._decider.may_quarantine(standing):
                         self._store.write_deferred(partial(self._decider.quarantine, message=received, effect=effect))
                 case Ignore(why=why):
                     self._counters.add(f"ignored.{why}")
                 case _:
                     raise AssertionError(f"discovery has no such effect: {effect!r}")
-
-    def _may_quarantine(self) -> bool:
-        return self._quarantined.spend("", self._clock.monotonic())
+        _ack(received.settlement)
 
     # deciding and committing
 
@@ -339,6 +348,8 @@ class Intake:
                 continue
             if not outcome.stored_only:
                 self._report(outcome)
+            if outcome.receipts:
+                self._acknowledger.publish_receipts(outcome.receipts)
             if applied.outgoing:
                 self._publisher.enqueue(applied.outgoing)
                 last_seq = applied.last_seq
@@ -381,18 +392,21 @@ class Intake:
         self._counters.add(f"overload.{reason.partition('.')[0]}")
         if received.settlement is not None:
             received.settlement.nak(_NAK_DELAY)
-        sentence = f"overload: messages are rejected because {_REJECTED.get(reason, f'the {reason} is full')}"
-        names = self._rejected.setdefault(reason, {})
-        names.pop(received.sender, None)
-        names[received.sender] = None
-        if len(names) > _NAMED:
-            del names[next(iter(names))]
-        latest = ", ".join(filter(None, names))
-        problem = f"{sentence} (the last: {latest})" if latest else sentence
-        self._counters.problem(f"overload.{reason}", problem, self._clock.monotonic())
+        sender = received.sender or claimed_sender(received.raw)
+        standing = self._standings.of(sender, None)
+        self._limited.note(reason, sender, standing, self._clock.monotonic())
         self._log_limiter.event(
-            logging.WARNING, f"overload.{reason}", sentence, sender=received.sender, subject=received.subject
+            logging.WARNING,
+            f"overload.{reason}",
+            f"overload: messages are rejected: {reason}",
+            sender=sender,
+            standing=standing,
+            subject=received.subject,
         )
+
+
+def _is_signed(received: ReceivedMessage) -> bool:
+    return received.envelope is not None and received.envelope.proof is not None
 
 
 def _ack(settlement: Settlement | None) -> None:

@@ -18,6 +18,7 @@ from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import expire_leases
+from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
@@ -52,6 +53,7 @@ class StatusService:
     steps: ClockSteps
     denied: DeniedSubjects
     counters: Counters
+    limited: LimitedPeers
     sender: Sender
     intake: Intake
     jetstream: JetStreamProfile | None
@@ -141,6 +143,7 @@ class StatusService:
     def _problems(self) -> list[str]:
         now = self.clock.monotonic()
         problems = [*self.store.problems, *self.denied.problems(now), *self.counters.problems(now)]
+        problems += self.limited.problems(now)
         if self.link.state != "up":
             cause = f": {self.link.last_error}" if self.link.last_error else ""
             problems.insert(0, f"the broker link is {self.link.state}{cause}")

@@ -1,4 +1,4 @@
-"""Rate limits by peer (docs/delivery.md), checked before a message costs a signature or a transaction.
+"""Rate limits by peer and over all peers (docs/limits.md), checked before a message costs a signature or a transaction.
 
 A message over a limit is rejected: counted, neither stored nor acknowledged, so that the sender's retry brings it again.
 """
@@ -9,12 +9,14 @@ from typing import Final, Literal
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
-from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
+from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_sender
+from aghbus.daemon.state.standing import SHARES, Standing, Standings
+from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.trust.trust import Verifier
 
-Rejection = Literal["sender", "signatures"]
+Rejection = Literal["sender", "signatures", "processing"]
 
 # A failed verification costs a token for the signature, and one for each BYTES_PER_TOKEN. Most of the time goes into the
 # canonical form: a microsecond a byte with doubles or characters beyond the basic plane, else a tenth of that.
@@ -27,7 +29,11 @@ _OWN_FAILURES_PER_SECOND: Final = 25.0
 # envelope costs 8,193.
 _FAILURES: Final = 10_000.0
 _FAILURES_PER_SECOND: Final = 500.0
+_PARSED_BYTES_PER_TOKEN: Final = 5_000.0  # of an envelope without a proof, which is parsed and no more
 _DENIALS_PER_SECOND: Final = 1 / 60  # one receipt a minute to a refused sender (docs/trust.md)
+_LEFT_BY_UNKNOWN: Final = 1.0 - SHARES["unknown"]  # of the processing budget: down to there everybody is let in
+_LEAST_ANSWER: Final = 1_000.0  # bytes of a small answer to a whois
+_REPEATS_PER_SECOND: Final = 1 / 60  # one receipt a minute for the copies of one message
 
 
 def verification_budget() -> VerificationBudget:
@@ -45,13 +51,16 @@ class RateLimits:
         settings: LiveSettings,
         now: Callable[[], float],
         verifier: Verifier,
+        standings: Standings,
         signatures: VerificationBudget | None = None,
     ) -> None:
         """`now` is the monotonic clock in seconds, `verifier` checks a proof, `signatures` is the budget of failed ones."""
+        self.processing = ProcessingBudget(settings, standings)
         self._now = now
         self._verifier = verifier
         self._signatures = signatures or verification_budget()
         self._denials = TokenBuckets(1.0, _DENIALS_PER_SECOND)
+        self._repeats = TokenBuckets(1.0, _REPEATS_PER_SECOND)
         self._limits = settings.current.limits
         self._fill(self._limits)
         settings.on_change(self._configure)
@@ -66,9 +75,24 @@ class RateLimits:
         self._receipts = _per_minute(limits.receipts_per_minute)
         self._refusals = _per_minute(limits.receipts_per_minute)
         self._answers = _per_minute(limits.answers_per_minute)
+        self._all_receipts = _shared_per_minute(limits.all_receipts_per_minute)
+        self._answer_bytes = _shared_per_minute(limits.answer_bytes_per_minute)
+
+    def admits(self, raw: bytes) -> bool:
+        """Whether bytes are worth parsing, by the sender that they seem to name; to be asked while `processing.strained`."""
+        now, sender = self._now(), claimed_sender(raw)
+        standing = self.processing.standing(sender, signed=True)
+        if standing == "verified" and not self._signatures.may_try(sender, now, _parsing_cost(raw)):
+            standing = "unknown"  # forged too often
+        return self.processing.admits(raw, standing, now)
+
+    def spend_refused(self, raw: bytes) -> None:
+        """Spend the processing of bytes that are no valid envelope."""
+        self.processing.spend_refused(raw, self._now())
 
     def check(self, envelope: Envelope) -> Rejection | None:
-        """Why a new message is rejected: its sender's budget, or that of failed signatures; None when it is accepted.
+        """Why a new message is rejected: its sender's budget, that of failed signatures or of processing; None when it is
+        accepted.
 
         A plain name spends for each message. A handle spends only for messages that are verified (`verify`), so that nobody
         else can use up its budget.
@@ -77,7 +101,16 @@ class RateLimits:
         if "@" not in sender:
             if not self._messages.spend(sender, now):
                 return "sender"
-            return None if envelope.proof is None else self.check_signature(envelope)
+            if envelope.proof is not None and self.check_signature(envelope) is not None:
+                return "signatures"
+            if envelope.proof is None:  # as `processing.spend`, without the call: nearly every message passes here
+                bucket = self.processing.bucket
+                left = min(bucket.capacity, bucket.left + (now - bucket.since) * bucket.per_second)
+                left -= MESSAGE + BYTE * len(envelope.raw)
+                if left >= bucket.capacity * _LEFT_BY_UNKNOWN:
+                    bucket.left, bucket.since, self.processing.strained = left, now, False
+                    return None
+            return None if self.processing.spend(envelope, now) else "processing"
         if not self._messages.has(sender, now):
             return "sender"
         cost = _cost(envelope)
@@ -85,7 +118,7 @@ class RateLimits:
             return "signatures"
         if envelope.proof is None:  # proof stripping: fails without a verification
             self._signatures.failed(sender, now, cost)
-        return None
+        return None if self.processing.spend(envelope, now) else "processing"
 
     def check_signature(self, envelope: Envelope) -> Rejection | None:
         """`signatures` when too many proofs failed recently to verify this one; None for one that may be verified, or has none.
@@ -115,26 +148,51 @@ class RateLimits:
         self._signatures.proved(envelope.sender)
         self._messages.spend(envelope.sender, self._now())
 
-    def allow_receipt(self, peer: str) -> bool:
+    def allow_receipt(self, peer: str, standing: Standing) -> bool:
         """Whether an automatic receipt may go to the sender of an accepted envelope."""
-        return self._receipts.spend(peer, self._now())
+        return self._receipts.spend(peer, self._now()) and self._spend_receipt(standing)
+
+    def allow_repeat(self, key: str) -> bool:
+        """Whether a copy of the message with this key may be answered: one a minute."""
+        return self._repeats.spend(key, self._now())
 
     def allow_refusal(self, peer: str) -> bool:
         """Whether an automatic receipt may go to the apparent sender of an unreadable envelope."""
-        return self._refusals.spend(peer, self._now())
+        return self._refusals.spend(peer, self._now()) and self._spend_receipt("unknown")
 
-    def allow_denial(self, key: str) -> bool:
+    def allow_denial(self, key: str, standing: Standing) -> bool:
         """Whether a receipt may go to the claimed sender of an envelope that failed verification or trust: one a minute."""
-        return self._denials.spend(key, self._now())
+        return self._denials.spend(key, self._now()) and self._spend_receipt(standing)
 
-    def allow_reply(self, peer: str) -> bool:
-        """Whether a whois of this peer may be answered."""
-        return self._answers.spend(peer, self._now())
+    def allow_reply(self, peer: str, standing: Standing) -> bool:
+        """Whether a whois of this peer may be answered. Report the size of the answer to `replied`."""
+        now = self._now()
+        return self._answer_bytes.affords(_LEAST_ANSWER, now, SHARES[standing]) and self._answers.spend(peer, now)
+
+    def replied(self, size: int, standing: Standing) -> None:
+        """A whois of a peer of this standing was answered with `size` bytes."""
+        self._answer_bytes.drain(size, self._now(), SHARES[standing])
+
+    def _spend_receipt(self, standing: Standing) -> bool:
+        return self._all_receipts.spend(1.0, self._now(), SHARES[standing])
 
 
 def _cost(envelope: Envelope) -> float:
-    """The cost in tokens of finding this proof wrong; a missing proof does not depend on the size."""
-    return _VERIFICATION_COST if envelope.proof is None else _VERIFICATION_COST + len(envelope.raw) / BYTES_PER_TOKEN
+    """The cost in tokens of finding this proof wrong; a missing proof costs no canonical form."""
+    return (
+        _parsing_cost(envelope.raw)
+        if envelope.proof is None
+        else _VERIFICATION_COST + len(envelope.raw) / BYTES_PER_TOKEN
+    )
+
+
+def _parsing_cost(raw: bytes) -> float:
+    """The cost in tokens of parsing an envelope whose proof then turns out to be missing or wrong."""
+    return _VERIFICATION_COST + len(raw) / _PARSED_BYTES_PER_TOKEN
+
+
+def _shared_per_minute(amount: int) -> SharedBucket:
+    return SharedBucket(float(amount), amount / 60)
 
 
 def _per_minute(count: int) -> TokenBuckets:

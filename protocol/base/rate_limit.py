@@ -72,6 +72,45 @@ class TokenBuckets:
             buckets.popitem(last=False)
 
 
+class SharedBucket:
+    """A bucket of `capacity` tokens that all peers spend from, refilled at `per_second`; it had `left` tokens at second `since`.
+
+    Who may use only a `share` of it leaves the rest to others: nothing of theirs takes the bucket below `1 - share`.
+    """
+
+    __slots__ = ("capacity", "left", "per_second", "since")
+
+    def __init__(self, capacity: float, per_second: float) -> None:
+        self.capacity = self.left = capacity
+        self.per_second = per_second
+        self.since = 0.0
+
+    def spend(self, cost: float, now: float, share: float = 1.0) -> bool:
+        """Take `cost` tokens at monotonic second `now`; False, and nothing taken, when `share` of the bucket is used.
+
+        A full bucket is enough for any cost.
+        """
+        if not self.affords(cost, now, share):
+            return False
+        self.drain(cost, now, share)
+        return True
+
+    def affords(self, cost: float, now: float, share: float = 1.0) -> bool:
+        """Whether `spend` would succeed now; nothing is taken."""
+        level = self.level(now)
+        return level - cost >= self.capacity * (1.0 - share) or level == self.capacity > 0
+
+    def drain(self, cost: float, now: float, share: float = 1.0) -> None:
+        """Take up to `cost` tokens, for work that is already done; nothing of what `share` leaves to others."""
+        level, floor = self.level(now), self.capacity * (1.0 - share)
+        self.left = min(level, max(floor, level - cost))
+        self.since = now
+
+    def level(self, now: float) -> float:
+        """The tokens at monotonic second `now`."""
+        return min(self.capacity, self.left + max(0.0, now - self.since) * self.per_second)
+
+
 class VerificationBudget:
     """Limits failed verifications, so that a flood of wrong signatures does not use up the processor.
 

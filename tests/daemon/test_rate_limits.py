@@ -142,24 +142,26 @@ async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_pat
     """Forged openings would have us answer their victim, and use up the receipts that it needs."""
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
         work: dict[str, Any] = {"thread_id": "thread_one"}
+        b.parts.standings.engage([FRIEND.handle])
         for number in range(30):
             await b.offer(b.forged(FRIEND.handle, work_id=f"work_f{number}", **work))
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 1
-        opening = b.signed(FRIEND, work_id="work_1", **work)
-        for _ in range(5):
-            await b.offer(opening)  # the first opens it, each other is answered: duplicate
-        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5
+        assert b.counters["receipts.suppressed"] == 29
+        await b.offer(b.signed(FRIEND, work_id="work_1", **work))
+        for number in range(3):  # in another container than the opening: rejected
+            await b.offer(b.signed(FRIEND, work_id="work_1", thread_id=f"thread_other_{number}"))
+        assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 4
 
 
 async def test_receipts_for_unreadable_messages_have_a_budget_of_their_own(tmp_path: Path) -> None:
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
+        b.parts.standings.engage(["friend"])
         for number in range(30):
             await b.offer(b.say("friend", work_id=f"work_b{number}", body={"text": 1}))
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5
         assert await b.count("SELECT count(*) FROM quarantine") == 30  # kept all the same, within its bounds
-        opening = b.say("friend", work_id="work_1")
-        for _ in range(3):
-            await b.offer(opening)
+        for thread in ("thread_one", "thread_two", "thread_three"):  # the others are in another container: rejected
+            await b.offer(b.say("friend", work_id="work_1", thread_id=thread))
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 7
 
 
@@ -182,7 +184,7 @@ async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -
 
 async def test_a_full_dedup_window_rejects_long_lifetimes_first(tmp_path: Path) -> None:
     async with bench(tmp_path, receive=ReceiveSettings(remembered=1000)) as b:
-        for _ in range(900):
+        for _ in range(450):
             await b.offer(b.say("flood", expires_at=int(time.time()) + 600))
         for_days, settled = b.say("quiet", expires_at=int(time.time()) + 6 * 86_400), Settled()
         await b.offer(for_days, settled)

@@ -13,16 +13,23 @@ from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.identifiers import subject_for
-from tests.support.receiving import bench, empty_queue
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner
+from tests.support.receiving import Bench, bench, empty_queue
 
 QUEUE = 100
 
 
 @pytest.fixture
-async def intake(tmp_path: Path) -> AsyncIterator[Intake]:
-    """An intake whose task does not run: messages stay in the queue."""
+async def desk(tmp_path: Path) -> AsyncIterator[Bench]:
+    """The intake's task does not run: messages stay in the queue."""
     async with bench(tmp_path, receive=ReceiveSettings(queue=QUEUE)) as b:
-        yield b.intake
+        yield b
+
+
+@pytest.fixture
+def intake(desk: Bench) -> Intake:
+    return desk.intake
 
 
 def message(sender: str, number: int, text: str = "hello") -> InboundMessage:
@@ -50,8 +57,21 @@ async def test_one_sender_does_not_fill_the_queue(intake: Intake) -> None:
     for number in range(10):
         intake.offer(message("quiet", number))
     assert intake.depth == flooded + 10
+
+
+async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a_quarter_to_verified_ones(
+    desk: Bench,
+) -> None:
+    intake, signed = desk.intake, EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
+    desk.parts.standings.engage([*(f"known-{number}" for number in range(QUEUE)), signed.handle])
     for number in range(5 * QUEUE):
         intake.offer(message(f"crowd-{number}", number))
+    assert intake.depth == QUEUE // 2
+    for number in range(QUEUE):
+        intake.offer(message(f"known-{number}", number))
+    assert intake.depth == QUEUE * 3 // 4
+    for _ in range(QUEUE):
+        desk.take(desk.signed(signed))
     assert intake.depth == QUEUE
 
 
@@ -68,7 +88,7 @@ async def test_committed_messages_free_the_queue(intake: Intake) -> None:
             intake.offer(message("flood", number))
         full = intake.depth
         await empty_queue(intake)
-        assert full == QUEUE * 3 // 4
+        assert full == QUEUE // 2 * 3 // 4
 
 
 def test_the_presence_table_is_bounded_in_bytes() -> None:

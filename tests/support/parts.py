@@ -37,6 +37,7 @@ from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.keys import FormerKey
+from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
@@ -83,12 +84,15 @@ class Parts:
         self.own_card = OwnCard(self.identity, self.settings)
         self.log_limiter = EventLimiter(getLogger("aghbus.node"), 6)
         self.signatures = SignaturePool(verifier)
-        self.limits = RateLimits(self.settings, self.clock.monotonic, self.signatures.verify, failed_signatures)
         self.steps = ClockSteps(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(
             self.settings, store, self.clock, self.presence, signer, self.counters, self.log_limiter
         )
         self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
+        self.limits = RateLimits(
+            self.settings, self.clock.monotonic, self.signatures.verify, self.standings, failed_signatures
+        )
+        self.limited = LimitedPeers()
         self.closer = WorkCloser(self.identity, self.settings, self.clock)
         self.publisher = Publisher(
             carrier=carrier or CoreCarrier(self.link, AckInboxes(self.link, "_INBOX.test")),
@@ -137,6 +141,7 @@ class Parts:
             presence=self.presence,
             write_behind=self.write_behind,
             limits=self.limits,
+            limited=self.limited,
             counters=self.counters,
             log_limiter=self.log_limiter,
             background=self.background,
@@ -149,6 +154,8 @@ class Parts:
             settings=self.settings,
             clock=self.clock,
             limits=self.limits,
+            standings=self.standings,
+            limited=self.limited,
             trust=self.trust,
             closer=self.closer,
             deadlines=self.deadlines,
@@ -162,6 +169,8 @@ class Parts:
             clock=self.clock,
             store=store,
             limits=self.limits,
+            standings=self.standings,
+            limited=self.limited,
             signatures=self.signatures,
             trust=self.trust,
             decider=self.decider,

@@ -1,0 +1,73 @@
+"""Which peers are over a limit now, which limit that is, and how much was rejected: the problems of `aghctl status`."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+from aghbus.daemon.state.standing import Standing
+
+LIFE: Final = 60.0
+"""Seconds for which a limit is reported after the last message over it."""
+
+MAX_NAMES: Final = 5
+"""Names reported for one limit; the latest are kept."""
+
+_WHAT: Final = {"receipts": "automatic receipts are not sent", "answers": "whois is not answered"}
+_REASONS: Final = {
+    "sender": "a peer sends more than limits.messages_per_minute",
+    "signatures": "too many signatures failed recently",
+    "processing": "limits.processor_percent is used up",
+    "memory": "the dedup window is full of ids (receive.remembered)",
+    "store": "the store cannot write",
+    "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
+    "inbox.unknown": "the inbox is half full, and takes no messages of unknown peers",
+    "inbox.known": "the inbox is three quarters full, and takes only messages of verified peers that are known",
+    "inbox.store": "what has to be kept is larger than store.retention_size",
+    "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
+    "answers": "limits.answers_per_minute or limits.answer_bytes_per_minute is used up",
+}
+
+
+class _Limit:
+    """One limit while it lasts."""
+
+    def __init__(self, since: float) -> None:
+        self.since = self.last = since
+        self.count = 0
+        self.unknown = 0
+        self.names: OrderedDict[str, None] = OrderedDict()
+
+
+class LimitedPeers:
+    """Limits that messages were over in the last minute. Noting a message over one costs the same however many there are."""
+
+    def __init__(self) -> None:
+        self._limits: dict[str, _Limit] = {}
+
+    def note(self, reason: str, sender: str, standing: Standing, now: float) -> None:
+        """A message of `sender`, a valid peer id or empty, was over the limit `reason` at monotonic second `now`."""
+        limit = self._limits.get(reason)
+        if limit is None or now - limit.last > LIFE:
+            limit = self._limits[reason] = _Limit(now)
+        limit.last = now
+        limit.count += 1
+        limit.unknown += standing == "unknown"
+        if sender:
+            limit.names[sender] = None
+            limit.names.move_to_end(sender)
+            if len(limit.names) > MAX_NAMES:
+                limit.names.popitem(last=False)
+
+    def problems(self, now: float) -> Iterator[str]:
+        """One sentence for each limit that lasts at monotonic second `now`."""
+        for reason, limit in self._limits.items():
+            if now - limit.last <= LIFE:
+                yield _sentence(reason, limit, now)
+
+
+def _sentence(reason: str, limit: _Limit, now: float) -> str:
+    what = _WHAT.get(reason, "messages are rejected")
+    why = _REASONS.get(reason, f"the {reason} is full")
+    who = "all unknown peers together" if limit.unknown == limit.count else "peers"
+    names = f", the last: {', '.join(limit.names)}" if limit.names else ""
+    return f"overload: {what} because {why} ({limit.count} in {now - limit.since:.0f} s, of {who}{names})"
