@@ -20,14 +20,18 @@ REPLY = f"_INBOX.{'a' * 32}.ack.run.1"
 
 
 class Answers(Up):
-    """A link that keeps the answers published."""
+    """A link that keeps the acknowledgements published, and the receipts that are not stored."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[Ack] = []
+        self.receipts: list[str] = []
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
-        for _, data in messages:
+        for subject, data in messages:
+            if subject.startswith("agh."):
+                self.receipts.append(json.loads(data)["body"]["status"])
+                continue
             ack = parse_ack(data)
             assert ack is not None
             self.answers.append(ack)
