@@ -2,8 +2,8 @@
 
 A sweep goes through the envelopes from the oldest. A work and its envelopes are removed together, once it has ended
 and its last change is past the bound. Never removed: envelopes of open works in which we take part, of inbox
-messages that are ready or leased, and of sent messages that are queued or wait for an answer. If these are larger than the bound,
-`InMemoryState.excess` says by how much.
+messages that are ready or leased, and of sent messages that are queued or wait for an answer. `InMemoryState.excess` says
+how many bytes too many these are.
 """
 
 from functools import partial
@@ -27,7 +27,7 @@ _SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the 
 
 _CANDIDATES: Final = f"""
 SELECT e.seq, e.received_ms, {INBOX_STATE}, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
-    w.last_seq, w.opened_seq
+    w.last_seq, w.opened_seq, length(e.raw)
 FROM envelopes AS e
 LEFT JOIN outbox AS o ON o.seq = e.seq
 LEFT JOIN works AS w
@@ -75,6 +75,7 @@ class _Candidate(msgspec.Struct, frozen=True, array_like=True):
     work_updated_ms: int | None
     work_last_seq: int | None
     work_opened_seq: int | None
+    size: int
 
     def may_remove_work(self, bound: _Bound) -> bool:
         ended = self.work_state in TERMINAL_STATES or self.work_role == "observer"
@@ -87,12 +88,14 @@ class _Candidate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Step(NamedTuple):
-    """How much one window removed, and where the next begins; None at the end of the sweep."""
+    """How much one window removed, the bytes of the envelopes that it kept, and where the next begins; None at the end of the
+    sweep."""
 
     cursor: int | None
     envelopes: int
     works: int
     rooms: int
+    kept: int
 
 
 async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
@@ -107,7 +110,8 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     await store.write(inbox.advance)
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
     await _sweep_envelopes(store, _Bound(before_ms, 0), now_ms, swept)
-    await _sweep_surplus(store, policy.max_bytes, before_ms, now_ms, swept)
+    if policy.max_bytes is not None:
+        await _sweep_surplus(store, policy.max_bytes, before_ms, now_ms, swept)
     while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
@@ -116,24 +120,36 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     return swept
 
 
-async def _sweep_surplus(store: Store, max_bytes: int | None, before_ms: int, now_ms: int, swept: Swept) -> None:
+async def _sweep_surplus(store: Store, max_bytes: int, before_ms: int, now_ms: int, swept: Swept) -> None:
     """Removes the oldest envelopes until the store fits. Each pass estimates how many, and begins at the oldest, so that no
-    work is removed in part. A pass that finds nothing to remove doubles the step."""
-    through, step = 0, STEP_ROWS
-    while (last := await store.write(partial(_surplus, max_bytes=max_bytes, done=through, step=step))) is not None:
+    work is removed in part. A pass that finds nothing to remove doubles the step.
+
+    The excess is what is too much then, as far as envelopes are the reason: they may have half of the store. Other tables have
+    bounds of their own, and nobody who fills one of them makes the daemon reject messages.
+    """
+    through, step, kept = 0, STEP_ROWS, 0
+    while True:
+        surplus, last = await store.write(partial(_surplus, max_bytes=max_bytes, done=through, step=step))
+        if last is None:
+            break
         before, through = swept.envelopes, last
-        await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
+        kept = await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
         step = STEP_ROWS if swept.envelopes > before else 2 * step
+    store.memory.excess = min(surplus, max(0, kept - max_bytes // 2))
 
 
-async def _sweep_envelopes(store: Store, bound: _Bound, now_ms: int, swept: Swept) -> None:
+async def _sweep_envelopes(store: Store, bound: _Bound, now_ms: int, swept: Swept) -> int:
+    """Removes envelopes past the bounds. Returns the bytes of those that it looked at and kept."""
     cursor: int | None = 0
+    kept = 0
     while cursor is not None:
         step = await store.write(partial(_step, bound=bound, after=cursor, now_ms=now_ms))
         cursor = step.cursor
+        kept += step.kept
         swept.envelopes += step.envelopes
         swept.works += step.works
         swept.rooms += step.rooms
+    return kept
 
 
 def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
@@ -151,23 +167,24 @@ def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     if removed:
         meta.put(tx.db, "pruned_through", max(removed[-1].seq, meta.get(tx.db, "pruned_through") or 0))
     ended = not any(bound.includes(row.received_ms, row.seq) for row in found)
-    return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied)
+    kept = sum([row.size for row in found]) - sum([row.size for row in removed])
+    return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied, kept)
 
 
-def _surplus(tx: Transaction, max_bytes: int | None, done: int, step: int) -> int | None:
-    """The sequence through which envelopes must be removed for the store to fit `max_bytes`, about, at least `step` more.
+def _surplus(tx: Transaction, max_bytes: int, done: int, step: int) -> tuple[int, int | None]:
+    """How much larger than `max_bytes` the store is, and the sequence through which envelopes must be removed, about: at least
+    `step` more.
 
-    None when it fits, or when all through the last one, `done`, were removed that may be. What is too much then is the excess.
+    The sequence is None when the store fits, or when all through the last one, `done`, were removed that may be.
     """
     used = _used_bytes(tx.db)
-    surplus = 0 if max_bytes is None else max(0, used - max_bytes)
+    surplus = max(0, used - max_bytes)
     first, last = tx.db.execute("SELECT min(seq), max(seq) FROM log").fetchone()
     if not surplus or first is None or done >= last:
-        tx.memory.excess = surplus
-        return None
+        return surplus, None
     # As large a share of the sequences as of the bytes is surplus; rows kept below `pruned_through` do not count.
     first = max(first, meta.get(tx.db, "pruned_through") or 0, done)
-    return int(first + max((last - first) * surplus / used, step))
+    return surplus, int(first + max((last - first) * surplus / used, step))
 
 
 def _used_bytes(db: Connection) -> int:

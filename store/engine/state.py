@@ -141,7 +141,7 @@ class OpenStreams:
 class InMemoryState:
     """`last_seq` is the last sequence that an envelope was given; `inbox_acked` about how many acked messages have a row
     in the inbox; `inbox_due_ms` a time before which no lease expires and no returned message is ready; `excess` how many
-    bytes the store is larger than its bound after everything was removed that may be; `quarantine_rows` and
+    bytes of envelopes retention may not remove, and the store has no room for; `quarantine_rows` and
     `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of a foreign format.
     `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table keeps it.
 

@@ -4,8 +4,9 @@ import asyncio
 
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
-from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, search, works
+from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search, works
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
@@ -146,6 +147,21 @@ async def test_what_may_not_be_removed_is_excess_until_it_may(store: Store) -> N
     await store.write(lambda tx: [inbox.ack(tx, applied.seq or 0) for applied in unread[:400]] and None)
     await sweep(store, policy, NOW_MS)
     assert store.memory.excess == 0
+
+
+async def test_other_tables_make_no_excess(store: Store) -> None:
+    await receive(store, say())
+
+    def fill_quarantine(tx: Transaction) -> None:
+        for number in range(1000):
+            fields = {"subject": "s", "message_id": "", "sender": "", "reason": "malformed", "detail": ""}
+            raw = bytes(30_000)
+            quarantine.add(tx, **fields, raw=raw, received_ms=number, max_rows=1000, max_bytes=1 << 30)
+
+    await store.write(fill_quarantine)
+    assert store.memory.quarantine_bytes > 1024 * 1024
+    await sweep(store, RetentionPolicy(max_age=None, max_bytes=1024 * 1024), NOW_MS)
+    assert (store.memory.excess, len(await left(store))) == (0, 1)
 
 
 async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> None:
