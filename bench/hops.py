@@ -7,14 +7,16 @@ Four cases, each one message at rest in a real `aghd run` (default settings, uvl
 - `work`: `POST /v1/works`; the daemon commits the work, answers, and publishes the opening message.
 - `step`: `POST /v1/works/ID/update` for a work that a peer has opened; the daemon commits the trace, answers, and publishes it.
 
-The receivers of `send`, `work` and `step` acknowledge nothing: the broker's PONG and the record of the publication count too.
+Each case has two rows. The first ends when the last byte of the result is written: that of the acknowledgement, or of the HTTP
+answer and the publication, which a commit precedes. The second, `CASE, after`, is what the daemon does later. The receivers of
+`send`, `work` and `step` acknowledge nothing, so it is the broker's PONG, the record of the publication, and its commit.
 
-The daemon runs in its own process by its usual entry point. The process counts the `call` events of `sys.setprofile` in
-the thread of the event loop: every start of a Python function, and every resumption of a generator or a coroutine. Calls of C
-functions and calls in other threads do not count. Counting starts while the daemon is idle and ends `--settle` seconds after
-the last byte of the message reached the client, so that work after the answer counts too (the record of a publication, for
-example). A sample that a timer of the daemon falls into has more calls; the median of `--rounds` samples after `--warm-up`
-messages leaves it out.
+The daemon runs in its own process by its usual entry point. The process counts the `call` events of `sys.setprofile` in the
+thread of the event loop: every start of a Python function, and every resumption of a generator or a coroutine. Calls of C
+functions and calls in other threads do not count. Counting starts while the daemon is idle and ends `--settle` seconds
+after the last byte of the message reached the client. The second row begins some milliseconds after that byte: by then the
+daemon has done what belongs to the answer, and the PING that confirms a publication follows later. A sample that a timer of
+the daemon falls into has more calls; the median of `--rounds` samples after `--warm-up` messages leaves it out.
 
 `calls` and `files` count functions and distinct source files of this project; `all_calls` and `all_files` include the
 standard library and dependencies. `--files` lists the calls of each file in the median sample.
@@ -44,11 +46,15 @@ Counts = dict[str, int]
 """Calls by source file; files of this project relative to its root."""
 
 _PACKAGES: Final = tuple(f"{name}/" for name in ("protocol", "store", "daemon"))
+_ANSWERED: Final = (
+    0.004  # seconds from the last byte until nothing of the answer is left to do; the PING comes after 0.02
+)
 _TEXT: Final = "x" * 320  # gives an envelope of about 614 bytes
 
 
 class Recorder:
-    """In the daemon's process: counts calls in the main thread between SIGUSR1 and SIGUSR2, and prints them as a JSON line."""
+    """In the daemon's process: counts calls in the main thread from SIGUSR1 to SIGUSR2. Each signal prints those since the one
+    before as a JSON line."""
 
     def __init__(self) -> None:
         self._codes: collections.Counter[CodeType] = collections.Counter()
@@ -56,8 +62,7 @@ class Recorder:
         signal.signal(signal.SIGUSR2, self._stop)
 
     def _start(self, *_: object) -> None:
-        self._codes.clear()
-        _report({})
+        self._stop()
         sys.setprofile(self._event)
 
     def _event(self, frame: FrameType, kind: str, _: object) -> None:
@@ -70,11 +75,8 @@ class Recorder:
         for code, number in self._codes.items():
             if code.co_filename != __file__:
                 counts[code.co_filename.removeprefix(f"{ROOT}/")] += number
-        _report(counts)
-
-
-def _report(counts: Counts) -> None:
-    os.write(1, json.dumps(counts).encode() + b"\n")  # not print: the next signal may interrupt it
+        self._codes.clear()
+        os.write(1, json.dumps(counts).encode() + b"\n")  # not print: the next signal may interrupt it
 
 
 class CountedDaemon(Daemon):
@@ -97,12 +99,14 @@ class CountedDaemon(Daemon):
             self.wait_ready()
         return self
 
-    def count(self, act: Callable[[], None], settle: float) -> Counts:
-        """The calls from the start of `act` until `settle` seconds after its end."""
+    def count(self, act: Callable[[], None], settle: float) -> tuple[Counts, Counts]:
+        """The calls from the start of `act` until its end, and from then on until `settle` seconds after it."""
         self._signal(signal.SIGUSR1)
         act()
+        time.sleep(_ANSWERED)
+        first = self._signal(signal.SIGUSR1)
         time.sleep(settle)
-        return self._signal(signal.SIGUSR2)
+        return first, self._signal(signal.SIGUSR2)
 
     def _signal(self, number: signal.Signals) -> Counts:
         assert isinstance(self.process, subprocess.Popen) and self.process.stdout is not None
@@ -171,8 +175,8 @@ CASES: Final[dict[str, Callable[[str, Daemon], contextlib.AbstractContextManager
 }
 
 
-def measure(case: str, *, warm_up: int, rounds: int, settle: float) -> list[Counts]:
-    """The samples of one case, in a daemon of its own."""
+def measure(case: str, *, warm_up: int, rounds: int, settle: float) -> list[tuple[Counts, Counts]]:
+    """The samples of both rows of one case, in a daemon of its own."""
     with (
         broker() as server,
         home() as folder,
@@ -219,16 +223,17 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.cases) - set(CASES):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")
-    found = {
-        case: summary(measure(case, warm_up=options.warm_up, rounds=options.rounds, settle=options.settle))
-        for case in options.cases or CASES
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for case in options.cases or CASES:
+        samples = measure(case, warm_up=options.warm_up, rounds=options.rounds, settle=options.settle)
+        found[case] = summary([first for first, _ in samples])
+        found[f"{case}, after"] = summary([after for _, after in samples])
     if options.output == "json":
         print(json.dumps(found, indent=2))
         return 0
-    print(f"{'':10}{'calls':>8}{'files':>8}{'all calls':>12}{'all files':>12}")
+    print(f"{'':16}{'calls':>8}{'files':>8}{'all calls':>12}{'all files':>12}")
     for case, one in found.items():
-        print(f"{case:10}{one['calls']:>8}{one['files']:>8}{one['all_calls']:>12}{one['all_files']:>12}")
+        print(f"{case:16}{one['calls']:>8}{one['files']:>8}{one['all_calls']:>12}{one['all_files']:>12}")
         for path, number in one["calls_by_file"].items() if options.files else ():
             print(f"{number:>18}  {path}")
     return 0

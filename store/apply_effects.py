@@ -159,8 +159,11 @@ class _Application(msgspec.Struct):
                 assert result.seq is not None
                 tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw))
                 result.delivered = True
-            elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
-                self._change(envelope, effect, effects, result.seq)
+            elif type(effect) is Advance:
+                assert result.seq is not None
+                works.advance(tx, effect.after, envelope, result.seq, self.now_ms)
+            elif type(effect) is Open or type(effect) is Bind:
+                self._begin(envelope, effect, effects, result.seq)
             else:
                 self.apply_detached(effect)
 
@@ -184,8 +187,11 @@ class _Application(msgspec.Struct):
         for effect in effects:
             if type(effect) is StoreEnvelope:
                 seq = self._store(envelope, effect, effects, before)
-            elif type(effect) is Bind or type(effect) is Open or type(effect) is Advance:
-                self._change(envelope, effect, effects, seq)
+            elif type(effect) is Advance:
+                assert seq is not None
+                works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+            elif type(effect) is Open or type(effect) is Bind:
+                self._begin(envelope, effect, effects, seq)
         assert seq is not None
         self.result.outgoing.append(outbox.add(self.tx, seq, envelope))
         return seq
@@ -235,15 +241,12 @@ class _Application(msgspec.Struct):
         )
         self.tx.memory.events.pending.append(event)
 
-    def _change(self, envelope: Envelope, effect: Bind | Open | Advance, effects: Effects, seq: int | None) -> None:
+    def _begin(self, envelope: Envelope, effect: Bind | Open, effects: Effects, seq: int | None) -> None:
         if type(effect) is Bind:
             container = envelope.container or ""
             rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, effect.binding)
-            return
-        assert seq is not None
-        if type(effect) is Advance:
-            works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
         elif type(effect) is Open:
+            assert seq is not None
             trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
             works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, self.now_ms)
 

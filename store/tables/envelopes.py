@@ -129,7 +129,8 @@ def insert(
     verdict = (effect.direction, envelope.kind, effect.trust, int(delivered), event, outcome, reason, before, state)
     pair = effect.pair or _NO_PAIR
     place = (envelope.surface, envelope.container, *pair)
-    stream = log.streams.number(tx, (envelope.workspace_id, envelope.channel, envelope.sender, envelope.to, *place))
+    route = (envelope.workspace_id, envelope.channel, envelope.sender, envelope.to, *place)
+    stream = log.streams.ids.get(route) or log.streams.number(tx, route)
     if remembered is None:
         id_key, remember_until = log.ids.id_key(envelope.id), 0
     else:
@@ -139,7 +140,7 @@ def insert(
     tx.rows[_INSERT] += (
         seq,
         stream,
-        log.verdicts.number(tx, verdict),
+        log.verdicts.ids.get(verdict) or log.verdicts.number(tx, verdict),
         received_ms,
         id_key,
         remember_until,

@@ -144,7 +144,11 @@ def open_work(
 
 def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> None:
     """The state of a known work after `envelope`, stored under `seq`."""
-    body, message = envelope.body, _progress_text(envelope)
+    body, message = envelope.body, None
+    if isinstance(body, Trace):
+        message = body.message
+    elif isinstance(body, Receipt):
+        message = body.detail
     tx.db_unflushed.execute(
         _ADVANCE,
         (
@@ -285,13 +289,6 @@ def _opening_text(envelope: Envelope) -> str:
         summary = body.document.get("summary")
         return summary if isinstance(summary, str) and summary else body.id
     return ""
-
-
-def _progress_text(envelope: Envelope) -> str | None:
-    body = envelope.body
-    if isinstance(body, Trace):
-        return body.message
-    return body.detail if isinstance(body, Receipt) else None
 
 
 def _work_of(row: Row) -> Work:

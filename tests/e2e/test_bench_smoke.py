@@ -36,6 +36,10 @@ def test_hops_counts_calls_and_files_of_a_message() -> None:
     command = [sys.executable, "-m", "bench.hops", "-o", "json", "--warm-up", "2", "--rounds", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    for case, counts in json.loads(done.stdout).items():
+    rows = json.loads(done.stdout)
+    for case in ("receive", "send", "work", "step"):
+        counts, after = rows.pop(case), rows.pop(f"{case}, after")
         assert counts["files"] < counts["calls"] < counts["all_calls"], case
         assert any(path.startswith("store/") for path in counts["calls_by_file"]), case
+        assert after["calls"] < counts["calls"], case
+    assert not rows

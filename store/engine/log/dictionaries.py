@@ -56,14 +56,15 @@ SELECT id FROM streams WHERE workspace_id = ? AND channel = ? AND sender = ? AND
 
 
 class _Dictionary(Generic[V]):
-    """Numbers of values, those of the open transaction included. `pending` are the values that it has added."""
+    """Numbers of values, those of the open transaction included: `ids` of those in memory, `number` of any. `pending` are
+    the values that the transaction has added."""
 
-    __slots__ = ("_ids", "_insert", "_last", "_values", "pending")
+    __slots__ = ("_insert", "_last", "_values", "ids", "pending")
 
     def __init__(self, insert: BulkStatement) -> None:
         self.pending: list[Values] = []
         self._insert = insert
-        self._ids: dict[Values, int] = {}
+        self.ids: dict[Values, int] = {}
         self._values: dict[int, Values] = {}
         self._last = 0
 
@@ -82,11 +83,11 @@ class _Dictionary(Generic[V]):
         return number
 
     def _keep(self, number: int, values: Values) -> None:
-        self._ids[values] = number
+        self.ids[values] = number
         self._values[number] = values
 
     def _forget(self, values: Values) -> None:
-        number = self._ids.pop(values, None)
+        number = self.ids.pop(values, None)
         if number is not None:
             del self._values[number]
 
@@ -101,7 +102,7 @@ class Verdicts(_Dictionary[Verdict]):
 
     def number(self, tx: UnitOfWork, values: Values) -> int:
         """The number of a verdict."""
-        found = self._ids.get(values)
+        found = self.ids.get(values)
         return self._add(tx, values) if found is None else found
 
     def value(self, number: int) -> Verdict:
@@ -125,7 +126,7 @@ class Streams(_Dictionary[Stream]):
 
     def number(self, tx: UnitOfWork, values: Values) -> int:
         """The number of a stream."""
-        found = self._ids.get(values)
+        found = self.ids.get(values)
         return self._look_up(tx, values) if found is None else found
 
     def value(self, tx: UnitOfWork, number: int) -> Stream:
@@ -148,8 +149,8 @@ class Streams(_Dictionary[Stream]):
         (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()
 
     def _look_up(self, tx: UnitOfWork, values: Values) -> int:
-        if len(self._ids) > _KEPT and not self.pending:  # streams of an open transaction are not in the table yet
-            for oldest in list(self._ids)[: _KEPT // 2]:
+        if len(self.ids) > _KEPT and not self.pending:  # streams of an open transaction are not in the table yet
+            for oldest in list(self.ids)[: _KEPT // 2]:
                 self._forget(oldest)
         row = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
         if row is None:
