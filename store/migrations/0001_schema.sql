@@ -91,18 +91,15 @@ CREATE TABLE works (
     message TEXT,
     accept_ms INTEGER, -- how long it may wait for acceptance, in milliseconds; null: without limit
     progress_ms INTEGER, -- how long it may go without a sign of progress, in milliseconds; null: without limit
-    due_ms INTEGER, -- when the deadline that applies now passes
-    UNIQUE (workspace_id, channel, work_id) -- the key of the lifecycle (spec section 6)
+    due_ms INTEGER -- when the deadline that applies now passes
 ) STRICT;
 
--- The list of works, latest change first.
-CREATE INDEX works_recent ON works (last_seq);
--- How many are open, by state.
-CREATE INDEX works_open ON works (state) WHERE state IN ('submitted', 'working', 'needs_input');
+-- The key of the lifecycle (spec section 6). The id leads: a request names a work by its id alone.
+CREATE UNIQUE INDEX works_by_id ON works (work_id, channel, workspace_id);
+-- The list of works, latest change first in each state; how many are open. One index, because every step of a work writes it.
+CREATE INDEX works_states ON works (state, last_seq);
 -- The next deadline.
 CREATE INDEX works_due ON works (due_ms) WHERE due_ms IS NOT NULL;
--- A request names a work by its id alone.
-CREATE INDEX works_by_id ON works (work_id);
 
 -- Ids in the dedup window that are not in the log: those of discovery, and of envelopes that retention has removed.
 CREATE TABLE remembered_ids (

@@ -9,11 +9,11 @@ from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, W
 from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.text import shorten
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
@@ -45,9 +45,11 @@ SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
+# One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit.
+_IN_STATE: Final = "SELECT w.id, w.result_seq, w.last_seq FROM works AS w WHERE w.state = '{state}' AND {clauses}"
 _SELECT_SIZES: Final = """
 SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
-FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
+FROM ({branches} ORDER BY last_seq DESC LIMIT ?) AS w LEFT JOIN log AS e ON e.seq = w.result_seq ORDER BY w.last_seq DESC
 """
 # Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention removes
 # the envelopes of a work only together with the work.
@@ -206,18 +208,14 @@ async def works(
     `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out.
     """
     clauses, params = ["w.last_seq < ?"], list[Any]([_END if before is None else before])
-    if states:
-        clauses.append(f"w.state IN ({placeholders(states)})")
-        params.extend(sorted(states))
     for clause, value in (("w.role = ?", role), ("? IN (w.initiator, w.target)", peer), ("w.channel = ?", channel)):
         if value is not None:
             clauses.append(clause)
             params.append(value)
-    hits = await fetch(
-        reader,
-        f"{_SELECT_SIZES} WHERE {' AND '.join(clauses)} ORDER BY w.last_seq DESC LIMIT ?",
-        [LISTED_RESULT_BYTES, *params, limit + 1],
-    )
+    listed = [state for state in (*OPEN_STATES, *TERMINAL_STATES) if not states or state in states]
+    branches = " UNION ALL ".join(_IN_STATE.format(state=state, clauses=" AND ".join(clauses)) for state in listed)
+    sizes = _SELECT_SIZES.format(branches=branches)
+    hits = await fetch(reader, sizes, [LISTED_RESULT_BYTES, *params * len(listed), limit + 1])
     ids, full = within_bytes((work, size) for work, size, _ in hits[:limit])
     sql = f"{_SELECT_WORK} WHERE w.id IN (SELECT value FROM json_each(?)) ORDER BY w.last_seq DESC"  # noqa: S608 - constants
     rows = await fetch(reader, sql, [LISTED_RESULT_BYTES, msgspec.json.encode(ids).decode()])
