@@ -161,10 +161,12 @@ class Intake:
         error.release()
         if not isinstance(error, NotTarget) and self._trust.now.mode != "require":
             target, own_id = self._receipt_target(document)
-        if target is not None and not self._limits.allow_refusal(target.sender):
-            self._counters.add("receipts.suppressed")
-            self._limited.note("receipts", target.sender, "unknown", self._clock.monotonic())
-            target = None
+        if target is not None:
+            standing = self._standings.of(target.sender, None)
+            if not self._limits.allow_refusal(target.sender, standing):
+                self._counters.add("receipts.suppressed")
+                self._limited.note("receipts", target.sender, standing, self._clock.monotonic())
+                target = None
         keep = self._decider.may_quarantine("unknown")
         if target is None and not keep:
             self._counters.add("quarantine.skipped")

@@ -16,8 +16,8 @@ from aghbus.protocol.identifiers import is_peer
 # Estimated processor time in microseconds, of measured messages (docs/limits.md).
 MESSAGE: Final = 100.0
 """A small message from its arrival to its commit."""
-BYTE: Final = 0.02
-"""Each byte of it."""
+BYTE: Final = 0.05
+"""Each byte of it: three quarters of the worst content that is not refused."""
 SIGNATURE: Final = 100.0
 """A signature."""
 SIGNED_BYTE: Final = 0.1

@@ -156,9 +156,9 @@ class RateLimits:
         """Whether a copy of the message with this key may be answered: one a minute."""
         return self._repeats.spend(key, self._now())
 
-    def allow_refusal(self, peer: str) -> bool:
+    def allow_refusal(self, peer: str, standing: Standing) -> bool:
         """Whether an automatic receipt may go to the apparent sender of an unreadable envelope."""
-        return self._refusals.spend(peer, self._now()) and self._spend_receipt("unknown")
+        return self._refusals.spend(peer, self._now()) and self._spend_receipt(standing)
 
     def allow_denial(self, key: str, standing: Standing) -> bool:
         """Whether a receipt may go to the claimed sender of an envelope that failed verification or trust: one a minute."""
