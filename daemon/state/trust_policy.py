@@ -139,12 +139,11 @@ class LivePolicy:
 
     async def forget_unused(self, now_ms: int) -> None:
         """Remove pins of first use that were not used for UNUSED_MS, at Unix millisecond `now_ms`."""
-        present = {peer.peer_id for peer in self._presence.all() if self._presence.of(peer, now_ms) != "expired"}
-        unused = [
-            rule
-            for rule in self._store.memory.trust
-            if rule.used_ms is not None and rule.used_ms <= now_ms - UNUSED_MS and _pinned_handle(rule) not in present
-        ]
+        old = now_ms - UNUSED_MS
+        unused = [rule for rule in self._store.memory.trust if rule.used_ms is not None and rule.used_ms <= old]
+        if unused:
+            present = {peer.peer_id for peer in self._presence.all() if self._presence.of(peer, now_ms) != "expired"}
+            unused = [rule for rule in unused if _pinned_handle(rule) not in present]
         if unused:
             await self._store.write(lambda tx: self._forget(tx, unused[:_FORGOTTEN_AT_ONCE], now_ms))
 

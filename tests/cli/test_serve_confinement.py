@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.cli.app.registry import PROGRAM
+from aghbus.cli.commands.serve import plan_of
+from aghbus.cli.worker import confine
 from aghbus.cli.worker.confine import FAILED, LEAST_ABI, landlock_abi, launched
+from aghbus.client.errors import UsageError
 from tests.support.daemons import Daemon, wait_for
 from tests.support.serving import WAIT, Bus, script, serving, two_peers
 
@@ -61,6 +65,13 @@ def test_limits_hold_for_the_command(bus: Bus, tmp_path: Path) -> None:
 def test_a_command_beyond_its_cpu_time_is_ended_by_the_kernel(bus: Bus, tmp_path: Path) -> None:
     result = shell(bus, tmp_path, "while :; do :; done", "--limit", "cpu=1s")
     assert result["signal"] == "SIGXCPU"
+
+
+def test_a_kernel_without_landlock_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(confine, "landlock_abi", lambda: 0)
+    with pytest.raises(UsageError, match="no Landlock") as refused:
+        plan_of(PROGRAM.parse(["serve", "--capability", "c", "--sandbox", "--", "true"])[1])
+    assert "without --sandbox" in refused.value.hint
 
 
 @needs_landlock

@@ -100,12 +100,11 @@ async def test_proofs_are_not_passed_on_by_another_port(socket_path: Path) -> No
             writer.close()
             far_writer.close()
 
-        between = await asyncio.start_server(relay, "127.0.0.1", 0)
-        relay_port = between.sockets[0].getsockname()[1]
-        with pytest.raises(ClientError) as refused:
-            await asyncio.to_thread(api(relay_port).get, "/v1/status")
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as between:
+            relay_port = between.sockets[0].getsockname()[1]
+            with pytest.raises(ClientError) as refused:
+                await asyncio.to_thread(api(relay_port).get, "/v1/status")
         assert refused.value.code == "unproven"
-        between.close()
 
 
 async def test_a_proof_is_of_one_connection(socket_path: Path) -> None:
