@@ -252,7 +252,8 @@ class Node:
         self._parts.counters.add(f"link.{type(event).__name__}")
         if isinstance(event, PermissionDenied):
             self._parts.denied.note(event.detail, self._parts.clock.monotonic())
-        self._parts.log_limiter.event(logging.WARNING, f"link.{type(event).__name__}", "link event", detail=str(event))
+        fields = {name: getattr(event, name) for name in event.__struct_fields__}
+        self._parts.log_limiter.event(logging.WARNING, f"link.{type(event).__name__}", event.sentence, **fields)
 
     # catalog, reload
 
@@ -264,7 +265,7 @@ class Node:
         self._parts.own_card.problems = ()
         self._parts.counters.add("catalog.reloaded")
         self._parts.counters.solved("catalog")
-        _log.info("catalog reloaded records=%d", len(catalog.records))
+        event(_log, logging.INFO, "catalog reloaded", records=len(catalog.records))
         if self.link.state == "up":
             self._parts.background.spawn(self._parts.discovery.greet())
 

@@ -10,6 +10,7 @@ COMMANDS = {
     "status": ("status", "show the daemon, its broker connection, its store and its counters"),
     "peers": ("peers", "list the known peers"),
     "whois": ("whois", "ask the network for peers, by name or capability"),
+    "wait": ("wait", "wait until the daemon is ready, or a peer is present"),
     "say": ("say", "send conversation text"),
     "work open": ("work_open", "open a work for a peer"),
     "work list": ("work_read", "list works, latest change first"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.errors import YES
+from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import counted, fields, safe, size, span
 from aghbus.cli.context import Context
 from aghbus.protocol.base.annotations import Any
@@ -10,9 +10,10 @@ from aghbus.store.host.command_line import Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Show the state of the daemon."""
-    context.output.answer(context.api.get("/v1/status"), _human)
-    return YES
+    """Show the state of the daemon; 1 when it is not ready."""
+    status = context.api.get("/v1/status")
+    context.output.answer(status, _human)
+    return YES if status["ready"] else NO
 
 
 def _human(status: dict[str, Any]) -> str:
@@ -91,7 +92,10 @@ def _counts(counts: dict[str, Any]) -> str:
 COMMANDS = {
     "status": Command(
         run,
-        description="Show the daemon: its identity, its broker connection, its store, its queues and its problems.",
+        description=(
+            "Show the daemon: its identity, its broker connection, its store, its queues and its problems.\n"
+            "Exits 1 if it is not ready: no broker, no live subscription, or a store that cannot be written."
+        ),
         examples=["aghctl status", "aghctl --name ops status -o json"],
     )
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
@@ -12,17 +14,39 @@ from aghbus.store.host.command_line import Argument, Command
 
 DEFAULT_WAIT = 1.5
 """Seconds to wait for answers at most; the daemon returns earlier if all expected answers have arrived."""
+LONGEST_QUESTION = 5.0
+"""Seconds to wait for answers to one question that is asked again."""
+ASK_AGAIN_SECONDS = 1.0
+"""Seconds between two questions, so that a peer that has just joined gets one."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
     body = request_body(values)
-    answer = context.api.post("/v1/whois", body, wait=body["wait"])
+    answer = ask(context, body) if values["wait"] is None else ask_until_answered(context, body)
     if answer["peers"] or not context.output.human:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
         return YES
     raise AnswerIsNo(f"no peer answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
+
+
+def ask(context: Context, body: dict[str, Any]) -> dict[str, Any]:
+    """The response to one question (`WhoisResponse`)."""
+    return context.api.post("/v1/whois", body, wait=body["wait"])
+
+
+def ask_until_answered(context: Context, body: dict[str, Any]) -> dict[str, Any]:
+    """Ask again for `body["wait"]` seconds, until a peer answers; the last response, with the whole time as `elapsed_ms`."""
+    started = time.monotonic()
+    while True:
+        asked = time.monotonic()
+        left = started + body["wait"] - asked
+        answer = ask(context, {**body, "wait": min(max(left, 0), LONGEST_QUESTION)})
+        now = time.monotonic()
+        if answer["peers"] or now >= started + body["wait"]:
+            return {**answer, "elapsed_ms": round((now - started) * 1000, 3)}
+        time.sleep(max(0.0, min(asked + ASK_AGAIN_SECONDS, started + body["wait"]) - now))
 
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
@@ -79,13 +103,19 @@ COMMANDS = {
         run,
         description=(
             "Ask the network for peers by QUERY: a peer id, a display name, a capability, a profile, an artifact type or a trust\n"
-            "mode, each in full. Without QUERY every peer answers. Exits 1 if none does."
+            "mode, each in full. Without QUERY every peer answers. Returns when the answers are complete, or after 1.5 s;\n"
+            "with --wait the question is repeated until a peer answers. Exits 1 if none does."
         ),
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
         arguments=[
             Argument("query", nargs="?", help="what to match exactly"),
             Argument("--to", metavar="PEER", help="ask only this peer, which answers any query"),
-            Argument("--wait", metavar="TIME", type=seconds, help="wait for answers at most this long (default 1.5s)"),
+            Argument(
+                "--wait",
+                metavar="TIME",
+                type=seconds,
+                help="ask again for this long until a peer answers (default: once)",
+            ),
             Argument("--first", action="store_true", help="return at the first answer"),
             Argument("--catalog", action="store_true", help="ask for full capability records with their digests"),
             CHANNEL,

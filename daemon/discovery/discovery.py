@@ -141,7 +141,14 @@ class Discovery:
         sentence = f"another daemon uses our peer id {envelope.sender} in workspace {envelope.workspace_id}"
         self._counters.problem("identity", f"{sentence}: give one of them another --peer-id", self._clock.monotonic())
         self._log_limiter.event(
-            logging.ERROR, "identity", sentence, channel=envelope.channel, id=envelope.id, kind=envelope.kind
+            logging.ERROR,
+            "identity",
+            "another daemon uses our peer id",
+            peer=envelope.sender,
+            workspace=envelope.workspace_id,
+            channel=envelope.channel,
+            id=envelope.id,
+            kind=envelope.kind,
         )
         if envelope.sender == self._identity.self_id and self._clock.monotonic() - self._regreeted > _REGREET:
             self._regreeted = self._clock.monotonic()

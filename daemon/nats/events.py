@@ -11,7 +11,7 @@ JetStreamError        JetStream refused a request; its error code and its descri
  └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
 
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -120,12 +120,14 @@ class ServerInfo(msgspec.Struct, frozen=True):
 class PermissionDenied(msgspec.Struct, frozen=True):
     """The server refused a publish or a subscription; the connection stays up."""
 
+    sentence: ClassVar[str] = "the NATS server denied a permission"
     detail: str
 
 
 class CallbackFailed(msgspec.Struct, frozen=True):
     """A subscriber's callback raised: a bug; the message counts as delivered."""
 
+    sentence: ClassVar[str] = "a message could not be handled"
     subject: str
     error: BaseException
 
@@ -133,6 +135,7 @@ class CallbackFailed(msgspec.Struct, frozen=True):
 class ServerComplaint(msgspec.Struct, frozen=True):
     """Any other error from the server or the client library."""
 
+    sentence: ClassVar[str] = "the NATS server reported an error"
     detail: str
 
 

@@ -313,9 +313,10 @@ class Link:
         info = connection.info
         self.max_payload = info.max_payload
         self.state = "up"
+        level = logging.INFO if self.last_error is None else logging.WARNING  # as the loss that it ends was logged
         self.last_error = None
         self._up.set()
-        event(_log, logging.INFO, "link up", server=info.name, url=info.url, version=info.version)
+        event(_log, level, "link up", server=info.name, url=info.url, version=info.version)
         # subscriptions made while the PONG was awaited
         for subscription in self._subscriptions:
             with contextlib.suppress(LinkDown):

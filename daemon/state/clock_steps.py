@@ -15,6 +15,7 @@ import logging
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.store.engine.database import Store
@@ -158,4 +159,6 @@ class ClockSteps:
         sentence = f"the clock was set {'forward' if step > 0 else 'back'} by {abs(step) / 1000:.0f} s"
         self._counters.problem("clock", sentence, self._clock.monotonic())
         self._report()
-        _log.warning("%s; pending due times were shifted by the same amount", sentence)
+        event(
+            _log, logging.WARNING, "the clock was set; pending due times were shifted by the same amount", step_ms=step
+        )

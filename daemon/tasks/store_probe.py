@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from aghbus.daemon.base.logs import event
 from aghbus.store.engine.database import Store
 
 _log = logging.getLogger("aghbus.store")
@@ -32,6 +33,11 @@ class StoreProbe:
                 continue
             lost = self._store.deferred_lost
             if lost != self._lost:
-                _log.info("the store writes again; lost deferred writes are redone count=%d", lost - self._lost)
+                event(
+                    _log,
+                    logging.INFO,
+                    "the store writes again; lost deferred writes are redone",
+                    count=lost - self._lost,
+                )
                 self._lost = lost
                 self._on_recovered()

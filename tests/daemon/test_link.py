@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,20 @@ async def test_flush_confirms_everything_published_before_it(server: NatsServer)
             await sender.flush(20)
             await receiver.flush(20)
             assert subscription.received == 1000 * round_number
+
+
+async def test_the_return_of_the_link_is_logged_at_the_level_of_its_loss(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "aghbus.link"):
+        async with up(Link(to(server), name="a")) as link:
+            server.kill()
+            await wait_until(lambda: link.state == "down", 20, "the loss")
+            await server.start()
+            assert await link.wait_up(20)
+    levels = [(record.getMessage(), record.levelname) for record in caplog.records]
+    first, lost, *_, returned = [level for level in levels if level[0] != "link not connected"]
+    assert (first, lost, returned) == (("link up", "INFO"), ("link lost", "WARNING"), ("link up", "WARNING"))
 
 
 async def test_own_messages_do_not_come_back_unless_asked_for(server: NatsServer) -> None:

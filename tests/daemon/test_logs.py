@@ -1,10 +1,12 @@
 """Log lines: one record is one line, no value forges another, no secret is written, noise is bounded."""
 
+import ast
 import io
 import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -267,3 +269,24 @@ def test_a_flood_of_keys_is_bounded_and_loses_no_count(objects: Sink) -> None:
         limiter.event(logging.INFO, f"key-{n}", "m")
     summaries = [line for line in objects.objects() if "suppressed" in line]
     assert [(line["event"], line["suppressed"]) for line in summaries] == [("first", 1)]
+
+
+def test_messages_of_the_daemon_are_fixed_texts_with_fields() -> None:
+    """A value inside the text of a message is no field of a JSON log."""
+    calls = (
+        (file, call)
+        for file in (Path(__file__).parent.parent.parent / "daemon").rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text()))
+        if isinstance(call, ast.Call) and file.name != "logs.py"
+    )
+    texts = [
+        (f"{file.name}:{call.lineno}", call.args)
+        for file, call in calls
+        if isinstance(call.func, ast.Attribute)
+        and isinstance(call.func.value, ast.Name)
+        and call.func.value.id in ("_log", "log", "logger")
+        and call.func.attr in ("debug", "info", "warning", "error", "exception")
+    ]
+    assert texts
+    assert [place for place, args in texts if len(args) != 1 or not isinstance(args[0], ast.Constant)] == []
+    assert [place for place, args in texts if "%" in ast.unparse(args[0]) or "=" in ast.unparse(args[0])] == []

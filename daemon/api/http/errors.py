@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.api.http.exchange import Header
-from aghbus.daemon.base.logs import event
+from aghbus.daemon.base.logs import exception
 from aghbus.protocol.api.base import ErrorResponse
 from aghbus.protocol.api.bridge import MessageRefused, MessageRefusedResponse
 from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
@@ -90,8 +90,7 @@ def request_error_body(error: RequestError) -> bytes:
 def incident(error: BaseException, method: str, path: str) -> bytes:
     """Log `error` with its traceback, and return the body that names only the incident."""
     number = secrets.token_hex(6)
-    event(logger, logging.ERROR, "request failed", incident=number, method=method, path=path, error=error)
-    logger.error("traceback of incident %s", number, exc_info=error)
+    exception(logger, "request failed", error, incident=number, method=method, path=path)
     return error_body(
         "internal", f"internal error, incident {number}", f"look for incident {number} in the log of aghd"
     )

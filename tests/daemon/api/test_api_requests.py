@@ -1,9 +1,11 @@
 """Requests: routing, parsing, and what a refused one gets."""
 
+import json
 import logging
 
 import pytest
 
+from aghbus.daemon.base.logs import JsonFormatter
 from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.api.queries import InboxQuery, LimitQuery, PeersQuery, Query, RoomsQuery, WorksQuery
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
@@ -254,10 +256,9 @@ async def test_unexpected_error_is_an_incident(api: Api, caplog: pytest.LogCaptu
     assert (reply.status, reply.json["code"]) == (500, "internal")
     assert b"secret detail" not in reply.body
     number = reply.json["message"].rpartition(" ")[2]
-    told = [record for record in caplog.records if number in record.getMessage()]
-    assert told
-    assert told[0].exc_info is not None
-    assert told[0].exc_info[0] is KeyError
+    (line,) = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert (line["msg"], line["incident"], line["path"]) == ("request failed", number, "/v1/status")
+    assert line["traceback"].endswith("KeyError: 'secret detail'")
     api.node.failure = None
     assert (await api.get("/v1/status")).status == 200
 
