@@ -82,3 +82,23 @@ def _outside_strings(raw: bytes) -> bytes:
     if _BACKSLASH in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b" ".join(raw.split(b'"')[::2])
+
+
+_MESSAGE_COST: Final = (100.0, 100.0)
+_BYTE_COST: Final = (0.02, 0.05)
+_CONTAINER_COST: Final = (0.2, 0.5)
+_NUMBER_COST: Final = (0.02, 0.2)
+_DOUBLE_COST: Final = (0.6, 1.5)
+_SMALL_BYTES: Final = 4096
+
+
+def processing_cost(raw: bytes, *, signed: bool) -> float:
+    """Estimated processor time of a message in microseconds, from its arrival to its commit; found before it is decoded.
+
+    The costs were measured with messages at each bound; the second of each pair is added for a signature and the
+    canonical form. Structure is counted in messages of more than 4 KiB, also inside strings.
+    """
+    counts = _count(raw) if len(raw) > _SMALL_BYTES else _Counts(0, 0, 0)
+    units = (1, len(raw), *counts)
+    costs = (_MESSAGE_COST, _BYTE_COST, _CONTAINER_COST, _NUMBER_COST, _DOUBLE_COST)
+    return sum(count * (cost[0] + cost[1] * signed) for count, cost in zip(units, costs, strict=True))

@@ -15,6 +15,12 @@ _MAX_DIGITS: Final = 17  # characters of the longest integer within that, its si
 
 # Characters beyond the basic plane, raw or escaped: UTF-16 and code points sort differently there (RFC 8785 section 3.2.3).
 _ASTRAL: Final = re.compile(rb"[\xf0-\xf4]|\\u[dD][89a-fA-F]")
+_POINT: Final = 1e-6  # smaller doubles are written with an exponent, by msgspec also those below the next bound
+_MSGSPEC_POINT: Final = 1e-5
+_EXPONENT: Final = (
+    1e21  # these and larger doubles are written with an exponent, by msgspec also those from the next bound on
+)
+_MSGSPEC_EXPONENT: Final = 1e16
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
@@ -93,13 +99,48 @@ def _read_slowly(raw: bytes) -> Received:
 def canonical_bytes(received: Received) -> bytes:
     """The canonical form (RFC 8785) of an object from `read_strict`, from which the caller may have removed members.
 
-    Without doubles and without characters beyond the basic plane, msgspec's sorted encoder gives the same bytes, forty times
-    faster. Raises Unfaithful for lone surrogates.
+    Without doubles and without characters beyond the basic plane, that is what msgspec's sorted encoder writes. Others are made
+    ready for the plain encoder first: ten to forty times as slow, but still five times as fast as the library `rfc8785` on a
+    large envelope. Raises Unfaithful for lone surrogates.
     """
     try:
-        return _encode_sorted(received.value) if received.plain else rfc8785.dumps(received.value)
-    except (ValueError, RecursionError):  # UnicodeEncodeError and CanonicalizationError are among the first
+        return _encode_sorted(received.value) if received.plain else _encode(_canonical(received.value))
+    except (ValueError, RecursionError):  # UnicodeEncodeError is among the first
         raise Unfaithful("has no canonical form: it contains a lone surrogate or is nested too deeply") from None
+
+
+def _canonical(value: Any) -> Any:
+    """`value` with the members of objects in canonical order, and doubles as what msgspec writes in their canonical form."""
+    kind = type(value)
+    if kind is float:
+        return _canonical_double(value)
+    if kind is list:
+        return [_canonical(item) for item in value]
+    if kind is not dict:
+        return value
+    names = sorted(value)
+    if len(names) > 1 and not "".join(names).isascii():
+        names.sort(key=_utf_16)
+    return {name: _canonical(value[name]) for name in names}
+
+
+def _canonical_double(value: float) -> int | float | msgspec.Raw:
+    """RFC 8785 section 3.2.2.3. msgspec and Python write the shortest digits, too, but put point and exponent elsewhere."""
+    size = abs(value)
+    if size < _MSGSPEC_EXPONENT:
+        if value.is_integer():
+            return int(value)
+        if size >= _MSGSPEC_POINT:
+            return value
+        if size < _POINT:
+            return msgspec.Raw(repr(value).replace("e-0", "e-").encode())
+    elif size >= _EXPONENT:
+        return msgspec.Raw(repr(value).encode())
+    return msgspec.Raw(rfc8785.dumps(value))
+
+
+def _utf_16(name: str) -> bytes:
+    return name.encode("utf-16-be")
 
 
 class _Numbers:

@@ -11,7 +11,7 @@ import pytest
 import rfc8785
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aghbus.protocol.envelope import parse
@@ -250,6 +250,14 @@ class TestCanonicalForm:
             raw = json.dumps({one: other, other: one}, ensure_ascii=ascii_only).encode()
             received = read_strict(raw)
             assert canonical_bytes(received) == rfc8785.dumps(received.value)
+
+    @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.integers(-330, 310), st.integers(1, 10**17))
+    @example(
+        [-0.0, 5e-324, 1e-7, 9.999999999999999e-7, 1e-6, 1e-5, 2.0**53, 1e16, 1e20, 9.99e20, 1e21, 1e22, 1e308], 0, 1
+    )
+    def test_every_double_is_written_as_by_the_library(self, values: list[float], exponent: int, digits: int) -> None:
+        received = read_strict(json.dumps({"n": [*values, digits * 10.0 ** min(exponent, 290)]}).encode())
+        assert canonical_bytes(received) == rfc8785.dumps(received.value)
 
     def test_every_control_character_is_escaped_as_in_the_library(self) -> None:
         value = {chr(code): chr(code) for code in (*range(0x80), 0x85, 0x2028, 0x2029, 0xFEFF)}
