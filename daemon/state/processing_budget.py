@@ -9,19 +9,16 @@ from typing import Final
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
+from aghbus.protocol.base.decoding import processing_cost
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import is_peer
 
-# Estimated processor time in microseconds, of measured messages (docs/limits.md).
+# Processor time in microseconds at least, before a message is parsed; `processing_cost` is what it spends (docs/limits.md).
 MESSAGE: Final = 100.0
 """A small message from its arrival to its commit."""
 BYTE: Final = 0.05
-"""Each byte of it: three quarters of the worst content that is not refused."""
-SIGNATURE: Final = 100.0
-"""A signature."""
-SIGNED_BYTE: Final = 0.1
-"""Each byte of a signed message: its canonical form is made."""
+"""Each byte of it."""
 PARSED: Final = 25.0
 """A message that is rejected after it was parsed."""
 REFUSED: Final = 5.0
@@ -60,10 +57,7 @@ class ProcessingBudget:
 
     def spend(self, envelope: Envelope, now: float) -> bool:
         """Spend the cost of a message; False when its sender has to leave the rest to others."""
-        size = len(envelope.raw)
-        cost = MESSAGE + BYTE * size
-        if envelope.proof is not None:
-            cost += SIGNATURE + SIGNED_BYTE * size
+        cost = processing_cost(envelope.raw, signed=envelope.proof is not None)
         if self.bucket.spend(cost, now, SHARES["unknown"]):
             self.strained = False
             return True
@@ -71,12 +65,14 @@ class ProcessingBudget:
         standing = self.standing(envelope.sender, signed=envelope.proof is not None)
         if self.bucket.spend(cost, now, SHARES[standing]):
             return True
-        self.bucket.drain(PARSED + BYTE * size, now, SHARES["known"])  # it looked like one of a known sender
+        self.bucket.drain(
+            PARSED + BYTE * len(envelope.raw), now, SHARES["known"]
+        )  # it looked like one of a known sender
         return False
 
     def spend_refused(self, raw: bytes, now: float) -> None:
         """Spend the cost of bytes that are no valid envelope. They have no sender, so it is that of an unknown one."""
-        cost = MESSAGE + BYTE * len(raw)
+        cost = processing_cost(raw, signed=False)
         self.strained = not self.bucket.affords(2 * cost, now, SHARES["unknown"])
         self.bucket.drain(cost, now, SHARES["unknown"])
 

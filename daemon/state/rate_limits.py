@@ -19,7 +19,7 @@ from aghbus.protocol.trust.trust import Verifier
 Rejection = Literal["sender", "signatures", "processing"]
 
 # A failed verification costs a token for the signature, and one for each BYTES_PER_TOKEN. Most of the time goes into the
-# canonical form: a microsecond a byte with doubles or characters beyond the basic plane, else a tenth of that.
+# canonical form: up to 0.3 microseconds a byte with doubles, else a tenth of that.
 _VERIFICATION_COST: Final = 1.0
 BYTES_PER_TOKEN: Final = 128.0
 # The bucket of a name that was verified before.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from aghbus.protocol.base.decoding import processing_cost
 from aghbus.protocol.envelope import decode_document, parse
 from aghbus.protocol.errors import Malformed, ProtocolError, Undecodable
 from aghbus.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_DOUBLES, MAX_ENVELOPE_BYTES, MAX_NUMBERS
@@ -292,3 +293,13 @@ def test_the_error_of_a_refused_envelope_has_its_document_until_it_is_released()
     assert error.document["ts"] == "late"
     error.release()
     assert all(held is None for held in (error.document, error.__traceback__, error.__context__))
+
+
+@pytest.mark.parametrize("unit", ["[]", '{"a":1}', "1", "0.5", "5e-324", "1E+308"])
+def test_the_estimated_cost_grows_with_the_structure_that_must_be_decoded(unit: str) -> None:
+    raw = with_field(f'"x_new": {repeated(unit, 10_000)}')
+    text = with_field(f'"x_new": "{"x" * len(repeated(unit, 10_000))}"')
+    assert processing_cost(raw, signed=False) > processing_cost(text, signed=False) > 0
+    assert processing_cost(raw, signed=True) - processing_cost(raw, signed=False) > processing_cost(
+        text, signed=True
+    ) - processing_cost(text, signed=False)
