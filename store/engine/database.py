@@ -22,6 +22,7 @@ from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
+from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
@@ -64,6 +65,7 @@ class Store:
         watermark_file: WatermarkFile,
         damaged: DamagedEnvelopes,
         segment: int,
+        page_check: PageCheck | None,
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -81,6 +83,8 @@ class Store:
         self._closed = False
         self.deferred_lost = 0
         self._damaged = damaged
+        self._page_check = page_check
+        self._watch = None if page_check is None else asyncio.create_task(self._end_if_damaged(page_check))
 
     @classmethod
     async def open(
@@ -89,8 +93,9 @@ class Store:
         """Opens or creates the store at `path`, brings its schema up to date and loads its state in memory.
 
         `name` names the holder in the lock file, `segment` is the number of envelopes that are indexed together. A file
-        that was not closed is checked first, and every file is compared with its commit watermark: see `problems`.
-        Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves nothing open then.
+        that was not closed is checked, before or beside its use (page_check.py), and every file is compared with its
+        commit watermark: see `problems`. Raises StoreLocked, StoreTooNew, StoreDamaged or StoreUnopenable, and leaves
+        nothing open then.
         """
         path = path.absolute()  # noqa: ASYNC240 - reads the working directory, once
         async with contextlib.AsyncExitStack() as undo:
@@ -102,7 +107,9 @@ class Store:
             undo.callback(executor.shutdown)
             memory = InMemoryState()
             loop = asyncio.get_running_loop()
-            db, opened = await loop.run_in_executor(executor, _open_writer, path, synchronous, memory, segment)
+            db, opened, unchecked = await loop.run_in_executor(
+                executor, _open_writer, path, synchronous, memory, segment
+            )
             undo.callback(db.close)
             watermark = WatermarkFile(path, executor, opened.watermark.identity, memory.chain)
             _write(watermark, path)
@@ -111,7 +118,10 @@ class Store:
             damaged = DamagedEnvelopes()
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment)
+            check = PageCheck(path) if unchecked else None
+            store = cls(
+                path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
+            )
             undo.pop_all()
             return store
 
@@ -136,8 +146,10 @@ class Store:
         accepted."""
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
+        damage = None if self._page_check is None else self._page_check.damage
+        damages = () if damage is None else (f"{damage.cause}: {damage.hint}",)
         return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
-            f"the store: {note}" for note in (*self._opened.notes, *self._damaged.problems())
+            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems())
         )
 
     @property
@@ -198,18 +210,34 @@ class Store:
         )
 
     async def ended(self) -> None:
-        """Waits until the writer has ended: by `close`, or by an exception, which is raised."""
+        """Waits until the writer has ended: by `close`, or by an exception, which is raised; StoreDamaged when the check of
+        the pages has found damage."""
         await asyncio.shield(self._task)
+        if self._page_check is not None and self._page_check.damage is not None:
+            raise self._page_check.damage
+
+    async def _end_if_damaged(self, check: PageCheck) -> None:
+        """Ends the writer when the check finds damage; the next start then checks the file before anything else."""
+        await check.ended()
+        if check.damage is not None:
+            _log.error("%s; hint: %s", escape(str(check.damage)), check.damage.hint)
+            with contextlib.suppress(StoreUnavailable):
+                await self.write(lambda tx: meta.put(tx.db, "boot", 0))
+            self._writer.stop()
 
     async def close(self) -> None:
         """Finishes the queued jobs, checkpoints the WAL, records that the store was closed, and releases it."""
         if self._closed:
             return
         self._closed = True
+        if self._page_check is not None and self._watch is not None:
+            await self._page_check.stop()
+            await self._watch
         self._writer.stop()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.reader.close()
-        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db)
+        sound = self._page_check is None or self._page_check.sound
+        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, sound)
         self._executor.shutdown()
         self._watermark_file.close()
         self._lock.release()
@@ -226,7 +254,8 @@ def _make_folder(path: Path) -> None:
 
 def _open_writer(
     path: Path, synchronous: Synchronous, memory: InMemoryState, segment: int
-) -> tuple[sqlite3.Connection, integrity.Opened]:
+) -> tuple[sqlite3.Connection, integrity.Opened, bool]:
+    """The connection, what opening found, and whether the pages of the file have still to be checked."""
     db: sqlite3.Connection | None = None
     try:
         _make_private(path)
@@ -235,9 +264,9 @@ def _open_writer(
         version = check_owner(db, path)
         _configure(db, synchronous)
         migrate(db, version, shipped())
-        if version > 0:
-            _check_content(db, path)
+        unchecked = version > 0 and not _is_sound(db, path)
         opened = integrity.check_watermark(db, path)
+        meta.put(db, "boot", boot_number())
         meta.put(db, "closed", 0)
         segments.prepare(db, segment)
         memory.load(db)
@@ -246,7 +275,7 @@ def _open_writer(
         if db is not None:
             db.close()
         raise _explained(path, error) from None
-    return db, opened
+    return db, opened, unchecked
 
 
 def _make_private(path: Path) -> None:
@@ -270,15 +299,20 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
     db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
 
-def _check_content(db: sqlite3.Connection, path: Path) -> None:
-    """Reads the whole file unless it was closed in order."""
-    if meta.get(db, "closed") != 1:
-        integrity.check_pages(db, path)
+def _is_sound(db: sqlite3.Connection, path: Path) -> bool:
+    """Whether the file was closed in order, or has passed the check of its pages; False: it is to be checked beside its use,
+    because its last process ended without a loss of power. Raises StoreDamaged."""
+    if meta.get(db, "closed") == 1:
+        return True
+    if boot_number() and meta.get(db, "boot") == boot_number():
+        return False
+    integrity.check_pages(db, path)
+    return True
 
 
-def _close_writer(db: sqlite3.Connection) -> None:
+def _close_writer(db: sqlite3.Connection, sound: bool) -> None:
     with contextlib.suppress(sqlite3.Error):  # a full or failing disk: the next start checks the file
-        meta.put(db, "closed", 1)
+        meta.put(db, "closed", int(sound))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()
 

@@ -9,7 +9,7 @@ envelopes.
     newer                    sound            commits are lost: torn or deleted WAL, an older    a loss, recorded in the
                                               copy, power loss with synchronous=normal           store, until accepted
     present                  new (empty)      the file, or its content, is lost                  the same
-    any                      damaged          pages contradict each other                        StoreDamaged
+    any                      damaged          pages contradict each other                        StoreDamaged (page_check.py)
 
 A store that lost commits and is sound starts: the rest of it is valid, and refusing to start would lose new
 messages as well. The sequence continues after the lost ones, so that no stream confuses a new message with an old one.

@@ -250,6 +250,23 @@ def test_a_damaged_store_is_refused_and_doctor_gives_a_hint(tmp_path: Path) -> N
     assert "restore a backup" in failed[0]["hint"]
 
 
+def test_a_daemon_ends_when_the_check_after_a_kill_finds_damage(tmp_path: Path) -> None:
+    ops = Daemon(Home(tmp_path), "ops").start()
+    ops.post("/v1/works", to="worker", text="before")
+    ops.kill()
+    db = sqlite3.connect(ops.store_path)
+    (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'works_by_id'").fetchone()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    with ops.store_path.open("r+b") as file:
+        file.seek((page - 1) * 4096 + 1)
+        file.write(os.urandom(7))
+    ops.start(wait=False)
+    assert ops.process is not None
+    assert ops.process.wait(60) == 1
+    assert "hint: see `aghd check-store`" in ops.log.read_text()
+
+
 def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "worker"):  # keeps the shared broker up

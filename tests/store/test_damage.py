@@ -271,6 +271,15 @@ def checkpointed(path: Path) -> None:
     db.close()
 
 
+def power_lost(path: Path) -> None:
+    """As `checkpointed`, and the machine was started again since."""
+    db = sqlite3.connect(path)
+    db.execute("UPDATE meta SET value = value + 1 WHERE key = 'boot'")
+    db.commit()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+
+
 def root_page(path: Path, name: str) -> int:
     db = sqlite3.connect(path)
     (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
@@ -280,7 +289,7 @@ def root_page(path: Path, name: str) -> int:
 
 @pytest.mark.parametrize("name", ["log", "outbox_open", "works", "streams"])
 async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: str) -> None:
-    checkpointed(killed)
+    power_lost(killed)
     flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
     with pytest.raises(StoreDamaged) as caught:
         await Store.open(killed)
@@ -289,6 +298,30 @@ async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: 
     checked = check_store(killed, quick=True)
     assert not checked.ok
     assert any("recover" in one.hint for one in checked.checks if one.state == "fail")
+
+
+async def test_damage_after_a_kill_ends_the_store_that_was_opened_and_refuses_the_next_start(killed: Path) -> None:
+    checkpointed(killed)
+    flip(killed, (root_page(killed, "works_by_id") - 1) * PAGE + 1, 7)  # opening does not read it
+    store = await Store.open(killed)
+    try:
+        with pytest.raises(StoreDamaged) as caught:
+            await asyncio.wait_for(store.ended(), 30)
+        assert "aghd check-store" in caught.value.hint
+        assert "failed its check" in store.problems[0]
+        with pytest.raises(StoreUnavailable):
+            await receive(store, say(id=f"msg_own_{next(_numbers)}"))
+    finally:
+        await store.close()
+    with pytest.raises(StoreDamaged):
+        await Store.open(killed)
+
+
+async def test_a_sound_store_is_checked_after_a_kill_while_it_is_used(killed: Path) -> None:
+    store = await Store.open(killed)
+    await receive(store, say(id=f"msg_own_{next(_numbers)}"))
+    await store.close()
+    assert "closed cleanly" in named(check_store(killed, quick=True).checks, "store pages").detail
 
 
 async def test_a_damaged_header_is_not_a_store(killed: Path) -> None:
@@ -300,7 +333,7 @@ async def test_a_damaged_header_is_not_a_store(killed: Path) -> None:
 
 
 async def test_a_main_file_cut_short_is_refused(killed: Path) -> None:
-    checkpointed(killed)
+    power_lost(killed)
     cut_short(killed, 3 * PAGE)
     with pytest.raises(StoreDamaged):
         await Store.open(killed)
@@ -336,7 +369,7 @@ def test_a_store_saved_by_recover_opens_again(killed: Path) -> None:
     shell = shutil.which("sqlite3")
     if shell is None or subprocess.run([shell, ":memory:", ".recover"], capture_output=True, check=False).returncode:
         pytest.skip("there is no sqlite3 command that knows .recover")
-    checkpointed(killed)
+    power_lost(killed)
     flip(killed, (root_page(killed, "outbox_due") - 1) * PAGE + 1, 7)
     with pytest.raises(StoreDamaged):
         asyncio.run(Store.open(killed))

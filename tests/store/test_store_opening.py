@@ -60,9 +60,9 @@ def foreign_database(path: Path) -> bytes:
 
 
 def garble_index(path: Path, name: str) -> None:
-    """As if the process had been killed, and a page of this index been damaged."""
+    """As if the power had been lost, and a page of this index been damaged."""
     db = sqlite3.connect(path)
-    db.execute("UPDATE meta SET value = 0 WHERE key = 'closed'")
+    db.execute("UPDATE meta SET value = 0 WHERE key IN ('closed', 'boot')")
     (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
     db.commit()
     db.close()
