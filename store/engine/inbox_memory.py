@@ -7,17 +7,14 @@ from typing import Final
 
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
-_DELIVERED: Final = "verdict IN (SELECT id FROM verdicts WHERE inbox = 1)"
-_UNTOUCHED: Final = f"""
-SELECT seq FROM log WHERE seq > ? AND {_DELIVERED} AND seq NOT IN (SELECT seq FROM inbox) ORDER BY seq
-"""  # noqa: S608 - constants
-_WAITING: Final = f"""
-SELECT s.sender, count(*), sum(l.size) FROM (
-    SELECT stream, length(raw) AS size FROM log WHERE seq > ? AND {_DELIVERED} AND seq NOT IN (SELECT seq FROM inbox)
-    UNION ALL SELECT stream, length(raw) FROM log
-        WHERE seq IN (SELECT seq FROM inbox WHERE state IN ('ready', 'leased'))) AS l
-JOIN streams AS s ON s.id = l.stream GROUP BY s.sender
-"""  # noqa: S608 - constants
+_UNTOUCHED: Final = """
+SELECT l.seq, s.sender, length(l.raw) FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream
+WHERE l.seq > ? AND l.verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND l.seq NOT IN (SELECT seq FROM inbox) ORDER BY l.seq
+"""
+_TAKEN: Final = """
+SELECT s.sender, length(l.raw) FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN streams AS s ON s.id = l.stream
+WHERE i.state IN ('ready', 'leased')
+"""
 
 
 class InboxMemory:
@@ -101,9 +98,10 @@ class InboxMemory:
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the position of a store that is being opened, and the messages after it."""
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
-        self._untouched.extend(seq for (seq,) in db.execute(_UNTOUCHED, (self.seq,)))
-        for sender, messages, size in db.execute(_WAITING, (self.seq,)):
-            self.count(sender, messages, size)
+        for seq, sender, size in db.execute(_UNTOUCHED, (self.seq,)):
+            self.add(seq, sender, size)
+        for sender, size in db.execute(_TAKEN):
+            self.count(sender, 1, size)
         self.pending.clear()
 
     def _restore(self, position: int, passed: list[int]) -> None:
