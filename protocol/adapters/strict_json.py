@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any, Final
 
 from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.base.decoding import count_excess, is_deeper
 
 MAX_DEPTH: Final = 64  # adapters.md, Findings
 MAX_INTEGER: Final = 2**53 - 1  # adapters.md, Findings: larger integers are not exact as doubles
 _DIGITS: Final = 16  # of MAX_INTEGER; longer texts are out of range without conversion
 _MAX_FINDINGS: Final = 100  # per message
 
-_STRUCTURE: Final = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -43,8 +43,10 @@ def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
         decoded = text.decode()
     except UnicodeDecodeError as error:
         return None, (_error("", "not_utf8", f"is not UTF-8 at byte {error.start}"),)
-    if _depth(text) > MAX_DEPTH:
+    if is_deeper(text, MAX_DEPTH):
         return None, (_error("", "too_deep", f"is nested deeper than {MAX_DEPTH}"),)
+    if excess := count_excess(text):
+        return None, (_error("", "too_many", excess),)
     try:
         value = json.loads(
             decoded, object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant
@@ -58,20 +60,6 @@ def read_json(text: bytes) -> tuple[Any, tuple[Finding, ...]]:
 def check_value(value: Any) -> tuple[Finding, ...]:
     """The same checks for a decoded value; duplicate keys are not detected."""
     return tuple(islice(_faults(value, ()), _MAX_FINDINGS))
-
-
-def _depth(text: bytes) -> int:
-    depth = deepest = 0
-    for match in _STRUCTURE.finditer(text):
-        char = text[match.start()]
-        if char in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-            if deepest > MAX_DEPTH:
-                return deepest
-        elif char in b"]}":
-            depth -= 1
-    return deepest
 
 
 def _object(pairs: list[tuple[str, Any]]) -> _Object:

@@ -45,14 +45,25 @@ def check_structure(raw: bytes) -> None:
 
     Other bytes than JSON may pass.
     """
-    if len(raw) > _COUNTED_BYTES and _count(raw).excess():
-        excess = _count(_outside_strings(raw)).excess()
-        if excess:
-            raise Undecodable(excess)
-    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) > MAX_DEPTH:
-        brackets = _outside_strings(raw).translate(None, _NO_BRACKETS)
-        if max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > MAX_DEPTH:
-            raise Undecodable(f"is nested deeper than {MAX_DEPTH}")
+    if excess := count_excess(raw):
+        raise Undecodable(excess)
+    if is_deeper(raw, MAX_DEPTH):
+        raise Undecodable(f"is nested deeper than {MAX_DEPTH}")
+
+
+def count_excess(raw: bytes) -> str:
+    """The rule about containers, numbers or doubles that `raw` breaks; empty if none."""
+    if len(raw) <= _COUNTED_BYTES or not _count(raw).excess():
+        return ""
+    return _count(_outside_strings(raw)).excess()
+
+
+def is_deeper(raw: bytes, depth: int) -> bool:
+    """Whether arrays and objects are nested deeper than `depth`."""
+    if raw.count(b"{") + (raw.count(b"[") if _BRACKET in raw else 0) <= depth:
+        return False
+    brackets = _outside_strings(raw).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > depth
 
 
 class _Counts(NamedTuple):
