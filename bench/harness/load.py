@@ -127,7 +127,7 @@ def send_rate(server: NatsServer, daemon: Api, count: int, connections: int) -> 
 
 def acknowledgement_times(server: NatsServer, count: int, rate: int, **where: str) -> list[float]:
     """Milliseconds until each of `count` messages at a steady rate was acknowledged."""
-    return list(map(float, run_job("pump", do="pace", nats=server.url, count=count, rate=rate, **where)))
+    return list(map(float, run_job("pump", do="at_rate", nats=server.url, count=count, rate=rate, **where)))
 
 
 @contextlib.contextmanager

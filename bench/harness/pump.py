@@ -4,7 +4,7 @@ Jobs, by `do`:
 - `deliver`: as fast as a consumer on the event stream of the daemon gets them, with at most `window` on their way
 - `commit`:  as fast as the broker takes them, until the daemon has committed all (asked twenty times a second)
 - `blast`:   as fast as the broker takes them; answers when it began
-- `pace`:    `count` at `rate` a second; the milliseconds until each was acknowledged
+- `at_rate`: `count` at `rate` a second; the milliseconds until each was acknowledged
 - `press`:   `rate` a second until it is told to stop; says when it runs, and how many a second it has reached
 - `greet`:   greets of `peers` peers, each every `interval` seconds, until its standard input ends; says when all have greeted once
 - `follow`:  reads the event stream of the daemon until its standard input ends, as an agent that waits for messages does
@@ -105,7 +105,7 @@ def blast(job: dict[str, Any]) -> float:
     return started
 
 
-def pace(job: dict[str, Any]) -> list[float]:
+def at_rate(job: dict[str, Any]) -> list[float]:
     """Milliseconds from each write to its acknowledgement, of messages at a steady rate; the first tenth warms up.
 
     Every message is waited for, however slow the machine is. A write that had to wait for room counts from when it was due.
@@ -214,7 +214,7 @@ def main() -> None:
     """Do the one job that the command line has."""
     job = json.loads(sys.argv[1])
     ways: dict[str, Callable[[dict[str, Any]], object]] = {
-        one.__name__: one for one in (deliver, commit, blast, pace, press, greet, follow)
+        one.__name__: one for one in (deliver, commit, blast, at_rate, press, greet, follow)
     }
     print(json.dumps(ways[job["do"]](job)), flush=True)
 

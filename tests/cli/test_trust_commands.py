@@ -116,7 +116,7 @@ def test_our_own_key_cannot_be_denied_and_talk_needs_a_channel(home: Home, daemo
 
 
 def test_a_message_of_our_own_is_explained_as_such(home: Home, daemon: Daemon, own_key: str) -> None:
-    sent = home.ctl_json("--name", "ops", "say", "whoever listens", "--thread", "new")["id"]
+    sent = home.ctl_json("--name", "ops", "say", "hello to all", "--thread", "new")["id"]
     (case,) = home.ctl_json("--name", "ops", "trust", "why", sent)["cases"]
     assert (case["place"], case["recorded"], case["key_id"]) == ("stored", "verified", own_key)
     assert [step["check"] for step in case["steps"]] == ["envelope", "proof", "signature", "own"]

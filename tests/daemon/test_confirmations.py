@@ -47,7 +47,7 @@ async def watch(api: Operator) -> list[InboundMessage]:
 
 
 async def test_reply_subjects_have_nothing_in_common_but_their_root(server: NatsServer) -> None:
-    """Whoever gets one message can answer for no other one."""
+    """A peer that gets one message can answer for no other one."""
     async with Peer(server, "a").running() as sender, admin(server) as api:
         seen = await watch(api)
         assert (await sender.profile.carrier.carry([row(seq) for seq in range(1, 50)])).published == list(range(1, 50))

@@ -66,21 +66,21 @@ async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: P
 async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> None:
     async with NatsServer() as server:
         with Daemon(Home(tmp_path), "ops", "--nats", server.url, *QUICK) as ops:
-            async with foreign_peer(server.url, "stranger") as stranger:
+            async with foreign_peer(server.url, "outsider") as outsider:
                 raw: list[bytes] = []
 
                 async def hear(message: Any) -> None:
                     raw.append(message.data)
 
-                await stranger.client.subscribe(subject_for("ws_local", "default", "stranger"), cb=hear)
-                await stranger.client.flush()
-                sent = ops.post("/v1/works", to="stranger", text="are you there?")
-                await stranger.expect(work_id=sent["work_id"])
+                await outsider.client.subscribe(subject_for("ws_local", "default", "outsider"), cb=hear)
+                await outsider.client.flush()
+                sent = ops.post("/v1/works", to="outsider", text="are you there?")
+                await outsider.expect(work_id=sent["work_id"])
                 await wait_until(lambda: len(raw) >= 4, 20, "three retries")
                 assert len(set(raw)) == 1
                 assert delivery(ops, sent["id"]) == "published"
                 opening = json.loads(raw[0])
-                receipt = stranger.envelope(
+                receipt = outsider.envelope(
                     "receipt",
                     {"for_id": opening["id"], "status": "duplicate", "reason_code": "duplicate"},
                     to="ops",
@@ -89,10 +89,10 @@ async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> Non
                     work_id=opening["work_id"],
                     reply_to=opening["id"],
                 )
-                await stranger.publish(receipt)
+                await outsider.publish(receipt)
                 wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the receipt to count")
                 assert ops.state_of(sent["work_id"]) == "submitted"
-                later = ops.post("/v1/works", to="stranger", text="and now?")
+                later = ops.post("/v1/works", to="outsider", text="and now?")
 
                 def heard(answer: dict[str, Any]) -> int:
                     return sum(answer["id"].encode() in one for one in raw)

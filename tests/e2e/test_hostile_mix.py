@@ -224,7 +224,7 @@ def test_a_client_that_disconnects_in_the_middle_removes_no_message(tmp_path: Pa
                 )
                 client.close()
         ops.post("/v1/works", to="nobody", text="hello?", expires_in=1)
-        item = ops.post("/v1/inbox/next", wait=20)["item"]  # whoever left before did not take it
+        item = ops.post("/v1/inbox/next", wait=20)["item"]  # a client that left before did not take it
         assert item["attempts"] == 1
         assert "Traceback" not in ops.log.read_text()
 

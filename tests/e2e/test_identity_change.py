@@ -222,7 +222,7 @@ async def test_works_of_a_rotated_key_are_finished_with_the_old_key_and_no_other
             under_old = sign({**failing, "from": old, "id": "msg_under_old"}, fresh)
             for forged in (under_new, under_old):
                 await mallory.publish(forged)
-            wait_for(lambda: "actor_not_allowed" in reasons(worker, theirs), 15, "the stranger to be ignored")
+            wait_for(lambda: "actor_not_allowed" in reasons(worker, theirs), 15, "the outsider to be ignored")
             wait_for(lambda: worker.get("/v1/quarantine")["quarantined"], 15, "the forgery to be refused")
             refused = worker.get("/v1/quarantine")["quarantined"]
             assert [(one["message_id"], one["reason"]) for one in refused] == [("msg_under_old", "verification_failed")]

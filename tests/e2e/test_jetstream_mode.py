@@ -69,7 +69,7 @@ async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(tmp_p
 
 
 async def test_what_a_daemon_says_of_itself_does_not_tell_where_its_messages_are_delivered(tmp_path: Path) -> None:
-    """Whoever knows the delivery subject can have messages dropped there, where the broker has no permissions."""
+    """A peer that knows the delivery subject can have messages dropped there, where the broker has no permissions."""
     async with NatsServer(jetstream=True) as server, admin(server) as api:
         seen: list[dict[str, Any]] = []
         api.link.subscribe("agh.network.v0.>", lambda message: seen.append(json.loads(message.data)))

@@ -434,7 +434,7 @@ def test_a_request_passes_the_chain_and_its_result_is_forwarded_back(six: Six) -
         assert handed["native"] is False
         assert same_json(handed["message"], message)
         works[receiver] = handed["work_id"]
-    for peer, held in works.items():  # whoever passed its work on is still in work
+    for peer, held in works.items():  # a peer that passed its work on is still in work
         wanted = "submitted" if peer == "final" else "working"
         wait_for(partial(is_in, six.at[peer], held, wanted), WITHIN, f"{peer} to be {wanted}")
     answer = submit(six.at["final"], "sentient", WHOLE[4])

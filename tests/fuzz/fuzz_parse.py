@@ -31,7 +31,7 @@ from aghbus.protocol.rooms import Binding
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 from tests.support.wire import judged, with_unknown_member
 
-STRANGER: Final = "somebody-else"
+OUTSIDER: Final = "somebody-else"
 _FIELDS: Final = [
     "id",
     "workspace_id",
@@ -62,7 +62,7 @@ def check(raw: bytes) -> None:
     _reads_the_same_again(envelope, document)
     _fresh_as_long_as_the_specification_says(envelope)
     _replayed_once(raw, envelope)
-    for us in {envelope.to or STRANGER, STRANGER, envelope.sender}:
+    for us in {envelope.to or OUTSIDER, OUTSIDER, envelope.sender}:
         for observe in (False, True):
             for view in views(envelope, us):
                 check_decision(envelope, view, receiver(us, envelope, observe=observe))

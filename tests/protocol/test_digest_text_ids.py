@@ -275,7 +275,7 @@ class TestDerivedIds:
 
 @pytest.mark.parametrize("check", [is_channel, is_peer, is_thread_id, is_workspace_id])
 def test_invalid_names_are_not_cached(check: Callable[[str], bool]) -> None:
-    name = "A" * 100_000  # a stranger may send any number of those
+    name = "A" * 100_000  # an outsider may send any number of those
     before = sys.getrefcount(name)
     assert not check(name)
     assert sys.getrefcount(name) == before

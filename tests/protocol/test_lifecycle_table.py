@@ -123,8 +123,8 @@ class TestChecksBeforeTheTable:
 
     def test_the_actor_is_checked_before_the_state(self) -> None:
         for state in (*OPEN_STATES, *TERMINAL_STATES):
-            for stranger in (say(sender=C), trace("failed", sender=C), receipt("rejected", "busy", sender=C)):
-                assert step(work(state), stranger) == Step("ignored", state, "actor_not_allowed")
+            for outsider in (say(sender=C), trace("failed", sender=C), receipt("rejected", "busy", sender=C)):
+                assert step(work(state), outsider) == Step("ignored", state, "actor_not_allowed")
 
     def test_conversation_must_be_addressed_to_the_other_participant(self) -> None:
         for to in (None, A, C):

@@ -27,19 +27,19 @@ MOVES: Final = (
     "worker completed",
     "worker failed",
     "worker reject",
-    "stranger say",
-    "stranger failed",
+    "outsider say",
+    "outsider failed",
 )
 CLOSING: Final = frozenset({"ops cancel", "worker completed", "worker failed", "worker reject"})
 FATES: Final = ("deliver", "repeat", "drop")
 
 
 class Scene:
-    """Ops has opened a work for worker; a stranger shares the channel and knows the work's id."""
+    """Ops has opened a work for worker; an outsider shares the channel and knows the work's id."""
 
     def __init__(self) -> None:
         self.bus = Bus()
-        self.ops, self.worker, self.stranger = (self.bus.join(name) for name in ("ops", "worker", "stranger"))
+        self.ops, self.worker, self.outsider = (self.bus.join(name) for name in ("ops", "worker", "outsider"))
         self.opening = self.ops.say("worker", WORK)
         self.ends: dict[str, str] = {}
         self.conversation = 0
@@ -66,11 +66,11 @@ class Scene:
             return
 
     def forge(self) -> None:
-        """The stranger's trace, past its own copy: a hostile daemon would not ask it."""
-        self.bus.publish("stranger", "ops", self._forged())
+        """The outsider's trace, past its own copy: a hostile daemon would not ask it."""
+        self.bus.publish("outsider", "ops", self._forged())
 
     def _forged(self) -> bytes:
-        raw = self.opening.raw.replace(b'"from":"ops","to":"worker"', b'"from":"stranger","to":"ops"')
+        raw = self.opening.raw.replace(b'"from":"ops","to":"worker"', b'"from":"outsider","to":"ops"')
         raw = raw.replace(b'"kind":"say"', b'"kind":"trace"').replace(b'{"text":"go on"}', b'{"state":"failed"}')
         assert isinstance(parse(raw, self.bus.now).body, Trace)
         return raw
@@ -83,7 +83,7 @@ class Scene:
         knew = receiver.work(WORK) is not None and (WORKSPACE, envelope.sender, envelope.id) not in receiver.seen
         self.conversation += envelope.kind in ("say", "capability")
         self.bus.deliver(index)
-        if knew and is_end(envelope) and envelope.sender != "stranger" and receiver is not self.stranger:
+        if knew and is_end(envelope) and envelope.sender != "outsider" and receiver is not self.outsider:
             work = receiver.work(WORK)
             assert work is not None
             assert work.is_terminal, "an end arrived and the work goes on"
@@ -98,7 +98,7 @@ class Scene:
             ids = [(envelope.sender, envelope.id) for envelope in peer.inbox]
             assert len(ids) == len(set(ids)), "delivered twice"
             after = [state for _, _, state in peer.history]
-            assert not any(state in TERMINAL_STATES for state in after[:-1]) or peer is self.stranger
+            assert not any(state in TERMINAL_STATES for state in after[:-1]) or peer is self.outsider
 
     def no_storm(self) -> None:
         """At most one receipt per delivered say or capability, and one repetition of an end."""
@@ -123,7 +123,7 @@ def state(peer: Peer) -> str | None:
 @settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from(MOVES + FATES * 4), st.integers(0, 10**6)), max_size=60), st.booleans())
 def test_invariants_hold_in_any_order_with_losses_and_repetitions(script: list[tuple[str, int]], forged: bool) -> None:
-    """Ends are final, every end that arrives ends the work, nothing is delivered twice, strangers move nothing, no storm."""
+    """Ends are final, every end that arrives ends the work, nothing is delivered twice, outsiders move nothing, no storm."""
     scene = Scene()
     if forged:
         scene.forge()
@@ -143,9 +143,9 @@ def test_invariants_hold_in_any_order_with_losses_and_repetitions(script: list[t
     scene.no_storm()
     for peer in scene.sides:
         for _, envelope in peer.stored:
-            assert envelope.sender in ("ops", "worker", "stranger")
+            assert envelope.sender in ("ops", "worker", "outsider")
         changed_by = {envelope_id for envelope_id, before, after in peer.history if before != after}
-        assert not any("stranger" in envelope_id for envelope_id in changed_by)
+        assert not any("outsider" in envelope_id for envelope_id in changed_by)
 
 
 @settings(max_examples=200)
@@ -320,7 +320,7 @@ def test_garbage_changes_nothing_and_valid_traffic_continues() -> None:
     scene = Scene()
     direct = scene.opening.raw.replace(b'"say"', b'"direct"').replace(scene.opening.id.encode(), b"msg_garbage")
     for raw in (b"", b"\xff", b"{}", b"[1]", scene.opening.raw[:-1], direct):
-        scene.bus.peers["stranger"].receive(raw)
+        scene.bus.peers["outsider"].receive(raw)
         assert isinstance(scene.worker.receive(raw)[0], Quarantine)
     assert scene.worker.works == {}
     scene.bus.deliver_all()

@@ -251,9 +251,9 @@ def test_the_work_must_be_known_own_and_unambiguous() -> None:
     assert rules(several) == [("", "ambiguous_work")]
     assert "--work" in several.findings[0].message and "work_id" in several.findings[0].message
     assert not works.write(text, work_id=works.assigned_works()[1].work_id).refused
-    stranger = SacpPeer("stranger")
-    stranger.works = dict(works.works)
-    assert rules(stranger.write(text, work_id=works.assigned_works()[0].work_id)) == [("", "not_our_work")]
+    outsider = SacpPeer("outsider")
+    outsider.works = dict(works.works)
+    assert rules(outsider.write(text, work_id=works.assigned_works()[0].work_id)) == [("", "not_our_work")]
 
 
 def test_a_response_without_a_work_is_for_a_delivered_work() -> None:

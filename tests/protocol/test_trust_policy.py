@@ -131,10 +131,10 @@ class TestChannels:
         assert (judged(policy, plain(sender="ops"), opens=True) == "") is taken
 
     def test_a_peer_that_may_only_talk_opens_no_work(self) -> None:
-        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"stranger"}))})
+        policy = TrustPolicy(channels={CHANNEL: ChannelRule(work=frozenset({OPS}), talk=frozenset({"outsider"}))})
         assert judged(policy, verified(), opens=True) == judged(policy, verified()) == ""
-        assert judged(policy, plain(sender="stranger")) == ""
-        assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
+        assert judged(policy, plain(sender="outsider")) == ""
+        assert judged(policy, plain(sender="outsider"), opens=True) == "verification_failed from"
         assert judged(policy, plain(sender="another")) == "verification_failed from"
 
     def test_without_a_talk_list_all_peers_may_talk(self) -> None:
@@ -145,7 +145,7 @@ class TestChannels:
     def test_without_a_work_list_every_talker_may_open_work(self) -> None:
         policy = TrustPolicy(channels={CHANNEL: ChannelRule(talk=frozenset({"ops"}))})
         assert judged(policy, plain(sender="ops"), opens=True) == ""
-        assert judged(policy, plain(sender="stranger"), opens=True) == "verification_failed from"
+        assert judged(policy, plain(sender="outsider"), opens=True) == "verification_failed from"
 
     def test_another_channel_has_no_rule(self) -> None:
         policy = TrustPolicy(channels={"elsewhere": ChannelRule(work=frozenset(), talk=frozenset())})
@@ -184,7 +184,7 @@ class TestInTheReceiver:
         assert any(isinstance(effect, Deliver) for effect in effects)
 
     def test_an_envelope_to_another_peer_opens_no_work_with_us(self) -> None:
-        effects = decide(plain(to="stranger"), StoredState(), receiver(channels=self.TALKERS))
+        effects = decide(plain(to="outsider"), StoredState(), receiver(channels=self.TALKERS))
         assert [effect.reason for effect in effects if isinstance(effect, Quarantine)] == ["not_target"]
 
     def test_our_own_messages_are_not_judged(self) -> None:

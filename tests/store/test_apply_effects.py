@@ -217,8 +217,8 @@ async def test_a_message_to_the_own_id_is_refused_without_an_answer(store: Store
 async def test_our_own_echo_is_known_as_ours(store: Store) -> None:
     sent = say(sender=US, to=None)
     await store.write(sending(sent))
-    stranger = say(sender=US, to=None)
-    echo, conflict = await store.write(lambda tx: (load_state(tx, sent, US), load_state(tx, stranger, US)))
+    outsider = say(sender=US, to=None)
+    echo, conflict = await store.write(lambda tx: (load_state(tx, sent, US), load_state(tx, outsider, US)))
     assert (echo.sent_by_us, conflict.sent_by_us) == (True, False)
 
 

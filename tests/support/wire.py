@@ -18,7 +18,7 @@ THREAD: Final = "thread_release_check"
 WORK: Final = "work_1"
 A: Final = "ops"
 B: Final = "patch-worker"
-C: Final = "stranger"
+C: Final = "outsider"
 JOINED: Final = frozenset({(WORKSPACE, CHANNEL)})
 
 Document = dict[str, Any]
