@@ -27,10 +27,9 @@ from aghbus.daemon.receive.decider import EARLY, Decider, Outcome, ReceivedMessa
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.limited_peers import LimitedPeers
-from aghbus.daemon.state.processing_budget import claimed_sender
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
-from aghbus.daemon.state.standing import SHARES, Standings
+from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
@@ -113,10 +112,8 @@ class Intake:
         """Take one message from the broker; never raises for its content."""
         self._counters["received"] += 1
         now_ms = self._clock.millis()
-        if self._limits.processing.strained and not self._limits.admits(message.data):
-            self._reject(
-                "processing", ReceivedMessage(message.subject, message.data, now_ms, settlement=message.settlement)
-            )
+        if self._limits.processing.strained and (refused := self._limits.refusal(message.data)) is not None:
+            self._drop("processing", *refused, message.subject, message.settlement)
             return
         try:
             envelope = parse(message.data, now_ms // 1000)
@@ -390,21 +387,19 @@ class Intake:
 
     def _reject(self, reason: str, received: ReceivedMessage) -> None:
         """Backpressure: drop the message before it is stored or answered. A retry, or the stream, brings it again."""
-        self._counters.add("overload")
-        self._counters.add(f"overload.{reason.partition('.')[0]}")
-        if received.settlement is not None:
-            received.settlement.nak(_NAK_DELAY)
-        sender = received.sender or claimed_sender(received.raw)
-        standing = self._standings.of(sender, None)
-        self._limited.note(reason, sender, standing, self._clock.monotonic())
-        self._log_limiter.event(
-            logging.WARNING,
-            f"overload.{reason}",
-            f"overload: messages are rejected: {reason}",
-            sender=sender,
-            standing=standing,
-            subject=received.subject,
-        )
+        sender = received.sender
+        self._drop(reason, sender, self._standings.of(sender, None), received.subject, received.settlement)
+
+    def _drop(self, reason: str, sender: str, standing: Standing, subject: str, settlement: Settlement | None) -> None:
+        """As `_reject`, for a message that was not parsed: cheap, because a flood passes here."""
+        counters = self._counters
+        counters["overload"] += 1
+        counters[f"overload.{reason.partition('.')[0]}"] += 1
+        if settlement is not None:
+            settlement.nak(_NAK_DELAY)
+        if self._limited.note(reason, sender, standing, self._clock.monotonic()):
+            key, sentence = f"overload.{reason}", f"overload: messages are rejected: {reason}"
+            self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, standing=standing, subject=subject)
 
 
 def _is_signed(received: ReceivedMessage) -> bool:

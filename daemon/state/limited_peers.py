@@ -1,6 +1,5 @@
 """Which peers are over a limit now, which limit that is, and how much was rejected: the problems of `aghctl status`."""
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -35,7 +34,7 @@ class _Limit:
         self.since = self.last = since
         self.count = 0
         self.unknown = 0
-        self.names: OrderedDict[str, None] = OrderedDict()
+        self.names: dict[str, None] = {}
 
 
 class LimitedPeers:
@@ -44,19 +43,23 @@ class LimitedPeers:
     def __init__(self) -> None:
         self._limits: dict[str, _Limit] = {}
 
-    def note(self, reason: str, sender: str, standing: Standing, now: float) -> None:
-        """A message of `sender`, a valid peer id or empty, was over the limit `reason` at monotonic second `now`."""
+    def note(self, reason: str, sender: str, standing: Standing, now: float) -> bool:
+        """A message of `sender`, of characters of peer ids or empty, was over the limit `reason` at monotonic second `now`.
+
+        Returns whether it is the first one for a minute.
+        """
         limit = self._limits.get(reason)
-        if limit is None or now - limit.last > LIFE:
+        if new := limit is None or now - limit.last > LIFE:
             limit = self._limits[reason] = _Limit(now)
         limit.last = now
         limit.count += 1
         limit.unknown += standing == "unknown"
         if sender:
+            limit.names.pop(sender, None)
             limit.names[sender] = None
-            limit.names.move_to_end(sender)
             if len(limit.names) > MAX_NAMES:
-                limit.names.popitem(last=False)
+                del limit.names[next(iter(limit.names))]
+        return new
 
     def problems(self, now: float) -> Iterator[str]:
         """One sentence for each limit that lasts at monotonic second `now`."""

@@ -158,11 +158,6 @@ class PresenceTable:
         """Whether `peer_id` is in the table for one of these channels, even if its presence has expired."""
         return any((workspace_id, channel, peer_id) in self._peers for channel in channels)
 
-    def first_seen_ms(self, channels: Iterable[tuple[str, str]], peer_id: str) -> int | None:
-        """When `peer_id` was first seen on one of these `(workspace_id, channel)`, in Unix ms; None if it is not in the table."""
-        found = [peer for channel in channels if (peer := self._peers.get((*channel, peer_id))) is not None]
-        return min([peer.first_seen_ms for peer in found], default=None)
-
     def all(self) -> Iterator[PeerSeen]:
         """Every peer in the table, in the order of their last sighting."""
         return iter(tuple(self._peers.values()))

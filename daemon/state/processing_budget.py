@@ -12,7 +12,6 @@ from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.protocol.base.decoding import processing_cost
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import is_peer
 
 # Processor time in microseconds at least, before a message is parsed; `processing_cost` is what it spends (docs/limits.md).
 MESSAGE: Final = 100.0
@@ -84,12 +83,11 @@ class ProcessingBudget:
 
 
 def claimed_sender(raw: bytes) -> str:
-    """The sender that bytes seem to name, found without parsing them; empty when none is found.
+    """The sender that bytes seem to name, found without parsing them; empty when none is found. It may be no valid peer id.
 
     It only decides whether they are parsed, and what is parsed is checked again under its real sender.
     """
     found = _SENDER.search(raw, 0, _LOOK) or _SENDER.search(raw, max(0, len(raw) - _LOOK))
     if found is None:
         return ""
-    name = found[1].decode()
-    return name if is_peer(name) else ""
+    return found[1].decode()

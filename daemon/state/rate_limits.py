@@ -78,13 +78,16 @@ class RateLimits:
         self._all_receipts = _shared_per_minute(limits.all_receipts_per_minute)
         self._answer_bytes = _shared_per_minute(limits.answer_bytes_per_minute)
 
-    def admits(self, raw: bytes) -> bool:
-        """Whether bytes are worth parsing, by the sender that they seem to name; to be asked while `processing.strained`."""
+    def refusal(self, raw: bytes) -> tuple[str, Standing] | None:
+        """None if bytes are worth parsing, else the sender that they seem to name and its standing.
+
+        To be asked while `processing.strained`.
+        """
         now, sender = self._now(), claimed_sender(raw)
         standing = self.processing.standing(sender, signed=True)
         if standing == "verified" and not self._signatures.may_try(sender, now, _parsing_cost(raw)):
             standing = "unknown"  # forged too often
-        return self.processing.admits(raw, standing, now)
+        return None if self.processing.admits(raw, standing, now) else (sender, standing)
 
     def spend_refused(self, raw: bytes) -> None:
         """Spend the processing of bytes that are no valid envelope."""

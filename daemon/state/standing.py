@@ -25,6 +25,7 @@ SHARES: Final[Mapping[Standing, float]] = {"verified": 1.0, "known": 0.75, "unkn
 KNOWN_AFTER_MS: Final = 600_000
 """Time since the first greet of a peer, in milliseconds, from which it is known."""
 
+_LISTED_MS: Final = 1_000  # time after which known names are listed again
 _ENGAGED: Final = 10_000  # peers that our agent has sent to; the one used longest ago is dropped first
 
 
@@ -47,6 +48,8 @@ class Standings:
         self._trust = trust
         self._clock = clock
         self._engaged: OrderedDict[str, None] = OrderedDict()
+        self._listed: frozenset[str] = frozenset()
+        self._listed_ms = -_LISTED_MS
 
     def of(self, sender: str, trust: Trust | None) -> Standing:
         """The standing of a sender whose envelope was verified with the result `trust`, None before verification."""
@@ -57,7 +60,11 @@ class Standings:
 
     def is_known(self, sender: str) -> bool:
         """Whether `sender` is a known name. It may be forged as long as its signature was not verified."""
-        return sender in self._engaged or self._trust.names(sender) or self._greeted_before(sender)
+        if sender in self._engaged:
+            return True
+        if abs(self._clock.millis() - self._listed_ms) >= _LISTED_MS:
+            self._list()
+        return sender in self._listed or ("@" in sender and sender.partition("@")[2] in self._listed)
 
     async def load(self, reader: Reader) -> None:
         """The other participants of open works that the store has."""
@@ -71,6 +78,12 @@ class Standings:
         while len(self._engaged) > _ENGAGED:
             self._engaged.popitem(last=False)
 
-    def _greeted_before(self, sender: str) -> bool:
-        first_ms = self._presence.first_seen_ms(self._identity.channels, sender)
-        return first_ms is not None and self._clock.millis() - first_ms >= KNOWN_AFTER_MS
+    def _list(self) -> None:
+        """List the known names that are not engaged: the question comes with each message of a flood."""
+        now_ms, joined = self._clock.millis(), self._identity.joined
+        greeted = [
+            peer.peer_id
+            for peer in self._presence.all()
+            if now_ms - peer.first_seen_ms >= KNOWN_AFTER_MS and (peer.workspace_id, peer.channel) in joined
+        ]
+        self._listed_ms, self._listed = now_ms, frozenset(greeted) | self._trust.names()

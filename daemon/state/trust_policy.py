@@ -75,8 +75,6 @@ class LivePolicy:
         self._log_limiter = log_limiter
         self._paused: dict[str, int] = {}  # nicknames, with the time in Unix ms of the next attempt to pin them
         self._keys: OrderedDict[str, str] = OrderedDict()
-        self._listed_of: TrustPolicy | None = None  # the policy of `_listed`
-        self._listed: frozenset[str] = frozenset()
         settings.on_change(self._configure)
         self._configure(settings.current)
 
@@ -94,22 +92,14 @@ class LivePolicy:
             self._revision = rules.revision
         return self._policy
 
-    def names(self, sender: str) -> bool:
-        """Whether a rule of the user accepts this name or handle: a pin, an allowed key, or a sender of a channel.
+    def names(self) -> frozenset[str]:
+        """The names, handles and fingerprints that rules of the user accept: pins, allowed keys and senders of channels.
 
         Pins of first use do not count: any peer can cause one.
         """
-        policy = self.now
-        nickname, _, fingerprint = sender.partition("@")
-        if policy is not self._listed_of:
-            self._listed_of, self._listed = policy, _listed(policy)
-        if sender in self._listed or fingerprint in self._listed:
-            return True
-        key = policy.pins.get(nickname)
-        if key is None or not fingerprint or _fingerprint(key) != fingerprint:
-            return False
-        rule = self._store.memory.trust.get("pin", nickname, key)
-        return rule is None or rule.origin != "first_use"
+        pins = [Rule("pin", nickname, key, "operator", 0) for nickname, key in self.configured.pins.items()]
+        pins += [rule for rule in self._store.memory.trust if rule.rule == "pin" and rule.origin != "first_use"]
+        return _listed(self.now) | {_pinned_handle(rule) for rule in pins}
 
     def key_of(self, handle: str) -> str | None:
         """The whole key id of a recently seen handle, which has only half of it as its fingerprint; None when it is not cached."""

@@ -167,7 +167,7 @@ async def test_receipts_for_unreadable_messages_have_a_budget_of_their_own(tmp_p
 
 async def test_large_cards_of_many_names_do_not_fill_the_store(tmp_path: Path) -> None:
     entries = ["x" * 1000] * 1000
-    async with bench(tmp_path) as b:
+    async with bench(tmp_path, limits=LimitsSettings(processor_percent=1000)) as b:
         for number in range(100):
             card = {"peer_id": f"p{number}", "profiles_supported": [], "capabilities": entries}
             card |= {"artifacts_supported": [], "trust_modes_supported": []}

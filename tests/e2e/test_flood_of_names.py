@@ -1,0 +1,72 @@
+"""A flood under names that are used once each, from another process: what an honest peer gets, and what the flood leaves behind."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.natsutil import NatsServer
+
+ROOT = Path(__file__).parents[2]
+WORKS = 10
+BOUNDS = ("--limits-processor-percent", "10", "--receive-remembered", "20000", "--inbox-capacity", "1000")
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    async with NatsServer() as running:
+        yield running
+
+
+@contextmanager
+def flood(url: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "tests.support.flooder", url], cwd=ROOT)
+    try:
+        yield
+        assert process.poll() is None  # it lasted
+    finally:
+        process.kill()
+        process.wait()
+
+
+def counters(daemon: Daemon) -> dict[str, int]:
+    return dict(daemon.get("/v1/status")["counters"])
+
+
+def outgoing(daemon: Daemon) -> set[str]:
+    return {one["to"] for one in daemon.get("/v1/messages?direction=out")["messages"]}
+
+
+async def test_a_known_peer_is_served_during_a_flood_which_leaves_no_rows_to_retry(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    home = Home(tmp_path)
+    with (
+        Daemon(home, "worker", "--nats", server.url, *BOUNDS) as worker,
+        Daemon(home, "ops", "--nats", server.url, *BOUNDS) as ops,
+    ):
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        worker.post("/v1/messages", kind="say", to="ops", body={"text": "hello"}, thread_id="thread_hello")
+        with flood(server.url):
+            wait_for(lambda: counters(worker).get("overload.processing", 0) > 1000, 60, "the flood to be rejected")
+            opened = {ops.post("/v1/works", to="worker", text="please")["work_id"] for _ in range(WORKS)}
+            wait_for(lambda: opened <= received(worker), 60, "the works of the known peer")
+            status: dict[str, Any] = worker.get("/v1/status")
+            assert any(
+                "limits.processor_percent is used up" in one and "unknown peers together" in one
+                for one in status["problems"]
+            )
+            doctor = home.ctl("--name", "worker", "doctor").stdout.decode()
+            assert "limits.processor_percent" in doctor
+        assert outgoing(worker) == {"ops"}
+        assert status["quarantined"] <= 10_000
+        assert counters(worker)["receipts.unstored"] > 0
+
+
+def received(worker: Daemon) -> set[str]:
+    return {one["work_id"] for one in worker.get("/v1/works?peer=ops")["works"]}

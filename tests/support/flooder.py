@@ -1,0 +1,74 @@
+"""A process that publishes messages under fresh names until it is ended: `python -m tests.support.flooder URL`."""
+
+import itertools
+import json
+import socket
+import sys
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+from aghbus.protocol.discovery import CATALOG, INCLUDE_KEY
+from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.limits import MAX_LIFETIME
+
+WORKSPACE, CHANNEL, TARGET = "ws_local", "default", "worker"
+_BATCH = 50
+
+
+def envelope(number: int, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """One of a name that is used once; fresh as long as the protocol allows."""
+    now = int(time.time())
+    return {
+        "protocol": "agh-network/v0",
+        "id": f"msg_crowd_{number}",
+        "workspace_id": WORKSPACE,
+        "kind": kind,
+        "channel": CHANNEL,
+        "from": f"crowd{number}",
+        "to": None,
+        "ts": now,
+        "expires_at": now + MAX_LIFETIME - 60,
+        "body": body,
+        **fields,
+    }
+
+
+def directed(number: int, body: dict[str, Any], work_id: str) -> dict[str, Any]:
+    """An opening, if `body` is valid."""
+    place = {"surface": "thread", "thread_id": "thread_crowd", "to": TARGET, "work_id": work_id}
+    return envelope(number, "say", body, **place)
+
+
+def messages(number: int) -> list[dict[str, Any]]:
+    """One of each kind: a greet, a question for the catalog, an opening, a copy of another, and an invalid opening."""
+    card = {"peer_id": f"crowd{number}", "profiles_supported": [], "capabilities": []}
+    card |= {"artifacts_supported": [], "trust_modes_supported": []}
+    return [
+        envelope(number, "greet", {"peer_card": card}),
+        envelope(number + 1, "whois", {"type": "request", "query": ""}, ext={INCLUDE_KEY: [CATALOG]}),
+        directed(number + 2, {"text": "please"}, f"work_{number}"),
+        directed(0, {"text": "please"}, "work_copy"),
+        directed(number + 3, {"text": 1}, f"work_invalid_{number}"),
+    ]
+
+
+def frame(document: dict[str, Any]) -> bytes:
+    """As the NATS protocol has it."""
+    raw = json.dumps(document).encode()
+    subject = subject_for(document["workspace_id"], document["channel"], document["to"])
+    return f"PUB {subject} {len(raw)}\r\n".encode() + raw + b"\r\n"
+
+
+def main(url: str) -> None:
+    """Publish until the process is ended."""
+    server = urlsplit(url)
+    with socket.create_connection((server.hostname or "", server.port or 0)) as connection:
+        connection.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
+        for number in itertools.count(4, 4 * _BATCH):
+            batch = [messages(each) for each in range(number, number + 4 * _BATCH, 4)]
+            connection.sendall(b"".join(frame(one) for several in batch for one in several) + b"PONG\r\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
