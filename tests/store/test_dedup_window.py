@@ -10,7 +10,8 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.dedup import GRACE, MessageIds
 from aghbus.store.engine.transaction import Transaction
-from tests.support.makers import NOW, receive, rows, say
+from aghbus.store.retention import RetentionPolicy, sweep
+from tests.support.makers import EVE, NOW, receive, rows, say
 
 TEXT = st.text(string.printable.replace("\0", "") + "äß€", max_size=8)
 
@@ -118,6 +119,16 @@ async def test_remembering_again_changes_nothing(store: Store) -> None:
     for _ in range(3):
         await store.write(remember((1, NOW)))
     assert await rows(store, "SELECT count(*) FROM remembered_ids") == [(1,)]
+
+
+async def test_an_id_that_was_forgotten_under_a_clock_ahead_and_came_again_may_be_removed_twice(store: Store) -> None:
+    envelope = say(to=EVE)
+    await receive(store, envelope, observe=True)
+    await store.write(lambda tx: tx.memory.dedup.expire(tx, NOW + 7200))  # the clock is ahead, and is set back
+    assert (await receive(store, envelope, observe=True)).seq == 2
+    await sweep(store, RetentionPolicy(max_age=0, max_bytes=None), NOW * 1000 + 1)
+    assert await rows(store, "SELECT count(*) FROM log") == [(0,)]
+    assert (await receive(store, envelope, observe=True)).seq is None
 
 
 async def test_far_dates_are_kept(store: Store) -> None:

@@ -22,7 +22,8 @@ _BUCKET: Final = 60  # seconds of expiry that are forgotten together
 _IDENTITY_BYTES: Final = 8
 _SENDERS: Final = 8_192  # in memory
 _LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
-_INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"))
+_INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"), "ON CONFLICT DO NOTHING")
+"""An id may be in the log twice: it was forgotten while the clock was ahead, and its envelope came again."""
 _INDEXED: Final = """
 SELECT i.id_key, i.stream, i.remember_until FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n
 WHERE g.remember_until >= ?1 AND i.remember_until >= ?1
