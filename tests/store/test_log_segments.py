@@ -150,6 +150,16 @@ async def test_indexes_that_were_deleted_are_made_again(
     assert index_problems_of(filled) == []
 
 
+async def test_a_kill_while_the_indexes_are_emptied_leaves_no_counts_behind(filled: Path) -> None:
+    with closing(sqlite3.connect(filled)) as db:
+        for table in INDEX_TABLES:
+            db.execute(f"DELETE FROM {table}")
+        db.commit()
+    store = await Store.open(filled, segment=SEGMENT)
+    await store.close()
+    assert index_problems_of(filled) == []
+
+
 async def test_check_store_compares_the_indexes_and_makes_them_again(filled: Path) -> None:
     def state() -> tuple[str, str]:
         return next(
