@@ -35,6 +35,9 @@ LEFT JOIN works AS w
 WHERE e.seq > ? ORDER BY e.seq LIMIT ?
 """  # noqa: S608 - constants
 
+# Two queries: SQLite searches for one end of a table, and scans it for both.
+_ENDS: Final = "SELECT (SELECT min(seq) FROM log), (SELECT max(seq) FROM log WHERE seq <= ?)"
+
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds: `max_age` in seconds, `max_bytes` of pages in use; None means without bound."""
@@ -122,14 +125,15 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
 
 async def _sweep_surplus(store: Store, max_bytes: int, before_ms: int, now_ms: int, swept: Swept) -> None:
     """Removes the oldest envelopes until the store fits. Each pass estimates how many, and begins at the oldest, so that no
-    work is removed in part. A pass that finds nothing to remove doubles the step.
+    work is removed in part. A pass that finds nothing to remove doubles the step. Envelopes that are committed meanwhile
+    are left to the next sweep: else this one would not end while messages come.
 
     The excess is what is too much then, as far as envelopes are the reason: they may have half of the store. Other tables have
     bounds of their own, and nobody who fills one of them makes the daemon reject messages.
     """
-    through, step, kept = 0, STEP_ROWS, 0
+    through, step, kept, end = 0, STEP_ROWS, 0, store.memory.chain.head.last_seq
     while True:
-        surplus, last = await store.write(partial(_surplus, max_bytes=max_bytes, done=through, step=step))
+        surplus, last = await store.write(partial(_surplus, max_bytes=max_bytes, span=(through, end), step=step))
         if last is None:
             break
         before, through = swept.envelopes, last
@@ -171,20 +175,21 @@ def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     return _Step(None if ended else found[-1].seq, len(removed), len(works), emptied, kept)
 
 
-def _surplus(tx: Transaction, max_bytes: int, done: int, step: int) -> tuple[int, int | None]:
-    """How much larger than `max_bytes` the store is, and the sequence through which envelopes must be removed, about: at least
-    `step` more.
+def _surplus(tx: Transaction, max_bytes: int, span: tuple[int, int], step: int) -> tuple[int, int | None]:
+    """How much larger than `max_bytes` the store is, and the sequence in `span` through which envelopes must be removed, about:
+    at least `step` more.
 
-    The sequence is None when the store fits, or when all through the last one, `done`, were removed that may be.
+    The sequence is None when the store fits, or when all of `span` were removed that may be.
     """
+    done, end = span
     used = _used_bytes(tx.db)
     surplus = max(0, used - max_bytes)
-    first, last = tx.db.execute("SELECT min(seq), max(seq) FROM log").fetchone()
+    first, last = tx.db.execute(_ENDS, (end,)).fetchone()
     if not surplus or first is None or done >= last:
         return surplus, None
     # As large a share of the sequences as of the bytes is surplus; rows kept below `pruned_through` do not count.
     first = max(first, meta.get(tx.db, "pruned_through") or 0, done)
-    return surplus, int(first + max((last - first) * surplus / used, step))
+    return surplus, min(last, int(first + max((last - first) * surplus / used, step)))
 
 
 def _used_bytes(db: Connection) -> int:

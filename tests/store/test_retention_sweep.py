@@ -7,6 +7,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search, works
+from tests.support.auditing import checked
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
 
 DAY = 86_400  # seconds
@@ -184,6 +185,43 @@ async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> N
     assert len(remaining) > 500  # and not more than needed
     await store.close()
     assert store.path.stat().st_size == after * 4096
+
+
+async def test_a_sweep_leaves_what_is_committed_meanwhile_to_the_next_one(store: Store) -> None:
+    """Each transaction of the sweep stores two messages before its step; one of them might be removed."""
+    for _ in range(3):
+        await receive(store, say())
+    stored: list[int | None] = []
+
+    def job(tx: Transaction) -> None:
+        for to in (US, EVE):
+            stored.append(receiving(say(to=to), observe=True)(tx)[1].seq)
+        if len(stored) < 400:
+            tx.after_commit(submit)
+
+    def submit() -> None:
+        store.submit(job)
+
+    first = store.submit(job)
+    swept = await sweep(store, RetentionPolicy(max_age=None, max_bytes=1), NOW_MS)
+    assert len(stored) < 400
+    assert swept.envelopes < 5  # those that were committed before it looked for the last one
+    while len(stored) < 400:
+        await store.write(lambda _: None)
+    assert first.done()
+    assert checked(store.path).intact
+
+
+async def test_a_sweep_scans_no_table_of_a_store_that_fits(store: Store) -> None:
+    await receive(store, say())
+    asked: list[str] = []
+    await store.write(lambda tx: tx.db.set_trace_callback(asked.append))
+    await sweep(store, RetentionPolicy(max_age=DAY, max_bytes=1 << 30), NOW_MS)
+    await store.write(lambda tx: tx.db.set_trace_callback(None))
+    selects = [sql for sql in asked if sql.lstrip().startswith("SELECT")]
+    plans = [plan for sql in selects for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]
+    assert any("SEARCH log" in plan for plan in plans)
+    assert "SCAN log" not in plans
 
 
 async def test_sequences_are_never_given_twice(store: Store) -> None:
