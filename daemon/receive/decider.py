@@ -56,7 +56,7 @@ from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
 
 _NONE: Final[tuple[Envelope, ...]] = ()
-_QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
+QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 _SUPPRESSED_NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
 
 EARLY: Final = "early"
@@ -137,7 +137,7 @@ class Decider:
         self._admission = admission
         self._counters = counters
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
-        self._quarantined = SharedBucket(4 * _QUARANTINE_PER_SECOND, _QUARANTINE_PER_SECOND)
+        self._quarantined = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
         self._suppressed = 0  # automatic receipts that were not sent since the last audit row about them
         self._suppressed_noted_ms = 0
 

@@ -46,9 +46,9 @@ _log = logging.getLogger("aghbus.node")
 
 _BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
-_QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
-_SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its standing may fill
-_FREE_FOR_ALL: Final = _SENDER_SHARE * SHARES["unknown"]  # of the queue: up to there everybody is let in
+QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
+SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its standing may fill
+_FREE_FOR_ALL: Final = SENDER_SHARE * SHARES["unknown"]  # of the queue: up to there everybody is let in
 _NAK_DELAY: Final = 1.0  # seconds until a stream delivers a message again that was rejected or came early
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
@@ -194,10 +194,10 @@ class Intake:
     def _enqueue(self, received: ReceivedMessage) -> None:
         queue, limit, sender = self._queue, self._settings.current.receive.queue, received.sender
         depth, size, share = len(queue), self._bytes + len(received.raw), self._shares.get(sender, 0)
-        if depth >= int(limit * _FREE_FOR_ALL) or size > _QUEUE_BYTES * _FREE_FOR_ALL:
+        if depth >= int(limit * _FREE_FOR_ALL) or size > QUEUE_BYTES * _FREE_FOR_ALL:
             part = SHARES[self._limits.processing.standing(sender, signed=_is_signed(received))]
             most = limit * part
-            if depth >= most or size > _QUEUE_BYTES * part or share >= max(1, int(most * _SENDER_SHARE)):
+            if depth >= most or size > QUEUE_BYTES * part or share >= max(1, int(most * SENDER_SHARE)):
                 self._reject("queue", received)
                 return
         queue.append(received)

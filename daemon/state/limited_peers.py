@@ -12,7 +12,7 @@ MAX_NAMES: Final = 5
 """Names reported for one limit; the latest are kept."""
 
 _WHAT: Final = {"receipts": "automatic receipts are not sent", "answers": "whois is not answered"}
-_REASONS: Final = {
+REASONS: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",
     "signatures": "too many signatures failed recently",
     "processing": "limits.processor_percent is used up",
@@ -70,7 +70,7 @@ class LimitedPeers:
 
 def _sentence(reason: str, limit: _Limit, now: float) -> str:
     what = _WHAT.get(reason, "messages are rejected")
-    why = _REASONS.get(reason, f"the {reason} is full")
+    why = REASONS.get(reason, f"the {reason} is full")
     who = "all unknown peers together" if limit.unknown == limit.count else "peers"
     names = f", the last: {', '.join(limit.names)}" if limit.names else ""
     return f"overload: {what} because {why} ({limit.count} in {now - limit.since:.0f} s, of {who}{names})"

@@ -12,6 +12,9 @@ from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.presence import PeerSeen, presence_of
 
 MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first
+KNOWN_AFTER_MS: Final = 600_000
+"""Time since the first greet of a peer, in milliseconds, from which it is known (docs/limits.md)."""
+
 MAX_BYTES = 64 * 1024 * 1024  # of their cards as JSON: an unknown sender may greet under many names with large cards
 
 REFRESH_MS: Final = 600_000
@@ -47,6 +50,8 @@ class PresenceTable:
         self._peers: dict[PeerKey, PeerSeen] = {}
         self._sizes: dict[PeerKey, int] = {}
         self._bytes = 0
+        self._new: dict[PeerKey, int] = {}  # peers that are not known yet, with the sizes of their cards
+        self._new_bytes = 0
         self._stored: dict[PeerKey, PeerSeen] = {}  # as the store has them, or will have them with the open transaction
         self._dropped: set[PeerKey] = set()
         self._acknowledging = acknowledging
@@ -120,13 +125,25 @@ class PresenceTable:
             self._bytes -= self._sizes.get(key, 0)
             self._sizes[key] = len(msgspec.json.encode(peer.card))
             self._bytes += self._sizes[key]
+        self._note_new(key, peer)
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
-            oldest = next(iter(self._peers))
+            oldest = next(iter(self._new if self._new_take_too_much() else self._peers))
             del self._peers[oldest]
+            self._new_bytes -= self._new.pop(oldest, 0)
             self._bytes -= self._sizes.pop(oldest)
             if self._stored.pop(oldest, None) is not None:
                 self._dropped.add(oldest)
             self._acknowledging.pop(oldest[2], None)
+
+    def _note_new(self, key: PeerKey, peer: PeerSeen) -> None:
+        """Keep the peers that are not known yet apart, in the order of their last sighting, with the sizes of their cards."""
+        self._new_bytes -= self._new.pop(key, 0)
+        if peer.last_seen_ms - peer.first_seen_ms < KNOWN_AFTER_MS:
+            self._new[key] = self._sizes[key]
+            self._new_bytes += self._sizes[key]
+
+    def _new_take_too_much(self) -> bool:
+        return 2 * len(self._new) > MAX_PEERS or 2 * self._new_bytes > MAX_BYTES
 
     def shift(self, step_ms: int, now_ms: int) -> None:
         """The clock was set by `step_ms` to `now_ms`: shift every sighting, to `now_ms` at the latest.

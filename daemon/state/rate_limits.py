@@ -23,12 +23,12 @@ Rejection = Literal["sender", "signatures", "processing"]
 _VERIFICATION_COST: Final = 1.0
 BYTES_PER_TOKEN: Final = 128.0
 # The bucket of a name that was verified before.
-_OWN_FAILURES: Final = 300.0
-_OWN_FAILURES_PER_SECOND: Final = 25.0
+OWN_FAILURES: Final = 300.0
+OWN_FAILURES_PER_SECOND: Final = 25.0
 # All other names share these: at a tenth of a millisecond a token, a flood costs at most a twentieth of a core. The largest
 # envelope costs 8,193.
-_FAILURES: Final = 10_000.0
-_FAILURES_PER_SECOND: Final = 500.0
+FAILURES: Final = 10_000.0
+FAILURES_PER_SECOND: Final = 500.0
 _PARSED_BYTES_PER_TOKEN: Final = 5_000.0  # of an envelope without a proof, which is parsed and no more
 _DENIALS_PER_SECOND: Final = 1 / 60  # one receipt a minute to a refused sender (docs/trust.md)
 _LEFT_BY_UNKNOWN: Final = 1.0 - SHARES["unknown"]  # of the processing budget: down to there everybody is let in
@@ -39,7 +39,7 @@ _REPEATS_PER_SECOND: Final = 1 / 60  # one receipt a minute for the copies of on
 def verification_budget() -> VerificationBudget:
     """The budget of failed verifications with its default sizes."""
     return VerificationBudget(
-        TokenBuckets(_OWN_FAILURES, _OWN_FAILURES_PER_SECOND), TokenBuckets(_FAILURES, _FAILURES_PER_SECOND, keys=1)
+        TokenBuckets(OWN_FAILURES, OWN_FAILURES_PER_SECOND), TokenBuckets(FAILURES, FAILURES_PER_SECOND, keys=1)
     )
 
 

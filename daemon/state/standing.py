@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.presence import KNOWN_AFTER_MS, PresenceTable
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.trust.trust import Trust
 from aghbus.store.engine.sql import Reader
@@ -21,9 +21,6 @@ Standing = Literal["verified", "known", "unknown"]
 
 SHARES: Final[Mapping[Standing, float]] = {"verified": 1.0, "known": 0.75, "unknown": 0.5}
 """The part of a resource that may be in use when a sender of this standing uses more of it."""
-
-KNOWN_AFTER_MS: Final = 600_000
-"""Time since the first greet of a peer, in milliseconds, from which it is known."""
 
 _LISTED_MS: Final = 1_000  # time after which known names are listed again
 _ENGAGED: Final = 10_000  # peers that our agent has sent to; the one used longest ago is dropped first

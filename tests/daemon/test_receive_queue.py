@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.config.settings import ReceiveSettings
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.receive.intake import Intake
-from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.presence import KNOWN_AFTER_MS, MAX_PEERS, PresenceTable
 from aghbus.protocol.bodies import PeerCard
 from aghbus.protocol.identifiers import subject_for
 from aghbus.protocol.trust.keys import SigningKey
@@ -89,6 +89,23 @@ async def test_committed_messages_free_the_queue(intake: Intake) -> None:
         full = intake.depth
         await empty_queue(intake)
         assert full == QUEUE // 2 * 3 // 4
+
+
+def test_new_names_do_not_displace_known_peers_from_the_presence_table() -> None:
+    presence = PresenceTable(30.0, {})
+    for now_ms in (0, KNOWN_AFTER_MS):
+        presence.observe("ws", "c", PeerCard(peer_id="known"), "unverified", now_ms)
+    entries = tuple("x" * 1000 for _ in range(1000))
+    for number in range(100):
+        presence.observe(
+            "ws", "c", PeerCard(peer_id=f"large{number}", capabilities=entries), "unverified", 2 * KNOWN_AFTER_MS
+        )
+    for number in range(2 * MAX_PEERS):
+        presence.observe("ws", "c", PeerCard(peer_id=f"crowd{number}"), "unverified", 2 * KNOWN_AFTER_MS)
+    kept = [peer.peer_id for peer in presence.all()]
+    assert "known" in kept
+    assert len(kept) <= MAX_PEERS
+    assert kept[-1] == f"crowd{2 * MAX_PEERS - 1}"
 
 
 def test_the_presence_table_is_bounded_in_bytes() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
-from aghbus.daemon.state.standing import KNOWN_AFTER_MS, SHARES, Standing, allowance
+from aghbus.daemon.state.presence import KNOWN_AFTER_MS
+from aghbus.daemon.state.standing import SHARES, Standing, allowance
 from aghbus.protocol.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
