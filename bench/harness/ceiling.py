@@ -14,9 +14,9 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import checksum_of
 from bench.harness.envelopes import LIFE, EnvelopeMaker
 from bench.harness.processes import home
 
@@ -34,10 +34,9 @@ def log_row(seq: int, message_id: str, raw: bytes) -> Row:
         "stream": seq % 50,
         "verdict": 1,
         "received_ms": now,
-        "id_key": secrets.randbits(63),
         "remember_until": now // 1000 + LIFE,
         "msg_id": message_id,
-        "checksum": crc32(raw),
+        "checksum": checksum_of(raw),
         "raw": raw,
     }
 

@@ -5,7 +5,6 @@ docs/audit.md says what a verified chain proves.
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
-from zlib import crc32
 
 import msgspec
 
@@ -23,7 +22,7 @@ from aghbus.store.engine.commit_chain import (
     content_of,
     link_hash,
 )
-from aghbus.store.engine.sql import Connection
+from aghbus.store.engine.sql import Connection, checksum_of
 
 PROGRESS_LINKS: Final = 100_000  # links between two calls of `progress`
 _MAX_FINDINGS: Final = 20  # sentences in a report
@@ -103,7 +102,7 @@ class _Envelopes:
             self._report.envelopes += 1
             size = len(RECORD_COLUMNS)
             *columns, container, checksum, raw = row[size:]
-            if not _matches(columns, container, raw) or checksum not in (None, crc32(raw)):
+            if not _matches(columns, container, raw) or checksum not in (None, checksum_of(raw)):
                 self._report.add(f"envelope {row[0]}: its columns are not those of its bytes")
             yield record_of((*row[:size], raw))
 

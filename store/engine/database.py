@@ -268,7 +268,8 @@ def _open_writer(
         opened = integrity.check_watermark(db, path)
         meta.put(db, "boot", boot_number())
         meta.put(db, "closed", 0)
-        segments.prepare(db, segment)
+        memory.log.ids.open(opened.watermark.identity)
+        segments.prepare(db, segment, memory.log.ids.id_key)
         memory.load(db)
         memory.chain.gap = opened.difference
     except (sqlite3.Error, OSError, StoreError) as error:

@@ -20,7 +20,6 @@ import secrets
 import sqlite3
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 
@@ -28,6 +27,7 @@ from aghbus.protocol.text import escape
 from aghbus.store.engine import meta
 from aghbus.store.engine.commit_chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
+from aghbus.store.engine.sql import checksum_of
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged
 
@@ -150,7 +150,7 @@ def difference(db: sqlite3.Connection, watermark: CommitWatermark | None) -> str
 def damaged(db: sqlite3.Connection) -> set[int]:
     """Sequences of envelopes whose bytes have another checksum, or are not the JSON object of their id."""
     rows = db.execute("SELECT seq, msg_id, raw, checksum FROM log")
-    return {seq for seq, msg_id, raw, checksum in rows if checksum != crc32(raw) or _id_of(raw) != msg_id}
+    return {seq for seq, msg_id, raw, checksum in rows if checksum != checksum_of(raw) or _id_of(raw) != msg_id}
 
 
 class _Id(msgspec.Struct):

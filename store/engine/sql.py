@@ -80,6 +80,11 @@ def encodable(text: str, limit: int) -> str:
     return shorten(text, limit).encode(errors="backslashreplace").decode()
 
 
+def checksum_of(raw: bytes) -> int:
+    """The checksum that is stored with these bytes."""
+    return crc32(raw) - (1 << 31)
+
+
 class DamagedEnvelopes:
     """The sequences of the envelopes that reads found damaged. Its methods may be called in any thread."""
 
@@ -88,7 +93,7 @@ class DamagedEnvelopes:
 
     def intact(self, seq: int, raw: bytes | None, checksum: int | None) -> bool:
         """The SQL function. True where there is no row to compare."""
-        if raw is None or crc32(raw) == checksum:
+        if raw is None or checksum_of(raw) == checksum:
             return True
         if len(self._seqs) < _MAX_SEQS:
             self._seqs.add(seq)

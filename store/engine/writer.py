@@ -312,9 +312,11 @@ class Writer:
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
-        last_seq = self._tail.rows[self._segment - 1][0]
+        rows = self._tail.rows[: self._segment]
+        last_seq = rows[-1][0]
+        keys = {row[0]: row[1] for row in rows}
         try:
-            await self._in_thread(segments.write, self._db, last_seq)
+            await self._in_thread(segments.write, self._db, last_seq, keys)
         except sqlite3.Error as error:
             self._next_segment += self._segment // 4
             _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))

@@ -49,11 +49,10 @@ CREATE TABLE log (
     stream INTEGER NOT NULL, -- streams.id
     verdict INTEGER NOT NULL, -- verdicts.id
     received_ms INTEGER NOT NULL,
-    id_key INTEGER NOT NULL, -- keyed hash of `msg_id`
     remember_until INTEGER NOT NULL, -- Unix second until which the id is in the dedup window; 0: it is not
     msg_id TEXT NOT NULL,
     work_id TEXT,
-    checksum INTEGER NOT NULL, -- CRC-32 of `raw`
+    checksum INTEGER NOT NULL, -- CRC-32 of `raw`, less 2^31, so that it takes four bytes
     raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 import msgspec
 
@@ -17,7 +16,7 @@ from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import INBOX_STATE, INTACT, Connection, Reader
+from aghbus.store.engine.sql import INBOX_STATE, INTACT, Connection, Reader, checksum_of
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
@@ -33,7 +32,6 @@ _COLUMNS: Final = (
     "stream",
     "verdict",
     "received_ms",
-    "id_key",
     "remember_until",
     "msg_id",
     "work_id",
@@ -142,11 +140,10 @@ def insert(
         stream,
         log.verdicts.ids.get(verdict) or log.verdicts.number(tx, verdict),
         received_ms,
-        id_key,
         remember_until,
         envelope.id,
         envelope.work_id,
-        crc32(raw),
+        checksum_of(raw),
         bytearray(raw),
     )
     memory.chain.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))

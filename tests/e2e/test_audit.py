@@ -9,11 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
 from aghbus.store.engine.commit_chain import link_hash
+from aghbus.store.engine.sql import checksum_of
 from tests.support.daemons import Daemon, Home, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -116,9 +116,9 @@ def test_a_changed_message_is_found(pair: tuple[Home, Daemon, Daemon]) -> None:
     home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
     ops.stop()
     with contextlib.closing(sqlite3.connect(ops.store_path)) as db, db:
-        db.create_function("crc32", 1, crc32)
+        db.create_function("checksum_of", 1, checksum_of)
         forged = "CAST(replace(raw, 'nobody', 'anyone') AS BLOB)"
-        db.execute(f"UPDATE log SET raw = {forged}, checksum = crc32({forged})")
+        db.execute(f"UPDATE log SET raw = {forged}, checksum = checksum_of({forged})")
     found = home.ctl("-o", "json", "--name", "ops", "audit", "verify")
     assert found.returncode == 1
     (finding,) = json.loads(found.stdout)["findings"]

@@ -3,13 +3,13 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from aghbus.daemon.check_store import StoreCheck, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import checksum_of
 from aghbus.store.tables import events, inbox, inbox_list, search, works
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending, trace
 
@@ -30,7 +30,7 @@ async def change(store: Store, seq: int, damage: tuple[bytes, bytes], *, forged:
     checksum is changed, too."""
     ((raw, checksum),) = await rows(store, f"SELECT raw, checksum FROM log WHERE seq = {seq}")
     raw = raw.replace(*damage)
-    values = (raw, crc32(raw) if forged else checksum, seq)
+    values = (raw, checksum_of(raw) if forged else checksum, seq)
     await store.write(lambda tx: tx.db.execute("UPDATE log SET raw = ?, checksum = ? WHERE seq = ?", values).rowcount)
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 from aghbus.store.audit import events as audit
 from aghbus.store.audit.reader import open_audit_log
 from aghbus.store.audit.verify import AuditReport, verify
 from aghbus.store.engine.commit_chain import KeptHead
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import checksum_of
 from tests.support.makers import NOW_MS
 
 
@@ -34,9 +34,9 @@ def exported(path: Path, *, links: bool = False) -> list[dict[str, Any]]:
 
 
 def changed(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
-    """Another program writes in the file; SQL has a function `crc32`."""
+    """Another program writes in the file; SQL has a function `checksum_of`."""
     db = sqlite3.connect(path)
-    db.create_function("crc32", 1, crc32)
+    db.create_function("checksum_of", 1, checksum_of)
     with db:
         change(db)
     db.close()

@@ -28,7 +28,7 @@ _INDEXED: Final = """
 SELECT i.id_key, i.stream, i.remember_until FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n
 WHERE g.remember_until >= ?1 AND i.remember_until >= ?1
 """
-_TAIL: Final = "SELECT id_key, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
+_TAIL: Final = "SELECT msg_id, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
 _SENDER: Final = "SELECT workspace_id, sender FROM streams WHERE id = ?"
 _HORIZON: Final = "ids_expired_through"
 
@@ -151,7 +151,8 @@ class DedupWindow:
         self._horizon = meta.get(db, _HORIZON) or 0
         first_kept = max(1, _first_kept(self._horizon))
         self._load_logged(db, ids, db.execute(_INDEXED, (first_kept,)))
-        self._load_logged(db, ids, db.execute(_TAIL, (last_indexed(db), first_kept)))
+        tail = db.execute(_TAIL, (last_indexed(db), first_kept))
+        self._load_logged(db, ids, ((ids.id_key(message_id), stream, until) for message_id, stream, until in tail))
         for key, until in db.execute("SELECT key, until FROM remembered_ids WHERE until >= ?", (first_kept,)):
             self.keys.add(key)
             self._minutes[(until + _LATER) // _BUCKET].append(key)

@@ -4,7 +4,6 @@ import sqlite3
 
 import msgspec
 
-from aghbus.store.engine import meta
 from aghbus.store.engine.log.dedup import MessageIds
 from aghbus.store.engine.log.dictionaries import Streams, Verdicts
 from aghbus.store.engine.log.segments import last_indexed
@@ -32,11 +31,10 @@ class LogMemory:
         return work_id, as_json(self.tail.of_work(work_id))
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Reads the log of a store that is being opened."""
-        self.ids.open(meta.get(db, "identity") or 0)
+        """Reads the log of a store that is being opened, whose identity `ids` has."""
         self.streams.load(db)
         self.verdicts.load(db)
-        self.tail.load(db, last_indexed(db))
+        self.tail.load(db, last_indexed(db), self.ids.id_key)
 
 
 def as_json(seqs: list[int]) -> str:

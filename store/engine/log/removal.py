@@ -11,7 +11,7 @@ from aghbus.store.engine.log.memory import LogMemory, as_json
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _SEGMENT_OF: Final = "SELECT n FROM segments WHERE first_seq <= ?1 AND last_seq >= ?1"
-_DELETE: Final = "DELETE FROM log WHERE seq = ? RETURNING stream, id_key, remember_until, work_id"
+_DELETE: Final = "DELETE FROM log WHERE seq = ? RETURNING stream, msg_id, remember_until, work_id"
 _DELETE_ID: Final = "DELETE FROM log_ids WHERE segment = ? AND id_key = ? AND seq = ?"
 _DELETE_IN_STREAM: Final = "DELETE FROM log_streams WHERE segment = ? AND stream = ? AND seq = ?"
 _DELETE_IN_WORK: Final = "DELETE FROM log_works WHERE segment = ? AND work_id = ? AND seq = ?"
@@ -40,7 +40,7 @@ def remove(tx: UnitOfWork, log: LogMemory, dedup: DedupWindow, seqs: Sequence[in
     Ids that are still in the dedup window stay in it.
     """
     db = tx.db
-    removed = [row for seq in seqs if (row := _delete(db, seq)) is not None]
+    removed = [row for seq in seqs if (row := _delete(db, log, seq)) is not None]
     streams = {row.stream: log.streams.value(tx, row.stream) for row in removed}
     for row in removed:
         if row.remember_until:
@@ -51,10 +51,14 @@ def remove(tx: UnitOfWork, log: LogMemory, dedup: DedupWindow, seqs: Sequence[in
     return [stream for number, stream in streams.items() if _drop(tx, log, number)]
 
 
-def _delete(db: sqlite3.Connection, seq: int) -> _Removed | None:
+def _delete(db: sqlite3.Connection, log: LogMemory, seq: int) -> _Removed | None:
     segment = db.execute(_SEGMENT_OF, (seq,)).fetchone()
     row = db.execute(_DELETE, (seq,)).fetchone()
-    return None if row is None else _Removed(seq, None if segment is None else segment[0], *row)
+    if row is None:
+        return None
+    stream, message_id, remember_until, work_id = row
+    number = None if segment is None else segment[0]
+    return _Removed(seq, number, stream, log.ids.id_key(message_id), remember_until, work_id)
 
 
 def _delete_from_indexes(db: sqlite3.Connection, rows: list[_Removed]) -> None:

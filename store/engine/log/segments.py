@@ -7,7 +7,10 @@ not: a store without them is complete, and opening it makes them again.
 
 import logging
 import sqlite3
+from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 SEGMENT: Final = 16_384  # envelopes
 
@@ -47,7 +50,8 @@ INDEXES: Final = ("log_ids", "log_streams", "log_works")
 _ADD: Final = (
     """
     INSERT INTO log_ids (segment, id_key, seq, stream, remember_until)
-    SELECT :n, id_key, seq, stream, remember_until FROM log WHERE seq BETWEEN :first AND :last ORDER BY id_key, seq
+    SELECT :n, k.value, l.seq, l.stream, l.remember_until
+    FROM json_each(:keys) AS k CROSS JOIN log AS l ON l.seq = k.key ORDER BY k.value, l.seq
     """,
     """
     INSERT INTO log_streams (segment, stream, seq)
@@ -72,6 +76,7 @@ _ADD: Final = (
     """,
 )
 _NEXT: Final = "SELECT coalesce(max(n), 0) + 1, coalesce(max(last_seq), 0) + 1 FROM segments"
+_IDS: Final = "SELECT seq, msg_id FROM log WHERE seq > ? AND seq <= ?"
 _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
 _COUNTS: Final = """
 SELECT (SELECT count(*) FROM log WHERE seq BETWEEN g.first_seq AND g.last_seq),
@@ -90,13 +95,15 @@ def last_indexed(db: sqlite3.Connection) -> int:
     return int(first) - 1
 
 
-def write(db: sqlite3.Connection, last_seq: int) -> None:
-    """Writes the next segment, up to sequence `last_seq`, in a transaction of its own."""
+def write(db: sqlite3.Connection, last_seq: int, keys: dict[int, int]) -> None:
+    """Writes the next segment, up to sequence `last_seq`, in a transaction of its own. `keys` are those of the ids of its
+    envelopes, by sequence: SQL that called Python for each would wait for the interpreter lock as often."""
+    document = msgspec.json.encode(keys).decode()
     db.execute("BEGIN IMMEDIATE")
     try:
         n, first = db.execute(_NEXT).fetchone()
         for sql in _ADD:
-            db.execute(sql, {"n": n, "first": first, "last": last_seq})
+            db.execute(sql, {"n": n, "first": first, "last": last_seq, "keys": document})
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -104,7 +111,7 @@ def write(db: sqlite3.Connection, last_seq: int) -> None:
         raise
 
 
-def prepare(db: sqlite3.Connection, segment: int) -> None:
+def prepare(db: sqlite3.Connection, segment: int, key_of: Callable[[str], int]) -> None:
     """Makes the indexes of a store that is being opened complete, up to less than `segment` envelopes; all of them
     anew when rows or tables are missing."""
     db.executescript(_TABLES)
@@ -112,7 +119,8 @@ def prepare(db: sqlite3.Connection, segment: int) -> None:
         _log.warning("the indexes of the log are not complete: they are made again")
         clear(db)
     while (last := _full_segment(db, segment)) is not None:
-        write(db, last)
+        ids = db.execute(_IDS, (last_indexed(db), last))
+        write(db, last, {seq: key_of(message_id) for seq, message_id in ids})
 
 
 def clear(db: sqlite3.Connection) -> None:

@@ -4,12 +4,13 @@ Appending to it costs one tuple. Its own indexes are brought up to date when it 
 """
 
 import sqlite3
+from collections.abc import Callable
 from typing import Final
 
 TailRow = tuple[int, int, int, str | None]
 """The sequence, the key of the id, the number of the stream and the id of the work of one envelope."""
 
-_LOAD: Final = "SELECT seq, id_key, stream, work_id FROM log WHERE seq > ? ORDER BY seq"
+_LOAD: Final = "SELECT seq, msg_id, stream, work_id FROM log WHERE seq > ? ORDER BY seq"
 
 
 class Tail:
@@ -53,9 +54,10 @@ class Tail:
         self.rows = [row for row in self.rows if row[0] > last_seq]
         self._clear_indexes()
 
-    def load(self, db: sqlite3.Connection, after_seq: int) -> None:
+    def load(self, db: sqlite3.Connection, after_seq: int, key_of: Callable[[str], int]) -> None:
         """Reads the envelopes after sequence `after_seq` of a store that is being opened."""
-        self.rows = db.execute(_LOAD, (after_seq,)).fetchall()
+        rows = db.execute(_LOAD, (after_seq,))
+        self.rows = [(seq, key_of(message_id), stream, work_id) for seq, message_id, stream, work_id in rows]
         self._clear_indexes()
 
     def _clear_indexes(self) -> None:
