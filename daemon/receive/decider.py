@@ -16,6 +16,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, SMALL_BYTES, InboxAdmission
+from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
@@ -23,9 +24,8 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
-from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
+from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.base.rate_limit import SharedBucket
-from aghbus.protocol.bodies import Receipt
 from aghbus.protocol.delivery.acks import Ack, ack_of
 from aghbus.protocol.delivery.order import Predecessor
 from aghbus.protocol.effects import (
@@ -38,9 +38,7 @@ from aghbus.protocol.effects import (
     Effects,
     Open,
     Quarantine,
-    Queue,
     RecordId,
-    Requeue,
     StoreEnvelope,
 )
 from aghbus.protocol.envelope import Envelope
@@ -57,7 +55,6 @@ from aghbus.store.tables.envelopes import received_ack
 
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
-_SUPPRESSED_NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
 
 EARLY: Final = "early"
 """Why a message was not taken whose predecessor was not processed."""
@@ -129,7 +126,7 @@ class Decider:
         self._clock = clock
         self._limits = limits
         self._standings = standings
-        self._limited = limited
+        self._receipts = Receipts(limits, standings, limited, trust, clock, counters)
         self._trust = trust
         self._closer = closer
         self._deadlines = deadlines
@@ -138,8 +135,6 @@ class Decider:
         self._counters = counters
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
         self._quarantined = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
-        self._suppressed = 0  # automatic receipts that were not sent since the last audit row about them
-        self._suppressed_noted_ms = 0
 
     def may_quarantine(self, standing: Standing) -> bool:
         """Whether another refused message of a sender of this standing may be kept now."""
@@ -286,20 +281,8 @@ class Decider:
     def _record(
         self, tx: Transaction, message: ReceivedMessage, effects: Effects, standing: Standing
     ) -> tuple[Effects, tuple[Envelope, ...]]:
-        """Apply the effects that the daemon adds to the store's.
-
-        Returns the effects that remain, and the receipts to publish without storing them: those to peers that are not known,
-        and the answers to copies.
-        """
-        receipts: tuple[Envelope, ...] = ()
-        answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
-        if answer is not None:
-            if not self._may_answer(answer.envelope, message, effects, standing):
-                effects = tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)])
-                self._note_suppressed(tx, message, standing)
-            elif _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
-                effects = tuple([effect for effect in effects if effect is not answer])
-                receipts = (answer.envelope,)
+        """Apply the effects that the daemon adds to the store's. Returns as `Receipts.separate`."""
+        effects, receipts = self._receipts.separate(tx, message.envelope, effects, standing, message.received_ms)
         for effect in effects:
             if isinstance(effect, Quarantine):
                 if message.keep and (message.envelope is None or self.may_quarantine(standing)):
@@ -310,32 +293,6 @@ class Decider:
             elif isinstance(effect, Conflict):
                 self.record_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
-
-    def _may_answer(self, receipt: Envelope, message: ReceivedMessage, effects: Effects, standing: Standing) -> bool:
-        """Whether an automatic receipt is within its rate limits. Refused senders have another limit than accepted ones."""
-        peer, limits = receipt.to or "", self._limits
-        refused = next((each for each in effects if type(each) is Quarantine), None)
-        if self._trust.now.mode == "require" and (
-            message.envelope is None or _is_unverified(message.envelope, refused)
-        ):
-            return False
-        if _is_duplicate(receipt) and not limits.allow_repeat(f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
-            return False
-        if message.envelope is None:
-            return True  # checked against its limit when it came
-        if refused is None:
-            return limits.allow_receipt(peer, standing)
-        return limits.allow_denial(denial_budget_key(peer, refused.trust), standing)
-
-    def _note_suppressed(self, tx: Transaction, message: ReceivedMessage, standing: Standing) -> None:
-        """Count a receipt that is not sent; one audit row a minute tells of all of them."""
-        self._counters.add("receipts.suppressed")
-        self._limited.note("receipts", message.sender, standing, self._clock.monotonic())
-        self._suppressed += 1
-        if message.received_ms - self._suppressed_noted_ms >= _SUPPRESSED_NOTED_MS:
-            detail = f"{self._suppressed} automatic receipts not sent: rate limits"
-            self._suppressed, self._suppressed_noted_ms = 0, message.received_ms
-            audit.note_policy(tx, message.received_ms, "receipts_suppressed", detail)
 
     def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
         """Store a refused message with its audit row; without the content of a private message of other peers."""
@@ -384,14 +341,6 @@ class Decider:
     def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
         """An audit row: another daemon uses our peer id."""
         audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
-
-
-def _is_unverified(envelope: Envelope, refused: Quarantine | None) -> bool:
-    return "@" not in envelope.sender if refused is None else refused.trust != "verified"
-
-
-def _is_duplicate(receipt: Envelope) -> bool:
-    return type(receipt.body) is Receipt and receipt.body.status == "duplicate"
 
 
 def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:

@@ -11,6 +11,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
 from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_sender
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
+from aghbus.protocol.base.decoding import SMALL_BYTES
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import ProtocolError
@@ -106,10 +107,11 @@ class RateLimits:
                 return "sender"
             if envelope.proof is not None and self.check_signature(envelope) is not None:
                 return "signatures"
-            if envelope.proof is None:  # as `processing.spend`, without the call: nearly every message passes here
+            size = len(envelope.raw)
+            if envelope.proof is None and size <= SMALL_BYTES:  # as `processing.spend`, without the call
                 bucket = self.processing.bucket
                 left = min(bucket.capacity, bucket.left + (now - bucket.since) * bucket.per_second)
-                left -= MESSAGE + BYTE * len(envelope.raw)
+                left -= MESSAGE + BYTE * size
                 if left >= bucket.capacity * _LEFT_BY_UNKNOWN:
                     bucket.left, bucket.since, self.processing.strained = left, now, False
                     return None

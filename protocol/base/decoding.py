@@ -107,7 +107,7 @@ class _Costs(NamedTuple):
 
 _UNSIGNED: Final = _Costs(100.0, 0.05, 0.2, 0.02, 0.6)
 _SIGNED: Final = _Costs(200.0, 0.1, 0.7, 0.2, 2.0)  # with the signature and the canonical form
-_SMALL_BYTES: Final = 4_096
+SMALL_BYTES: Final = 4_096
 
 
 def processing_cost(raw: bytes, *, signed: bool) -> float:
@@ -117,7 +117,7 @@ def processing_cost(raw: bytes, *, signed: bool) -> float:
     """
     costs = _SIGNED if signed else _UNSIGNED
     cost = costs.message + costs.byte * len(raw)
-    if len(raw) <= _SMALL_BYTES:
+    if len(raw) <= SMALL_BYTES:
         return cost
     counts = _count(raw)
     return cost + costs.container * counts.containers + costs.number * counts.numbers + costs.double * counts.doubles

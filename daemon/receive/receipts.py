@@ -1,0 +1,91 @@
+"""Automatic receipts: which are sent, and which of them are stored and repeated (docs/limits.md, Answers)."""
+
+from typing import Final
+
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.limited_peers import LimitedPeers
+from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.standing import Standing, Standings
+from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
+from aghbus.protocol.bodies import Receipt
+from aghbus.protocol.effects import Effects, Quarantine, Queue, Requeue
+from aghbus.protocol.envelope import Envelope
+from aghbus.store.audit import events as audit
+from aghbus.store.engine.transaction import Transaction
+
+_NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
+
+
+class Receipts:
+    """Separates the receipts of a decision: stored, published once, or not sent."""
+
+    def __init__(
+        self,
+        limits: RateLimits,
+        standings: Standings,
+        limited: LimitedPeers,
+        trust: LivePolicy,
+        clock: Clock,
+        counters: Counters,
+    ) -> None:
+        self._limits = limits
+        self._standings = standings
+        self._limited = limited
+        self._trust = trust
+        self._clock = clock
+        self._counters = counters
+        self._suppressed = 0  # receipts that were not sent since the last audit row about them
+        self._noted_ms = 0
+
+    def separate(
+        self, tx: Transaction, envelope: Envelope | None, effects: Effects, standing: Standing, at_ms: int
+    ) -> tuple[Effects, tuple[Envelope, ...]]:
+        """The effects to apply, and the receipts to publish without storing them.
+
+        Those are the receipts to peers that are not known, and the answers to copies. `envelope` is None for bytes that are no
+        valid envelope, whose receipt was within its limits when they came.
+        """
+        answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
+        if answer is None:
+            return effects, ()
+        if not self._may_answer(answer.envelope, envelope, effects, standing):
+            self._note_suppressed(tx, answer.envelope.to or "", standing, at_ms)
+            return tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)]), ()
+        if _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
+            return tuple([effect for effect in effects if effect is not answer]), (answer.envelope,)
+        return effects, ()
+
+    def _may_answer(self, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing) -> bool:
+        """Whether a receipt is within its rate limits. Refused senders have another limit than accepted ones."""
+        peer, limits = receipt.to or "", self._limits
+        refused = next((each for each in effects if type(each) is Quarantine), None)
+        if self._trust.now.mode == "require" and _is_unverified(envelope, refused):
+            return False
+        if _is_duplicate(receipt) and not limits.allow_repeat(f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
+            return False
+        if envelope is None:
+            return True
+        if refused is None:
+            return limits.allow_receipt(peer, standing)
+        return limits.allow_denial(denial_budget_key(peer, refused.trust), standing)
+
+    def _note_suppressed(self, tx: Transaction, peer: str, standing: Standing, at_ms: int) -> None:
+        """Count a receipt that is not sent; one audit row a minute tells of all of them."""
+        self._counters.add("receipts.suppressed")
+        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+        self._suppressed += 1
+        if at_ms - self._noted_ms >= _NOTED_MS:
+            detail = f"{self._suppressed} automatic receipts not sent: rate limits"
+            self._suppressed, self._noted_ms = 0, at_ms
+            audit.note_policy(tx, at_ms, "receipts_suppressed", detail)
+
+
+def _is_unverified(envelope: Envelope | None, refused: Quarantine | None) -> bool:
+    if envelope is None:
+        return True
+    return "@" not in envelope.sender if refused is None else refused.trust != "verified"
+
+
+def _is_duplicate(receipt: Envelope) -> bool:
+    return type(receipt.body) is Receipt and receipt.body.status == "duplicate"
