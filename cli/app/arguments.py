@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import instances
 from aghbus.store.host.command_line import Argument, nonempty
 
 LONGEST_SPAN = 366 * 86_400
@@ -73,7 +74,12 @@ def workspace(text: str) -> str:
 
 
 GLOBAL_OPTIONS = (
-    Argument("--name", type=nonempty, help="instance (default: $AGHD_NAME, this host's name, or the only one running)"),
+    Argument(
+        "--name",
+        type=nonempty,
+        completer=instances,
+        help="instance (default: $AGHD_NAME, this host's name, or the only one running)",
+    ),
     Argument("--socket", metavar="PATH", type=nonempty, help="the daemon's Unix socket (default: $AGHD_API_SOCKET)"),
     Argument("--api", metavar="URL", type=nonempty, help="URL of the daemon's TCP API, such as http://127.0.0.1:4637"),
     Argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
@@ -89,7 +90,7 @@ COMMANDS = {
         run_show,
         description="Show one record of our own catalog, digest included.",
         examples=["aghctl capability show test.run", "aghctl capability show test.run -o json"],
-        arguments=[Argument("id", help="id of the capability")],
+        arguments=[Argument("id", completer=own_capabilities, help="id of the capability")],
     ),
     "capability send": Command(
         run_send,
@@ -99,9 +100,9 @@ COMMANDS = {
         ),
         examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
         arguments=[
-            Argument("capability", help="id in our own catalog"),
-            Argument("--to", metavar="PEER", help="receiver (default: everybody)"),
-            Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
+            Argument("capability", completer=own_capabilities, help="id in our own catalog"),
+            Argument("--to", metavar="PEER", completer=peers, help="receiver (default: everybody)"),
+            Argument("--direct", metavar="PEER", completer=peers, help="send it in the direct room with this peer"),
             THREAD,
             *SENDING,
         ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.message_text import body_line, not_delivered
 from aghbus.cli.app.text import fields, moment, safe, shell
@@ -74,7 +75,7 @@ COMMANDS = {
             Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to arrive"),
             Argument("--visibility", metavar="TIME", type=seconds, help="length of the lease (default 5m)"),
             Argument("--ack", action="store_true", help="acknowledge it immediately"),
-            Argument("--work", metavar="ID", help="only a message of this work"),
+            Argument("--work", metavar="ID", completer=works, help="only a message of this work"),
         ],
     )
 }

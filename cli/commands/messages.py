@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import whole
+from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
@@ -84,7 +85,7 @@ COMMANDS = {
             Argument("--work", metavar="ID", help="only of this work"),
             Argument("--thread", metavar="ID", help="only in this thread"),
             Argument("--direct", metavar="ID", help="only in this direct room"),
-            Argument("--peer", help="only from or to this peer"),
+            Argument("--peer", completer=peers, help="only from or to this peer"),
             CHANNEL,
         ],
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import capabilities
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import ago, table
@@ -39,7 +40,9 @@ COMMANDS = {
         description="List the known peers: those that greeted or answered recently, ourselves included.",
         examples=["aghctl peers", "aghctl peers --capability test.run -o json"],
         arguments=[
-            Argument("--capability", metavar="ID", help="only peers that advertise this capability"),
+            Argument(
+                "--capability", metavar="ID", completer=capabilities, help="only peers that advertise this capability"
+            ),
             CHANNEL,
             Argument("--all", action="store_true", help="expired ones too"),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, one_of, sending, stdin_or
@@ -74,8 +75,8 @@ COMMANDS = {
         ],
         arguments=[
             Argument("text", help="the text; - reads standard input"),
-            Argument("--to", metavar="PEER", action="append", help="receiver"),
-            Argument("--direct", metavar="PEER", help="send it in the direct room with this peer"),
+            Argument("--to", metavar="PEER", action="append", completer=peers, help="receiver"),
+            Argument("--direct", metavar="PEER", completer=peers, help="send it in the direct room with this peer"),
             Argument("--thread", metavar="ID", help="send it in this thread; `new` begins one"),
             Argument("--intent", metavar="WORD", help="purpose of the text, one word such as request or inform"),
             Argument("--reply-to", metavar="ID", help="message that this one answers"),

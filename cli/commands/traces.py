@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import whole
+from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import event_line
 from aghbus.cli.app.options import CHANNEL
@@ -41,7 +42,7 @@ COMMANDS = {
             Argument("--work", metavar="ID", help="only of this work"),
             Argument("--thread", metavar="ID", help="only in this thread"),
             Argument("--direct", metavar="ID", help="only in this direct room"),
-            Argument("--peer", help="only from or to this peer"),
+            Argument("--peer", completer=peers, help="only from or to this peer"),
             CHANNEL,
             Argument("--since", metavar="SEQ", type=whole, help="begin after this local sequence; 0 is the beginning"),
             Argument("--all", action="store_true", help="every kind of message, not only traces and receipts"),

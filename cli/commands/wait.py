@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from aghbus.cli.app.arguments import peer
+from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL, one_of
 from aghbus.cli.app.text import safe
@@ -78,8 +79,10 @@ COMMANDS = {
         ],
         arguments=[
             Argument("--ready", action="store_true", help="until the daemon is ready (the default)"),
-            Argument("--peer", metavar="PEER", type=peer, help="until this peer answers"),
-            Argument("--capability", metavar="ID", help="until a peer with this capability answers"),
+            Argument("--peer", metavar="PEER", type=peer, completer=peers, help="until this peer answers"),
+            Argument(
+                "--capability", metavar="ID", completer=capabilities, help="until a peer with this capability answers"
+            ),
             CHANNEL,
         ],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import fields, indented, safe
@@ -108,8 +109,8 @@ COMMANDS = {
         ),
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
         arguments=[
-            Argument("query", nargs="?", help="what to match exactly"),
-            Argument("--to", metavar="PEER", help="ask only this peer, which answers any query"),
+            Argument("query", nargs="?", completer=capabilities, help="what to match exactly"),
+            Argument("--to", metavar="PEER", completer=peers, help="ask only this peer, which answers any query"),
             Argument(
                 "--wait",
                 metavar="TIME",

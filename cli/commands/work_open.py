@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
@@ -59,9 +60,14 @@ COMMANDS = {
             "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
         ],
         arguments=[
-            Argument("--to", metavar="PEER", required=True, help="peer that is asked to do the work"),
+            Argument("--to", metavar="PEER", required=True, completer=peers, help="peer that is asked to do the work"),
             Argument("--text", help="what to do; - reads standard input"),
-            Argument("--capability", metavar="ID", help="send this record of our catalog instead of a text"),
+            Argument(
+                "--capability",
+                metavar="ID",
+                completer=own_capabilities,
+                help="send this record of our catalog instead of a text",
+            ),
             THREAD,
             Argument("--direct", action="store_true", help="in the direct room with that peer"),
             Argument("--intent", metavar="WORD", help="purpose of the text (default request)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import whole
+from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
@@ -98,7 +99,7 @@ COMMANDS = {
         arguments=[
             Argument("--state", action="append", choices=STATES, help="only works in this state"),
             Argument("--role", choices=("initiator", "target", "observer"), help="only works with us in this role"),
-            Argument("--peer", help="only works with this peer"),
+            Argument("--peer", completer=peers, help="only works with this peer"),
             CHANNEL,
             LIMIT,
             Argument(
@@ -111,7 +112,7 @@ COMMANDS = {
         description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
         arguments=[
-            Argument("work", help="id of the work"),
+            Argument("work", completer=works, help="id of the work"),
             CHANNEL,
             Argument("--before", metavar="SEQ", type=whole, help="the history before this local sequence"),
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
@@ -45,7 +46,7 @@ def _human(sent: dict[str, Any]) -> str:
     return f"{safe(sent['work_id'])}{state} ({safe(sent['kind'])} {safe(sent['id'])} to {safe(sent['to'])}, {safe(sent['state'])})"
 
 
-_WORK = Argument("work", help="id of the work")
+_WORK = Argument("work", completer=works, help="id of the work")
 _MESSAGE = Argument("--message", metavar="TEXT", help="text for the other peer; - reads standard input")
 _NEEDED = Argument("--message", metavar="TEXT", required=True, help="text for the other peer; - reads standard input")
 _RESULT = Argument("--result", metavar="JSON", type=json_object, help="result, a JSON object; - reads standard input")

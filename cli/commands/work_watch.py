@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.message_text import TERMINAL, event_line
 from aghbus.cli.app.options import CHANNEL
@@ -49,6 +50,6 @@ COMMANDS = {
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        arguments=[Argument("work", help="id of the work"), CHANNEL],
+        arguments=[Argument("work", completer=works, help="id of the work"), CHANNEL],
     )
 }

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from aghbus.daemon.config.layers import ConfigKey, Problem
@@ -11,6 +13,8 @@ from aghbus.daemon.config.settings import KEYS, Settings, value_of
 from aghbus.daemon.config.value_types import Switch, Texts
 from aghbus.protocol.text import escape
 from aghbus.store.host.command_line import Argument
+from aghbus.store.host.instances import stored_instances
+from aghbus.store.host.locations import LocationError, locate
 
 _GENERAL: Final = "general"
 _TABLE_HEAD: Final = "| key | flag | environment | default | rule | meaning |\n|---|---|---|---|---|---|\n"
@@ -28,7 +32,16 @@ def _key_option(key: ConfigKey) -> Argument:
         return Argument(key.flag, action=argparse.BooleanOptionalAction, **options)
     if isinstance(key.spec.rule, Texts):
         return Argument(key.flag, action="append", default=None, metavar="ITEM", **options)
-    return Argument(key.flag, metavar="VALUE", **options)
+    completer = _instances if key.name == "name" else None
+    return Argument(key.flag, metavar="VALUE", completer=completer, **options)
+
+
+def _instances(**_: Any) -> list[str]:
+    """What the shell completes for `--name`."""
+    try:
+        return stored_instances(locate("any", os.environ, uid=os.getuid(), home=str(Path.home())))
+    except (LocationError, RuntimeError):  # without a home folder
+        return []
 
 
 def shown_value(settings: Settings, key: ConfigKey) -> object:

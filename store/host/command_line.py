@@ -85,9 +85,9 @@ class Argument:
         """`?`, `*`, or empty for one value."""
         return str(self.options.get("nargs", ""))
 
-    def add_to(self, parser: argparse._ActionsContainer) -> argparse.Action:
-        """Declare it to argparse."""
-        action = parser.add_argument(*self.flags, **self.options)
+    def add_to(self, parser: argparse._ActionsContainer, **options: Any) -> argparse.Action:
+        """Declare it to argparse, with `options` in place of its own."""
+        action = parser.add_argument(*self.flags, **{**self.options, **options})
         if self.completer is not None:
             action.completer = self.completer  # type: ignore[attr-defined]  # where argcomplete looks for it
         return action
@@ -259,11 +259,11 @@ class Program:
             values[command.trailing] = [*values[command.trailing], *tail]
         return values
 
-    def _add_globals(self, parser: argparse.ArgumentParser) -> None:
+    def _add_globals(self, parser: argparse.ArgumentParser, **options: Any) -> None:
         if self.global_arguments:
             group = parser.add_argument_group("global options, before or after the command")
             for argument in self.global_arguments:
-                argument.add_to(group)
+                argument.add_to(group, **options)
 
     def _add_commands(self, parser: argparse.ArgumentParser, prefix: str, name: str) -> None:
         """List the commands below `prefix`; the one called `name`, and what leads to it, also gets its arguments."""
@@ -273,7 +273,7 @@ class Program:
             child = level.add_parser(word, help=summary.replace("%", "%%"), usage=parser.prog)
             if full == name:
                 _add_arguments(child, self.load(name).arguments)
-                self._add_globals(child)
+                self._add_globals(child, default=argparse.SUPPRESS)  # keeps the values given before the command
             elif full in self.groups or name.startswith(full + " "):
                 self._add_commands(child, full, name)
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.cli.app.registry import PROGRAM as CONTROL
 from aghbus.cli.main import entry
+from aghbus.daemon.main import PROGRAM as DAEMON
 from tests.support.shells import InteractiveShell, shell_env
 from tests.support.tools import require_tool
 
@@ -21,9 +23,11 @@ LINES = [
     ("aghctl bridge sacp log --l", "--limit"),
     ("aghctl completion f", "fish"),
     ("aghd config sh", "show"),
+    ("aghd ru", "run"),
     ("aghd run --worksp", "--workspace"),
 ]
 """The text before the TAB key, and the completed word."""
+ERRORS = ("not found", "rror", "no such", "bad ", "_aghbus", "_python")
 
 
 def offers(tmp_path: Path, line: str) -> set[str]:
@@ -51,7 +55,7 @@ def offers(tmp_path: Path, line: str) -> set[str]:
         ("aghctl who", {"whois"}),
         ("aghctl work re", {"reject"}),
         ("aghctl --name work inbox a", {"ack"}),
-        ("aghctl inbox -o json ", {"list", "next", "ack", "nack", "requeue", "follow"}),
+        ("aghctl inbox -o json ", {"list", "next", "ack", "nack", "requeue", "purge", "follow"}),
         ("aghctl work open --t", {"--to", "--text", "--thread", "--token-file", "--timeout"}),
         ("aghctl --t", {"--token-file", "--timeout"}),
         ("aghctl work list --state c", {"completed", "canceled"}),
@@ -83,6 +87,24 @@ def test_an_interactive_shell_completes_words(tmp_path: Path, shell: str, option
     with InteractiveShell([require_tool(shell), *options], shell_env(tmp_path)) as session:
         session.type(f"source <(aghctl completion {shell}); echo LOAD''ED\n", until="LOADED")
         for line, word in LINES:
+            shown = session.type(f"{CLEAR_LINE}{line}\t", until=f"{word} ")
+            assert not any(sign in shown for sign in ERRORS), shown
+
+
+@pytest.mark.parametrize("line", ["cd / && aghctl who", "echo x | aghctl who", "A=1 aghctl who"])
+def test_zsh_completes_a_command_inside_a_longer_line(tmp_path: Path, line: str) -> None:
+    with InteractiveShell([require_tool("zsh"), "-f", "-i"], shell_env(tmp_path)) as session:
+        session.type("source <(aghctl completion zsh); echo LOAD''ED\n", until="LOADED")
+        session.type(f"{line}\t", until="whois ")
+
+
+def test_zsh_loads_the_script_from_a_folder_of_fpath(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(["completion", "zsh"]) == 0
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions" / "_aghctl").write_text(capsys.readouterr().out)
+    with InteractiveShell([require_tool("zsh"), "-f", "-i"], shell_env(tmp_path)) as session:
+        session.type("fpath=(~/functions $fpath); autoload -Uz compinit; compinit -u; echo LOAD''ED\n", until="LOADED")
+        for line, word in LINES:
             session.type(f"{CLEAR_LINE}{line}\t", until=f"{word} ")
 
 
@@ -92,6 +114,16 @@ def test_fish_completes_words(tmp_path: Path) -> None:
     done = subprocess.run(command, env=shell_env(tmp_path), capture_output=True, text=True, check=True, timeout=60)
     answers = [answer.split("\t")[0].strip() for answer in done.stdout.split("---\n")]
     assert answers == [*(word for _, word in LINES), ""]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("program", ["aghctl", "aghd"])
+def test_fish_offers_every_first_word(tmp_path: Path, program: str) -> None:
+    script = f"aghctl completion fish | source; complete --do-complete '{program} '"
+    command = [require_tool("fish"), "--no-config", "-c", script]
+    done = subprocess.run(command, env=shell_env(tmp_path), capture_output=True, text=True, check=True, timeout=60)
+    words = {line.split("\t")[0] for line in done.stdout.splitlines()}
+    assert words == set((CONTROL if program == "aghctl" else DAEMON).below(""))
     assert done.stderr == ""
 
 

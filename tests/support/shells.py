@@ -37,11 +37,13 @@ class InteractiveShell:
         os.waitpid(self.process, 0)
         os.close(self.terminal)
 
-    def type(self, text: str, until: str) -> None:
-        """Write `text`, and read until the shell has shown `until`; AssertionError when it does not."""
+    def type(self, text: str, until: str) -> str:
+        """Write `text`, and read until the shell has shown `until`, which is returned with all before it; AssertionError
+        when it does not come."""
         os.write(self.terminal, text.encode())
         shown, deadline = b"", time.monotonic() + STEP_SECONDS
         while until.encode() not in shown:
             ready = select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
             assert ready, f"after {text!r} the shell never showed {until!r}, but {shown!r}"
             shown += os.read(self.terminal, 4096)
+        return shown.decode(errors="replace")
