@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.protocol.identifiers import uuid7_hex
+from aghbus.store.host.boot import boot_id
 
 VARIABLE: Final = "AGHD_CLOCK_OFFSET_FILE"
 # Runs while the machine sleeps, and is never set. Without it, a sleep looks like a step of the wall clock.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _offset_file: Path | None = None
 
@@ -51,10 +50,7 @@ class Clock:
 
     def boot(self) -> str:
         """Identifies the boot since which `steady_millis` counts; "" where the system does not tell."""
-        try:
-            return _BOOT_ID.read_text().strip()
-        except OSError:
-            return ""
+        return boot_id()
 
     def offset_millis(self) -> int:
         """Wall time minus `steady_millis`: changes when the wall clock is set, by the same amount."""

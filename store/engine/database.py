@@ -305,7 +305,8 @@ def _is_sound(db: sqlite3.Connection, path: Path) -> bool:
     because its last process ended without a loss of power. Raises StoreDamaged."""
     if meta.get(db, "closed") == 1:
         return True
-    if boot_number() and meta.get(db, "boot") == boot_number():
+    boot = boot_number()
+    if boot and meta.get(db, "boot") == boot:
         return False
     integrity.check_pages(db, path)
     return True

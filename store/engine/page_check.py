@@ -15,8 +15,8 @@ from typing import Final
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity
 from aghbus.store.errors import StoreDamaged
+from aghbus.store.host.boot import boot_id
 
-_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _PATIENCE: Final = 0.5  # seconds that closing waits for a check that has nearly ended
 _RETRY: Final = 0.02  # seconds between two attempts to interrupt it: one before its statement runs has no effect
 
@@ -24,11 +24,9 @@ _log = logging.getLogger("aghbus.store")
 
 
 def boot_number() -> int:
-    """A number for the time since the machine was started; 0 where the system does not tell."""
-    try:
-        return int.from_bytes(sha256(_BOOT.read_bytes()).digest()[:7], "big")
-    except OSError:
-        return 0
+    """`boot_id` as a number; 0 where the system does not tell."""
+    boot = boot_id()
+    return int.from_bytes(sha256(boot.encode()).digest()[:7], "big") if boot else 0
 
 
 class PageCheck:
