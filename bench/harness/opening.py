@@ -12,7 +12,7 @@ from aghbus.store.engine.database import Store
 
 
 async def main(path: Path) -> None:
-    """Opening checks the file, recovers the write-ahead log and loads the state in memory."""
+    """Opening recovers the write-ahead log and loads the state in memory, while the check of the pages begins."""
     started = time.perf_counter()
     await Store.open(path)
     print(json.dumps((time.perf_counter() - started) * 1000), flush=True)

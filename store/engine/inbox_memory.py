@@ -5,6 +5,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from aghbus.store.engine import meta
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _UNTOUCHED: Final = """
@@ -79,7 +80,7 @@ class InboxMemory:
 
     def advance(self, tx: UnitOfWork, last_seq: int) -> bool:
         """Moves the position to just before the oldest message, or to `last_seq`. Returns whether it has moved."""
-        end = last_seq if self.oldest is None else self.oldest - 1
+        end = self._end(last_seq)
         if end <= self.seq:
             return False
         tx.after_rollback(partial(self._restore, self.seq, []))
@@ -95,14 +96,22 @@ class InboxMemory:
         while self._untouched and self._untouched[-1] > last_seq:
             self._untouched.pop()
 
-    def load(self, db: sqlite3.Connection) -> None:
-        """Reads the position of a store that is being opened, and the messages after it."""
+    def load(self, db: sqlite3.Connection, last_seq: int) -> None:
+        """Reads the position of a store that is being opened, and the messages after it, and moves the position as far as
+        possible: the next opening searches less."""
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
         for seq, sender, size in db.execute(_UNTOUCHED, (self.seq,)):
             self.add(seq, sender, size)
         for sender, size in db.execute(_TAKEN):
             self.count(sender, 1, size)
         self.pending.clear()
+        if (end := self._end(last_seq)) > self.seq:
+            self.seq = end
+            meta.put(db, "inbox_position", end)
+
+    def _end(self, last_seq: int) -> int:
+        """The last sequence that the position may have."""
+        return last_seq if self.oldest is None else self.oldest - 1
 
     def _restore(self, position: int, passed: list[int]) -> None:
         self.seq = position

@@ -225,7 +225,7 @@ class InMemoryState:
         self.chain.load(db)
         (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
         self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
-        self.inbox.load(db)
+        self.inbox.load(db, self.last_seq)
         (self.inbox_acked,) = db.execute("SELECT count(*) FROM inbox WHERE state = 'acked'").fetchone()
         self.quarantine_rows, self.quarantine_bytes = db.execute(
             "SELECT count(*), coalesce(sum(length(raw)), 0) FROM quarantine"
