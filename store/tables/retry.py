@@ -4,6 +4,7 @@ Only a published message is answered. It was committed before, so its rows are n
 them may be.
 """
 
+from bisect import bisect_right
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -22,6 +23,11 @@ _PUBLISHED: Final = BulkStatement(
     ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms"
     " FROM new WHERE outbox.seq = new.seq AND outbox.state IN ('queued', 'published')",
 )
+
+_NEXT_INDEXED: Final = """
+SELECT min((SELECT min(seq) FROM log_streams WHERE segment = g.n AND stream = ?1 AND seq > ?2))
+FROM segments AS g WHERE g.last_seq > ?2
+"""
 
 
 class Failed(NamedTuple):
@@ -133,10 +139,19 @@ def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
 
 def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
     """Makes the message after our envelope `seq` in its stream due now, if it waits for an answer. Returns whether it does."""
-    sql = """UPDATE outbox SET next_ms = ?2 WHERE next_ms > ?2 AND seq = (
-                 SELECT n.seq FROM log AS e JOIN log AS n ON n.stream = e.stream
-                 WHERE e.seq = ?1 AND n.seq > e.seq ORDER BY n.seq LIMIT 1)"""
-    return tx.db.execute(sql, (seq, now_ms)).rowcount > 0
+    sql = "UPDATE outbox SET next_ms = ?2 WHERE next_ms > ?2 AND seq = ?1"
+    return tx.db.execute(sql, (_next_of_stream(tx, seq), now_ms)).rowcount > 0
+
+
+def _next_of_stream(tx: Transaction, seq: int) -> int | None:
+    db = tx.db
+    (stream,) = db.execute("SELECT stream FROM log WHERE seq = ?", (seq,)).fetchone()
+    (indexed,) = db.execute(_NEXT_INDEXED, (stream, seq)).fetchone()
+    if indexed is not None:
+        return int(indexed)
+    recent = tx.memory.log.tail.of_stream(stream)
+    later = recent[bisect_right(recent, seq) :]
+    return next((one for one in later if db.execute("SELECT 1 FROM log WHERE seq = ?", (one,)).fetchone()), None)
 
 
 def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:

@@ -1,12 +1,16 @@
 """Messages that wait for an answer or for their time: kept, found again, and read in bounded pages."""
 
+import asyncio
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, retry
 from aghbus.store.tables.retry import Schedule
-from tests.support.makers import BOB, NOW, NOW_MS, US, receive, rows, say, sending
+from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending
 
 HOUR_MS = 3_600_000
 
@@ -87,3 +91,41 @@ async def test_the_first_expiry_is_known(store: Store) -> None:
     later = await store.write(retry.stale_from)
     assert later is not None and later > NOW + 50
     assert await store.write(lambda tx: retry.stale(tx, later, 10)) == [waiting]
+
+
+async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_them(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal", segment=4)
+    seqs: list[list[int]] = [[], []]
+    for number in range(14):
+        text = say(sender=US, to=(BOB, EVE)[number % 2])
+        seqs[number % 2] += (await store.write(sending(text))).queued
+    later = [Schedule(seq, NOW_MS + HOUR_MS) for seq in seqs[0] + seqs[1]]
+    await store.write(lambda tx: retry.published(tx, later, NOW_MS))
+    try:
+        for one, following in (*pairwise(seqs[0]), *pairwise(seqs[1])):
+            assert await store.write(lambda tx, one=one: retry.release_next(tx, one, NOW_MS))  # type: ignore[misc]
+            assert await rows(store, "SELECT seq FROM outbox WHERE next_ms = ?", NOW_MS) == [(following,)]
+            await store.write(lambda tx, seq=following: outbox.mark_answered(tx, seq, ""))  # type: ignore[misc]
+        assert not await store.write(lambda tx: retry.release_next(tx, seqs[0][-1], NOW_MS))
+    finally:
+        await store.close()
+
+
+async def test_the_next_message_of_a_stream_is_found_without_reading_all_that_follow(store: Store) -> None:
+    first = await published(store)
+    await asyncio.gather(*[store.submit(receiving(say(), capacity=2000)) for _ in range(2000)])
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    def job(tx: Transaction) -> bool:
+        tx.db.set_progress_handler(count, 1)
+        released = retry.release_next(tx, first, NOW_MS)
+        tx.db.set_progress_handler(None, 0)
+        return released
+
+    assert await store.write(job) is False
+    assert 0 < steps < 500
