@@ -25,11 +25,12 @@ machine."""
 _START: Final = 300.0  # seconds for a daemon to be ready, which reads ten gigabytes in figure 6
 LOAD_FLAGS: Final = (
     *("--inbox-capacity", "1000000000", "--inbox-max-bytes", "1000GiB", "--store-retention-size", "2000GiB"),
-    *("--limits-processor-percent", "1000000"),
+    *("--limits-processor-percent", "1000000", "--receive-queue", "8192"),
     *("--retry-first", "1h", "--retry-ceiling", "1d"),
 )
-"""Flags of daemons under a load that no agent consumes: inbox and processing budget have room, and messages to a load generator
-that does not answer are not retried during a measurement. All other settings are defaults, `store.synchronous = full` included."""
+"""Flags of daemons under a load that no agent consumes: inbox, receive queue and processing budget have room
+for one unknown sender, and messages to a load generator that does not answer are not retried during a measurement. All other
+settings are defaults, `store.synchronous = full` included."""
 
 
 @contextlib.contextmanager
