@@ -130,13 +130,14 @@ def _banner(node: Node, *, up: bool) -> str:
     server = node.link.server
     where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
     ctl = _command("aghctl")
+    other = ("ops", "") if self_id == "patch-worker" else ("patch-worker", " --capability test.run")
     return (
         f"aghd {name}: peer {self_id} in {node.identity.workspace}, channels {', '.join(node.settings.current.channels)}; {where}\n"
         f"  {ctl} --name {name} status          show the daemon's status\n"
         f"  {ctl} --name {name} whois           list the peers\n"
         f"  {ctl} --name {name} inbox follow    follow incoming messages\n"
         f"another peer, in another terminal{'' if node.broker else ', with the same NATS options'}:\n"
-        f"  {_command('aghd')} run --name patch-worker --capability test.run\n"
+        f"  {_command('aghd')} run --name {other[0]}{other[1]}\n"
         f"Ctrl-C stops this one.\n"
     )
 

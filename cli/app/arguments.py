@@ -50,8 +50,8 @@ def peer(text: str) -> str:
     from aghbus.protocol.identifiers import is_peer  # slow to load
 
     if not is_peer(text):
-        rule = "must be a peer id (a-z, 0-9, '.', '_', '-', first a letter or digit, at most 128)"
-        raise ValueError(f"{rule} or a handle name@fingerprint")
+        rule = "must be a peer id (1 to 128 of a-z, 0-9, '.', '_', '-', the first a letter or digit)"
+        raise ValueError(f"{rule} or a handle nickname@fingerprint (fingerprint: 32 hex digits)")
     return text
 
 

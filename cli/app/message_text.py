@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import compact, cut, fields, moment, quoted, safe
+from aghbus.cli.app.text import compact, cut, fields, indented, moment, quoted, readable, safe
 from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
@@ -77,8 +77,7 @@ def sent_line(sent: dict[str, Any]) -> str:
 
 def work_head(work: dict[str, Any]) -> str:
     """Parties, state and result of a work as labelled lines."""
-    result = compact(work["result"]) if work["result"] is not None else None
-    return fields(
+    head = fields(
         [
             ("work", work["work_id"]),
             ("state", work["state"]),
@@ -92,9 +91,9 @@ def work_head(work: dict[str, Any]) -> str:
             ("changed", moment(work["updated_ms"])),
             ("text", work["text"]),
             ("message", work["message"]),
-            ("result", result),
         ]
     )
+    return head if work["result"] is None else f"{head}\nresult\n{indented(readable(work['result']))}"
 
 
 def _words(text: object) -> str:

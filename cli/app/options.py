@@ -39,9 +39,12 @@ def stdin_or(text: str) -> str:
     if text != "-":
         return text
     try:
-        read = sys.stdin.read(MAX_STDIN_CHARACTERS + 1)
+        read = sys.stdin.buffer.read(4 * MAX_STDIN_CHARACTERS + 1).decode()
     except UnicodeDecodeError:
-        raise UsageError("standard input is not UTF-8") from None
+        hint = "text only; `aghctl artifact put` stores any file for other peers"
+        raise UsageError("standard input is binary: it is not UTF-8 text", hint) from None
+    if "\0" in read:
+        raise UsageError("standard input is binary: it has a NUL character")
     if len(read) > MAX_STDIN_CHARACTERS:
         raise UsageError(f"standard input is longer than {MAX_STDIN_CHARACTERS} characters")
     return read.removesuffix("\n")

@@ -78,6 +78,8 @@ COMMANDS = {
     "nats permissions": ("nats_permissions", "print the permissions that peers need on a NATS server"),
     "id route": ("identifiers", "print the route token of a peer (offline)"),
     "id direct": ("identifiers", "print the id of the direct room of two peers (offline)"),
+    "instances list": ("instances", "list the instances of this user (offline)"),
+    "instances rm": ("instances", "remove the state of a stopped instance (offline)"),
     "doctor": ("doctor", "check the environment step by step"),
     "demo": ("demo", "run discovery and work with two temporary peers"),
     "bench": ("bench", "measure two temporary peers on your broker"),
@@ -98,6 +100,7 @@ GROUPS = {
     "trust": "access policy of the daemon",
     "audit": "hash-chained log of messages and decisions (offline)",
     "nats": "NATS server that the peers share",
+    "instances": "daemons of this user that run or have state on disk (offline)",
     "id": "derived identifiers (offline)",
 }
 """First words that are not complete commands, with one line of help."""

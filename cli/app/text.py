@@ -11,7 +11,9 @@ from aghbus.protocol.base.annotations import Any
 GAP = "  "
 """Between two columns."""
 MIN_LAST_COLUMN = 16
-"""Width of the last column of a table in the narrowest terminal."""
+"""Width down to which the last column of a table is cut before the others are."""
+MIN_COLUMN = 6
+"""Width of a column in the narrowest terminal."""
 NOT_ENCRYPTED = "direct rooms are not encrypted: the operator of the broker can read them"
 """Printed on standard error by every command that uses a direct room (docs/threat-model.md, "What v0 cannot give")."""
 
@@ -48,13 +50,27 @@ def compact(value: Any) -> str:
     return safe(json.dumps(value, separators=(",", ":")))
 
 
+def readable(value: Any) -> str:
+    """A JSON object member by member: texts of several lines as indented lines, everything else in one line."""
+    if not isinstance(value, dict):
+        return compact(value)
+    return "\n".join(f"{safe(name)}:{_member(entry)}" for name, entry in value.items())
+
+
+def _member(entry: Any) -> str:
+    if not isinstance(entry, str):
+        return GAP + compact(entry)
+    lines = entry.removesuffix("\n").split("\n")
+    return f"{GAP}{safe(lines[0])}" if len(lines) == 1 else "\n" + "\n".join(f"{GAP}{safe(line)}" for line in lines)
+
+
 def width(text: str) -> int:
-    """Columns that `text` takes on a terminal: wide East Asian characters count two, combining ones none."""
+    """Columns that `text` takes on a terminal: wide East Asian characters count two, marks on another character none."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
+    from unicodedata import category, east_asian_width
 
-    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(0 if category(char) in ("Mn", "Me") else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def cut(text: str, columns: int) -> str:
@@ -79,20 +95,36 @@ def terminal_columns() -> int:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], columns: int | None = None) -> str:
-    """Rows under their titles, cells escaped and aligned; only the last column is cut, to `columns` (default: terminal)."""
+    """Rows under their titles, cells escaped, aligned and cut to `columns` (default: terminal).
+
+    The last column is cut first, then the widest of the others; the first one, which has the ids, is never cut.
+    """
     cells = [[safe(cell) for cell in row] for row in rows]
     lines = [list(titles), *cells]
     widths = [max(width(line[place]) for line in lines) for place in range(len(titles))]
     bound = terminal_columns() if columns is None else columns
-    before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
     if bound:
-        widths[-1] = min(widths[-1], max(MIN_LAST_COLUMN, bound - before))
+        _narrow(widths, bound - len(GAP) * (len(widths) - 1))
     return "\n".join(_line(line, widths) for line in lines)
 
 
+def _narrow(widths: list[int], bound: int) -> None:
+    """Make the columns but the first narrower until the sum is `bound`, or all are at their least width."""
+    last = len(widths) - 1
+    while (excess := sum(widths) - bound) > 0 and last > 0:
+        if widths[last] > MIN_LAST_COLUMN:
+            widths[last] = max(MIN_LAST_COLUMN, widths[last] - excess)
+            continue
+        widest = max(range(1, last + 1), key=widths.__getitem__)
+        if widths[widest] <= MIN_COLUMN:
+            return
+        widths[widest] -= 1
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = [cell + " " * (size - width(cell)) for cell, size in zip(cells[:-1], widths, strict=False)]
-    return GAP.join([*padded, cut(cells[-1], widths[-1])]).rstrip()
+    shown = [cut(cell, size) for cell, size in zip(cells, widths, strict=True)]
+    padded = [cell + " " * (size - width(cell)) for cell, size in zip(shown, widths, strict=True)]
+    return GAP.join(padded).rstrip()
 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.arguments import peer
 from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
@@ -101,8 +102,10 @@ COMMANDS = {
         examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
         arguments=[
             Argument("capability", completer=own_capabilities, help="id in our own catalog"),
-            Argument("--to", metavar="PEER", completer=peers, help="receiver (default: everybody)"),
-            Argument("--direct", metavar="PEER", completer=peers, help="send it in the direct room with this peer"),
+            Argument("--to", metavar="PEER", type=peer, completer=peers, help="receiver (default: everybody)"),
+            Argument(
+                "--direct", metavar="PEER", type=peer, completer=peers, help="send it in the direct room with this peer"
+            ),
             THREAD,
             *SENDING,
         ],

@@ -9,6 +9,7 @@ from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import check_daemon, check_row
+from aghbus.client.locate import running
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
 from aghbus.store.host.locations import private_folder_problem
@@ -21,16 +22,33 @@ STORE_CHECK_SECONDS = 120.0
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Check in order of dependency; 1 when any check fails."""
-    rows = [_python(), _nats_server(), _socket_folder(context), _configuration(context), *_store_file(context)]
-    rows += check_daemon(context)
+    rows = [_python(), _nats_server(), _socket_folder(context)]
+    for one in _instances(context):
+        checks = [_configuration(one), *_store_file(one), *check_daemon(one)]
+        rows += [{**row, "instance": one.instance} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
-    context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: "\n".join(map(_line, answer["checks"])))
+    context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: _lines(answer["checks"]))
     return YES if good else NO
 
 
-def _line(row: dict[str, str]) -> str:
+def _instances(context: Context) -> list[Context]:
+    """The instance that options or environment name; else each that runs; else the one called like this host."""
+    if any(context.options[key] for key in ("name", "socket", "api")):
+        return [context]
+    if context.env.get("AGHD_NAME") or context.env.get("AGHD_API_SOCKET"):
+        return [context]
+    names = running(context.places.socket_dir)
+    return [Context({**context.options, "name": name}, context.output) for name in names] or [context]
+
+
+def _lines(rows: list[dict[str, str]]) -> str:
+    several = len({row["instance"] for row in rows if "instance" in row}) > 1
+    return "\n".join(_line(row, f"{row['instance']}: " if several and "instance" in row else "") for row in rows)
+
+
+def _line(row: dict[str, str], instance: str) -> str:
     hint = f"\n      hint: {safe(row['hint'])}" if row["hint"] else ""
-    return f"{row['state']:<4}  {row['check']}: {safe(row['detail'])}{hint}"
+    return f"{row['state']:<4}  {instance}{row['check']}: {safe(row['detail'])}{hint}"
 
 
 def _python() -> dict[str, str]:
@@ -115,7 +133,7 @@ COMMANDS = {
         description=(
             "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the store's\n"
             "file, the daemon, its broker connection, its store, peers, clocks. Each is ok, warn or fail, with a hint.\n"
-            "Exits 1 if any fails."
+            "Without --name every running daemon is checked. Exits 1 if any check fails."
         ),
         examples=["aghctl doctor", "aghctl --name ops doctor -o json"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aghbus.cli.app.arguments import peer
 from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
@@ -75,8 +76,10 @@ COMMANDS = {
         ],
         arguments=[
             Argument("text", help="the text; - reads standard input"),
-            Argument("--to", metavar="PEER", action="append", completer=peers, help="receiver"),
-            Argument("--direct", metavar="PEER", completer=peers, help="send it in the direct room with this peer"),
+            Argument("--to", metavar="PEER", type=peer, action="append", completer=peers, help="receiver"),
+            Argument(
+                "--direct", metavar="PEER", type=peer, completer=peers, help="send it in the direct room with this peer"
+            ),
             Argument("--thread", metavar="ID", help="send it in this thread; `new` begins one"),
             Argument("--intent", metavar="WORD", help="purpose of the text, one word such as request or inform"),
             Argument("--reply-to", metavar="ID", help="message that this one answers"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.arguments import peer, seconds
 from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
@@ -110,7 +110,9 @@ COMMANDS = {
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
         arguments=[
             Argument("query", nargs="?", completer=capabilities, help="what to match exactly"),
-            Argument("--to", metavar="PEER", completer=peers, help="ask only this peer, which answers any query"),
+            Argument(
+                "--to", metavar="PEER", type=peer, completer=peers, help="ask only this peer, which answers any query"
+            ),
             Argument(
                 "--wait",
                 metavar="TIME",

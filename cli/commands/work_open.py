@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.arguments import peer, seconds
 from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
@@ -60,7 +60,14 @@ COMMANDS = {
             "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
         ],
         arguments=[
-            Argument("--to", metavar="PEER", required=True, completer=peers, help="peer that is asked to do the work"),
+            Argument(
+                "--to",
+                metavar="PEER",
+                type=peer,
+                required=True,
+                completer=peers,
+                help="peer that is asked to do the work",
+            ),
             Argument("--text", help="what to do; - reads standard input"),
             Argument(
                 "--capability",

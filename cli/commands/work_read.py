@@ -5,9 +5,9 @@ from __future__ import annotations
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.message_text import work_head
+from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
-from aghbus.cli.app.text import ago, compact, moment, quoted, safe, table
+from aghbus.cli.app.text import ago, compact, cut, moment, quoted, safe, table
 from aghbus.cli.context import Context
 from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
@@ -74,7 +74,7 @@ def _step(step: dict[str, Any]) -> str:
         f"[{change}]",
         f"({safe(step['reason'])})" if step["reason"] else "",
         quoted(step["message"]),
-        compact(step["result"]) if step["result"] is not None else "",
+        cut(compact(step["result"]), OVERVIEW_CHARACTERS) if step["result"] is not None else "",
         compact(step["artifacts"]) if step["artifacts"] else "",
     ]
     return "  ".join(part for part in parts if part)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.cli.app.message_text import body_line, event_line, message_line
 from aghbus.cli.app.output import dumps
-from aghbus.cli.app.text import counted, cut, fields, safe, shell, size, span, table, width
+from aghbus.cli.app.text import counted, cut, fields, readable, safe, shell, size, span, table, width
 from aghbus.protocol.text import escape
 
 HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"
@@ -142,3 +142,31 @@ def test_units() -> None:
         "0s",
     ]
     assert [size(value) for value in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+
+
+def test_a_narrow_table_keeps_ids_and_cuts_the_other_columns() -> None:
+    rows = [
+        (
+            "work_0b7341c6c140e542e2aba3de6f7b925c",
+            "submitted",
+            "for a-peer-with-a-long-name",
+            "unverified",
+            "a long text " * 9,
+        )
+    ]
+    lines = table(["WORK", "STATE", "PEER", "TRUST", "TEXT"], rows, 80).split("\n")
+    assert max(map(width, lines)) <= 80
+    assert lines[1].startswith(rows[0][0])
+    assert table(["WORK", "STATE", "PEER", "TRUST", "TEXT"], rows, 0).split("\n")[1] == "  ".join(rows[0]).rstrip()
+
+
+def test_columns_with_wide_characters_and_marks_are_aligned() -> None:
+    rows = [("日本", "x"), ("\u2764\ufe0f", "x"), ("e\u0301", "x"), ("plain", "x")]
+    offsets = {width(line[: line.rindex("x")]) for line in table(["A", "B"], rows, 0).split("\n")[1:]}
+    assert offsets == {len("plain") + 2}
+
+
+def test_texts_of_a_result_are_shown_line_by_line() -> None:
+    shown = readable({"exit_code": 0, "stdout": "one\ntwo\x1b[31m\n", "stderr": "", "output": {"a": [1]}})
+    assert shown == 'exit_code:  0\nstdout:\n  one\n  two\\x1b[31m\nstderr:  \noutput:  {"a":[1]}'
+    assert readable([1, "x"]) == '[1,"x"]'

@@ -1,0 +1,102 @@
+"""`aghctl instances list` and `aghctl instances rm`."""
+
+from __future__ import annotations
+
+import os
+
+from aghbus.cli.app.completers import instances
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.text import ago, safe, size, table
+from aghbus.cli.context import Context
+from aghbus.client.errors import Unexpected
+from aghbus.client.locate import locations, running
+from aghbus.protocol.base.annotations import Any
+from aghbus.store.host.command_line import Argument, Command
+from aghbus.store.host.instances import stored_instances
+from aghbus.store.host.locations import Locations
+
+
+def run_list(context: Context, values: dict[str, Any]) -> int:
+    """List the instances that run or have state on disk."""
+    places = context.places
+    up = running(places.socket_dir)
+    names = sorted({*up, *stored_instances(places)})
+    found = {"instances": [_instance(locations(name, context.env), name in up) for name in names]}
+    context.output.rows(found, "instances", _human, "no instance runs, and none has state on disk")
+    return YES
+
+
+def run_rm(context: Context, values: dict[str, Any]) -> int:
+    """Remove the state of one instance; raises AnswerIsNo when it is missing, runs, or has a key that is to be kept."""
+    import shutil
+
+    from aghbus.store.host.file_lock import FileLock
+
+    places = locations(values["instance"], context.env)
+    if not os.path.isdir(places.state_dir):  # noqa: PTH112 - pathlib is slow to load
+        raise AnswerIsNo(f"there is no instance called {places.name}", "`aghctl instances list` shows all")
+    lock = FileLock(f"{places.store_path}.lock")
+    try:
+        if not lock.try_lock(shared=False):
+            raise AnswerIsNo(f"the instance {places.name} is running", "stop its daemon first")
+        if not values["with_key"] and any(name.endswith(".pem") for name in os.listdir(places.state_dir)):  # noqa: PTH208
+            hint = "without its key nobody can use its handle again: copy the file, or add --with-key"
+            raise AnswerIsNo(f"the instance {places.name} has a private key", hint)
+        shutil.rmtree(places.state_dir)
+    except OSError as error:
+        raise Unexpected(f"{places.state_dir} cannot be removed: {error.strerror}") from None
+    finally:
+        lock.release()
+    removed = {"removed": places.name, "state_dir": places.state_dir}
+    context.output.answer(removed, lambda it: f"removed {safe(it['state_dir'])}")
+    return YES
+
+
+def _instance(places: Locations, up: bool) -> dict[str, Any]:
+    """One instance, as the JSON output shows it; `bytes` and `changed_ms` are of the store's file, null without one."""
+    try:
+        status = os.stat(places.store_path)  # noqa: PTH116 - pathlib is slow to load
+    except OSError:
+        status = None
+    return {
+        "name": places.name,
+        "running": up,
+        "state_dir": places.state_dir,
+        "bytes": status and status.st_size,
+        "changed_ms": status and int(status.st_mtime * 1000),
+    }
+
+
+def _human(answer: dict[str, Any]) -> str:
+    rows = [
+        (
+            one["name"],
+            "running" if one["running"] else "stopped",
+            None if one["bytes"] is None else size(one["bytes"]),
+            None if one["changed_ms"] is None else ago(one["changed_ms"]),
+            one["state_dir"],
+        )
+        for one in answer["instances"]
+    ]
+    return table(["INSTANCE", "STATE", "STORE", "CHANGED", "FOLDER"], rows)
+
+
+COMMANDS = {
+    "instances list": Command(
+        run_list,
+        description="List the instances of this user: those that run, and those that have state on disk. Needs no daemon.",
+        examples=["aghctl instances list", "aghctl instances list -o json"],
+    ),
+    "instances rm": Command(
+        run_rm,
+        description=(
+            "Remove the state of a stopped instance: its store with every message and work, and its token. Its\n"
+            "configuration file stays, and so does a store that store.path puts elsewhere. Needs no daemon."
+        ),
+        examples=["aghctl instances rm patch-worker"],
+        arguments=[
+            Argument("instance", completer=instances, help="name of the instance"),
+            Argument("--with-key", action="store_true", help="also if it has a private key, which is removed too"),
+        ],
+    ),
+}
