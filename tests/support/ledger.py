@@ -141,8 +141,8 @@ def _nothing_lost(book: Books, other: Books, ledger: Ledger) -> None:
 
 
 def _is_unstored(message: dict[str, Any]) -> bool:
-    """Whether its sender keeps no row of it: the answer to a duplicate (docs/delivery.md, Floods)."""
-    return bool(message["kind"] == "receipt" and message["envelope"]["body"]["status"] == "duplicate")
+    """Whether its sender may keep no row of it: the answer to a duplicate, or to a peer that it does not know (docs/limits.md)."""
+    return bool(message["kind"] == "receipt" and message["envelope"]["body"]["status"] in ("duplicate", "rejected"))
 
 
 def _in_order(sent: dict[str, dict[str, Any]], other: Books) -> None:
