@@ -11,6 +11,9 @@ from aghbus.client.errors import ClientError
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.stdio import flush, write, write_error
 
+OUTPUT_VERSION = 1
+"""The member `v` of the JSON objects: it changes when a field that docs/cli.md names as stable is removed or changes."""
+
 
 class Output:
     """Writes answers to standard output, notes and errors to standard error."""
@@ -28,7 +31,7 @@ class Output:
         if self.human:
             self.text(human(data))
         else:
-            self.text(dumps(data, pretty=self.form == "json"))
+            self.text(dumps(_versioned(data), pretty=self.form == "json"))
 
     def rows(self, data: dict[str, Any], key: str, human: Callable[[Any], str], none: str = "") -> None:
         """A list below `key`: in jsonl each of its entries is a line, in json the answer is one document.
@@ -39,13 +42,13 @@ class Output:
             self.note(none)
         elif self.form == "jsonl":
             for row in data[key]:
-                self.text(dumps(row))
+                self.text(dumps(_versioned(row)))
         else:
             self.answer(data, human)
 
     def event(self, item: Any, human: Callable[[Any], str]) -> None:
         """One entry of a stream: one line, flushed immediately, in json too."""
-        self.text(human(item) if self.human else dumps(item))
+        self.text(human(item) if self.human else dumps(_versioned(item)))
         flush()
 
     def line(self, item: Any) -> None:
@@ -65,12 +68,17 @@ class Output:
     def error(self, error: ClientError) -> None:
         """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""
         if not self.human:
-            write_error(dumps({"code": error.code, "message": error.message, "hint": error.hint}) + "\n")
+            document = {"code": error.code, "message": error.message, "hint": error.hint}
+            write_error(dumps(_versioned(document)) + "\n")
             return
         from aghbus.cli.app.text import safe
 
         hint = f"hint: {safe(error.hint)}\n" if error.hint else ""
         write_error(f"aghctl: {safe(error.message)}\n{hint}")
+
+
+def _versioned(data: Any) -> Any:
+    return {"v": OUTPUT_VERSION, **data} if isinstance(data, dict) else data
 
 
 def dumps(data: Any, *, pretty: bool = False) -> str:

@@ -94,7 +94,7 @@ def test_submitting_lines_without_a_daemon_exits_3() -> None:
 def test_the_prompt_has_its_example_and_needs_no_daemon() -> None:
     text = ctl("bridge", "sacp", "prompt").stdout.decode()
     answer = json.loads(ctl("bridge", "sacp", "prompt", "-o", "json").stdout)
-    assert answer == {"prompt": answer["prompt"]}
+    assert answer == {"v": 1, "prompt": answer["prompt"]}
     assert answer["prompt"].strip() == text.strip()
     assert '"thought": "I need to calculate the sum. 5+5 is 10."' in text
 

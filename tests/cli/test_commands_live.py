@@ -103,7 +103,7 @@ def test_an_empty_inbox_exits_1(bus: Bus) -> None:
     home, _, _ = bus
     done = home.ctl("--name", "ops", "inbox", "next", "--work", "work_nowhere", "-o", "json")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == {"item": None}
+    assert json.loads(done.stdout) == {"v": 1, "item": None}
     assert json.loads(done.stderr)["code"] == "empty"
 
 

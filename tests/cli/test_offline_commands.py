@@ -171,7 +171,7 @@ def test_route_tokens_and_direct_ids_are_the_recorded_ones(capsys: pytest.Captur
 def test_ids_as_processes_in_both_forms() -> None:
     assert ctl("id", "route", "ops").stdout == b"a92c36e66a25ee99ff862faa8e87987b\n"  # sha256("ops"), first 16 bytes
     answer = json.loads(ctl("id", "route", "ops", "-o", "json").stdout)
-    assert answer == {"peer_id": "ops", "route_token": "a92c36e66a25ee99ff862faa8e87987b"}
+    assert answer == {"v": 1, "peer_id": "ops", "route_token": "a92c36e66a25ee99ff862faa8e87987b"}
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_broken_rule_is_a_usage_error(args: list[str], capsys: pytest.CaptureF
     assert captured.err.startswith("aghctl: ")
     assert entry([*args, "-o", "json"]) == 2
     error = json.loads(capsys.readouterr().err)
-    assert set(error) == {"code", "message", "hint"}
+    assert set(error) == {"v", "code", "message", "hint"}
     assert error["code"] == "usage"
 
 

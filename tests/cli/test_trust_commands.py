@@ -58,7 +58,7 @@ def test_the_list_names_the_origin_of_each_rule(home: Home, daemon: Daemon, own_
     (line,) = [line for line in human.splitlines() if line.startswith("pin")]
     assert line.split() == ["pin", "carol", "configuration", "-", KEY]
     lines = home.ctl("--name", "ops", "trust", "list", "-o", "jsonl").stdout.splitlines()
-    assert [json.loads(line) for line in lines] == listed["rules"]
+    assert [json.loads(line) for line in lines] == [{"v": 1, **rule} for rule in listed["rules"]]
 
 
 def test_rules_of_the_configuration_are_not_changed_here(home: Home, daemon: Daemon) -> None:

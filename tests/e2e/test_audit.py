@@ -134,6 +134,7 @@ def test_a_killed_daemon_leaves_a_whole_log(pair: tuple[Home, Daemon, Daemon]) -
     bob.kill()
     verified = home.ctl_json("--name", "bob", "audit", "verify")
     assert verified == {
+        "v": 1,
         "whole": True,
         "commits": verified["commits"],
         "envelopes": 5,
