@@ -1,10 +1,10 @@
-"""`python -m aghbus.daemon.api.documents DOCS`: writes DOCS/openapi.json and the table of routes in DOCS/api.md."""
+"""`python -m aghbus.daemon.api.documents DOCS`: writes openapi.json, api-types.md and the table of routes in api.md there."""
 
 import json
 import re
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,45 @@ _TABLE: Final = re.compile(r"\| method \| path .*?\n\n", re.DOTALL)
 def openapi_text() -> str:
     """docs/openapi.json: the OpenAPI document, indented."""
     return json.dumps(json.loads(document()), indent=2, ensure_ascii=False) + "\n"
+
+
+def types_text() -> str:
+    """docs/api-types.md: every type of the OpenAPI document with its fields."""
+    schemas = json.loads(document())["components"]["schemas"]
+    note = (
+        "Written by `make api-docs` from `protocol/api/`, as `openapi.json` is, which has the bounds of the fields too."
+    )
+    return "\n".join(
+        [f"# Types of the local API\n\n{note}\n", *(_type(name, schema) for name, schema in sorted(schemas.items()))]
+    )
+
+
+def _type(name: str, schema: dict[str, Any]) -> str:
+    required = schema.get("required", [])
+    rows = [
+        f"| `{field}` | {_form(rule)}{'' if field in required else ', optional'} | {_cell(rule.get('description', ''))} |"
+        for field, rule in schema.get("properties", {}).items()
+    ]
+    table = ["| field | type | meaning |", "|---|---|---|", *rows, ""] if rows else []
+    return "\n".join([f"## {name}", "", schema.get("description", ""), "", *table])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _form(rule: dict[str, Any]) -> str:
+    """The type of a field in words: `string`, `list of Message`, `integer or null`."""
+    if "anyOf" in rule:
+        return " or ".join(_form(choice) for choice in rule["anyOf"])
+    if "$ref" in rule:
+        name = rule["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "enum" in rule:
+        return " or ".join(f"`{value}`" for value in rule["enum"])
+    if rule.get("type") == "array":
+        return f"list of {_form(rule.get('items', {}))}"
+    return str(rule.get("type", "any JSON value"))
 
 
 def with_table(text: str) -> str:
@@ -51,6 +90,7 @@ def _response(route: Route) -> str:
 def main(folder: Path) -> None:
     """Write both documents."""
     (folder / "openapi.json").write_text(openapi_text())
+    (folder / "api-types.md").write_text(types_text())
     page = folder / "api.md"
     page.write_text(with_table(page.read_text()))
 

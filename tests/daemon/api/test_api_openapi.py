@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from aghbus.daemon.api.documents import openapi_text, with_table
+from aghbus.daemon.api.documents import openapi_text, types_text, with_table
 from aghbus.daemon.api.router import Router
 from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol import api as types
@@ -142,6 +142,13 @@ def test_the_documents_in_docs_match_the_table() -> None:
     text = DOCS.read_text()
     assert with_table(text) == text
     assert (DOCS.parent / "openapi.json").read_text() == openapi_text()
+    assert (DOCS.parent / "api-types.md").read_text() == types_text()
+
+
+def test_every_type_named_in_the_manual_has_its_fields_documented() -> None:
+    documented = set(re.findall(r"^## (\w+)$", types_text(), re.MULTILINE))
+    named = set(re.findall(r"`(\w+(?:Request|Response))`", DOCS.read_text()))
+    assert named and named <= documented
 
 
 def test_each_route_names_the_types_of_its_operation() -> None:
