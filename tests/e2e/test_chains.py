@@ -444,7 +444,7 @@ def test_chain_files_are_checked_offline(tmp_path: Path) -> None:
     bad.write_text('name = "x"\nstart = "b"\nmax_steps = 1\n[nodes.a]\npeer = "p"\ninput = "{{"\n')
     home = Home(tmp_path)
     done = home.ctl("chain", "check", str(good), "-o", "json")
-    assert (done.returncode, json.loads(done.stdout)) == (0, {"ok": True, "findings": []})
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"v": 1, "ok": True, "findings": []})
     done = home.ctl("chain", "check", str(bad), "-o", "json")
     assert done.returncode == 1
     found = {(finding["path"], finding["rule"]) for finding in json.loads(done.stdout)["findings"]}
