@@ -75,7 +75,8 @@ class JetStreamCarrier:
         self._pause = 0.0
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._unconfirmed: set[asyncio.Future[Outcome]] = set()
-        self._sequences: OrderedDict[int, int] = OrderedDict()  # outbox sequence to stream sequence, or _REFUSED
+        # By outbox sequence and whether the copy says that its predecessor is settled: its stream sequence, or _REFUSED.
+        self._sequences: OrderedDict[tuple[int, bool], int] = OrderedDict()
 
     @property
     def unconfirmed(self) -> int:
@@ -185,16 +186,16 @@ class JetStreamCarrier:
             case JetStreamError(code=code) as error if code == _MESSAGE_TOO_LARGE:
                 carried.impossible.append((row.seq, f"refused by the stream {STREAM}: {error}"))
             case JetStreamError() as error:
-                self._remember(row.seq, _REFUSED)
+                self._remember(row, _REFUSED)
                 return error
             case sequence:
                 if sequence != NOT_STORED:
-                    self._remember(row.seq, sequence)
+                    self._remember(row, sequence)
                 carried.published.append(row.seq)
         return None
 
-    def _remember(self, seq: int, sequence: int) -> None:
-        self._sequences[seq] = sequence
+    def _remember(self, row: Outgoing, sequence: int) -> None:
+        self._sequences[_copy(row)] = sequence
         if len(self._sequences) > _MAX_SEQUENCES:
             self._sequences.popitem(last=False)
 
@@ -202,7 +203,7 @@ class JetStreamCarrier:
         headers: dict[str, str] = {}
         if reply := self._ack_inboxes.reply(row):
             headers[ANSWER_TO] = reply
-        sequence = self._sequences.get(row.seq)
+        sequence = self._sequences.get(_copy(row))
         # None of the three can hold a space but the last one, so that the join is unambiguous.
         message_id = f"{row.workspace_id} {row.sender} {row.message_id}"
         if row.settled:  # the copy in the stream has no such header: this is another one
@@ -210,7 +211,7 @@ class JetStreamCarrier:
             message_id = f"settled {message_id}"
         if sequence == _REFUSED:
             pass  # peers have seen the id, and may have stored something else under it
-        elif row.settled or sequence is None or not row.attempts:
+        elif sequence is None or not row.attempts:
             headers[MESSAGE_ID] = message_id
         elif sequence > await self._floor(js, row, floors):
             headers[ONLY_IN_STREAM] = NO_STREAM
@@ -236,6 +237,11 @@ class JetStreamCarrier:
                     raise failed from None
                 floors[name] = -1
         return floors[name]
+
+
+def _copy(row: Outgoing) -> tuple[int, bool]:
+    """The key of a message's copy in the stream: the one whose header settles its predecessor is another copy."""
+    return row.seq, bool(row.settled)
 
 
 async def _until_done(confirmations: Iterable[asyncio.Future[Outcome]]) -> JetStreamError | None:
