@@ -27,7 +27,7 @@ from aghbus.protocol.api import queries as q
 from aghbus.protocol.api.base import EmptyRequest
 
 _FOUND: Final = ("not_found",)
-_LEASES: Final = ("not_found", "conflict")
+_LEASES: Final = ("not_found", "conflict", "lease_lost")
 _REFUSALS: Final = (
     "conflict",
     "refused",
@@ -172,6 +172,16 @@ ROUTES: Final = (
         InboxPurge.purge,
         inbox.InboxPurgeResponse,
         request=inbox.InboxPurgeRequest,
+    ),
+    Route(
+        "POST",
+        "/v1/inbox/{seq}/lease",
+        "Lease one message, or renew its lease",
+        InboxService.lease,
+        inbox.InboxItem,
+        parameters=q.SeqPath,
+        request=inbox.InboxLeaseRequest,
+        errors=_LEASES,
     ),
     Route(
         "POST",

@@ -11,14 +11,17 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
 from aghbus.protocol.api.inbox import (
+    LEASE,
     InboxAckRequest,
     InboxItem,
+    InboxLeaseRequest,
     InboxNackRequest,
     InboxNextRequest,
     InboxNextResponse,
     InboxResponse,
 )
 from aghbus.protocol.api.queries import InboxQuery
+from aghbus.protocol.errors import InvalidRequest
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -101,6 +104,21 @@ class InboxService:
         """Seconds until a lease expires or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
         left = 0.0 if self.waiters.closed else max(0.0, deadline - self.clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self.steps.seconds_until(due_ms)))
+
+    async def lease(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
+        """Lease one ready message, or renew its lease. Refused when another lease is the current one."""
+
+        def job(tx: Transaction) -> InboxItem:
+            now_ms, visible_ms = self.steps.now_after_clock_check(tx), int(request.visibility * 1000)
+            item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms)
+            tx.after_commit(partial(self.waiters.wake_in, request.visibility))
+            return self._noted(tx, item, "leased") if new else item
+
+        if LEASE.fullmatch(request.lease) is None:
+            raise InvalidRequest("lease: must be 8 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
+        item = await self.store.write(job)
+        failpoint("inbox.leased")
+        return item
 
     async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
         """Acknowledge a message. Refused when another lease is the current one."""

@@ -1,13 +1,17 @@
 """The local API: the agent's inbox."""
 
+import re
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel
+from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, text
 from aghbus.protocol.api.messages import Message
 
 InboxState = Literal["ready", "leased", "acked", "dead"]
+
+LEASE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
+"""The token of a lease."""
 
 MAX_INBOX_WAIT: Final = 300.0
 """Seconds: a consumer asks again after that, so that the daemon sees that it is alive."""
@@ -65,6 +69,15 @@ class InboxPurgeResponse(ResponseModel):
 
     messages: int  # that are dead now
     works: int  # that they had opened, and that were rejected or canceled
+
+
+class InboxLeaseRequest(RequestModel):
+    """Lease one ready message, or renew its lease."""
+
+    # the caller's token; the same one renews the lease and makes the request idempotent
+    lease: Annotated[str, text(f"^{LEASE.pattern}$")]
+    # seconds from now until the message is ready again unless it is acked
+    visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
 
 
 class InboxAckRequest(RequestModel):

@@ -153,6 +153,35 @@ def lease_next(
     return leased
 
 
+def lease(
+    tx: Transaction,
+    seq: int,
+    lease_token: str,
+    now_ms: int,
+    visibility_ms: int,
+    max_attempts: int = MAX_ATTEMPTS,
+) -> tuple[InboxItem, bool]:
+    """Leases the ready message `seq` until `now_ms + visibility_ms`, or renews its lease `lease_token`. Returns the item,
+    and whether the lease is new.
+
+    Raises NotFound, and Refused when another lease is the current one, or the message is not ready.
+    """
+    expire_leases(tx, now_ms, max_attempts)
+    held, until = _held(tx, seq, None), now_ms + visibility_ms
+    renewed = held.state == "leased" and held.lease == lease_token
+    if renewed:
+        tx.db.execute("UPDATE inbox SET lease_until_ms = ? WHERE seq = ?", (until, seq))
+    elif held.state != "ready" or held.available_ms > now_ms:
+        code = "conflict" if held.state in ("acked", "dead") else "lease_lost"
+        raise Refused(f"inbox message {seq} is {held.state}, and not under this lease", code=code)
+    elif held.implied:
+        _take(tx, seq, "leased", lease_token, until)
+    else:
+        tx.db.execute(_LEASE, ("leased", lease_token, until, seq))
+    _due_at(tx, until)
+    return item(tx, seq), not renewed
+
+
 def _lease_fresh(tx: Transaction, seq: int, state: InboxState, lease: str, until: int | None) -> InboxItem | None:
     """None when the message is not in the append buffer any more, so that the file has to be queried."""
     message = buffered_message(tx, seq, state)

@@ -130,6 +130,26 @@ class InboxMachine(RuleBasedStateMachine):
             self.messages[delivered] = Message(work)
             self.leased(delivered, ack=ack)
 
+    @rule(data=st.data())
+    def one_is_leased_by_its_sequence(self, data: st.DataObject) -> None:
+        self.expire()
+        seq = self.drawn(data, "ready")
+        if seq is not None and self.messages[seq].is_ready(self.now_ms, None):
+            token = f"lease_{self.leases}"
+            _, new = self.write(lambda tx: inbox.lease(tx, seq, token, self.now_ms, VISIBLE, MAX_ATTEMPTS))
+            assert new
+            self.leased(seq, ack=False)
+
+    @rule(data=st.data())
+    def a_lease_is_renewed(self, data: st.DataObject) -> None:
+        self.expire()
+        seq = self.drawn(data, "leased")
+        if seq is not None:
+            message, token = self.messages[seq], self.messages[seq].lease or ""
+            _, new = self.write(lambda tx: inbox.lease(tx, seq, token, self.now_ms, VISIBLE, MAX_ATTEMPTS))
+            assert not new
+            message.lease_until_ms = self.now_ms + VISIBLE
+
     @rule(data=st.data(), with_lease=st.booleans())
     def one_is_acked(self, data: st.DataObject, with_lease: bool) -> None:
         self.expire()

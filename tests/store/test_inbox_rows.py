@@ -65,6 +65,30 @@ async def test_an_expired_lease_is_given_to_the_next_client(store: Store) -> Non
     assert (acked.state, acked.lease) == ("acked", None)
 
 
+async def lease_one(store: Store, seq: int, token: str, at: int = 0) -> tuple[InboxItem, bool]:
+    return await store.write(lambda tx: inbox.lease(tx, seq, token, NOW_MS + at, VISIBLE))
+
+
+async def test_a_lease_is_renewed_and_kept_from_others(store: Store) -> None:
+    _, seq = await fill(store, 2)
+    taken, new = await lease_one(store, seq, "a")
+    assert (new, taken.attempts, taken.lease, taken.lease_until_ms) == (True, 1, "a", NOW_MS + VISIBLE)
+    renewed, new = await lease_one(store, seq, "a", at=VISIBLE - 1)
+    assert (new, renewed.attempts, renewed.lease_until_ms) == (False, 1, NOW_MS + 2 * VISIBLE - 1)
+    with pytest.raises(Refused) as caught:
+        await lease_one(store, seq, "b", at=VISIBLE)
+    assert caught.value.error_code == "lease_lost"
+    again, new = await lease_one(store, seq, "b", at=2 * VISIBLE - 1)
+    assert (new, again.attempts, again.lease) == (True, 2, "b")
+    with pytest.raises(Refused) as lost:
+        await lease_one(store, seq, "a", at=2 * VISIBLE)
+    assert lost.value.error_code == "lease_lost"
+    await store.write(lambda tx: inbox.ack(tx, seq, "b"))
+    with pytest.raises(Refused) as acked:
+        await lease_one(store, seq, "b", at=2 * VISIBLE)
+    assert acked.value.error_code == "conflict"
+
+
 async def test_acking_again_is_not_an_error(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")

@@ -28,6 +28,7 @@ STATUS_OF_CODE: Final = {
     "not_found": 404,
     "refused": 409,
     "conflict": 409,
+    "lease_lost": 409,
     "work_closed": 409,
     "work_container_mismatch": 409,
     "actor_not_allowed": 409,
