@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,14 @@ def entry(argv: Sequence[str] | None = None) -> int:
     if None in (sys.stdin, sys.stdout, sys.stderr):
         reopen_closed()
     PROGRAM.complete()
-    words = list(sys.argv[1:] if argv is None else argv)
+    code = _exit_code(list(sys.argv[1:] if argv is None else argv))
+    if argv is None:
+        gc.freeze()  # the process ends: looking for garbage would take a tenth of a short command
+    return code
+
+
+def _exit_code(words: Sequence[str]) -> int:
+    """Run the command, and report every error."""
     output = Output(_form_in(words))
     try:
         code = _run(words, output)

@@ -1,12 +1,13 @@
 """HTTP/1.1 as far as the local API needs it: one request per connection, responses with a length, chunked or until close.
 
-Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). One
-request per connection keeps the states few; on a Unix socket a connection costs microseconds.
+Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). For the
+same reason Unix sockets are those of _socket, the part of socket in C. One request per connection keeps the states few; on a
+Unix socket a connection costs microseconds.
 """
 
 from __future__ import annotations
 
-import socket
+from _socket import AF_UNIX, SOCK_STREAM, socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -34,13 +35,15 @@ class Endpoint:
     def __str__(self) -> str:
         return self.path or f"http://{self.host}:{self.port}"
 
-    def connect(self, timeout: float) -> socket.socket:
+    def connect(self, timeout: float) -> socket:
         """A connection whose every step may take `timeout` seconds. Raises Unreachable."""
         timeout = min(timeout, LONGEST_STEP)
         try:
             if not self.path:
-                return socket.create_connection((self.host, self.port), timeout)
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                from socket import create_connection
+
+                return create_connection((self.host, self.port), timeout)
+            connection = socket(AF_UNIX, SOCK_STREAM)
             try:
                 connection.settimeout(timeout)
                 connection.connect(self.path)
@@ -51,7 +54,7 @@ class Endpoint:
         except OSError as error:
             raise self.unreachable(error) from None
 
-    def authorize(self, connection: socket.socket) -> str:
+    def authorize(self, connection: socket) -> str:
         """The value of Authorization for requests on this TCP connection (protocol/api/tcp_proof.py).
 
         Raises Unexpected when the process at the address does not prove first that it knows the token, which is not sent.
@@ -104,7 +107,7 @@ class Endpoint:
 class Response:
     """The head of a response, and its body as it arrives. Header names are in lower case. Close it."""
 
-    def __init__(self, connection: socket.socket, endpoint: Endpoint) -> None:
+    def __init__(self, connection: socket, endpoint: Endpoint) -> None:
         """Reads the head. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""
         self._connection = connection
         self._endpoint = endpoint

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 
 from aghbus.client.errors import ConfigurationError, Unreachable, UsageError
@@ -34,7 +33,7 @@ def find(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     if path:
         return Endpoint(path=path)
     named = options["name"] or env.get("AGHD_NAME")
-    places = locations(named or default_name(socket.gethostname()), env)
+    places = locations(named or default_name(os.uname().nodename), env)
     _check_folder(places.socket_dir)
     if _listens(places.socket_path):
         return Endpoint(path=places.socket_path)
@@ -59,7 +58,7 @@ def locations(name: str, env: Mapping[str, str]) -> Locations:
 
 def chosen_name(options: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """The name that options and environment give, else that of this host."""
-    return str(options["name"] or env.get("AGHD_NAME") or default_name(socket.gethostname()))
+    return str(options["name"] or env.get("AGHD_NAME") or default_name(os.uname().nodename))
 
 
 def configured_peer_id(name: str, env: Mapping[str, str]) -> str:

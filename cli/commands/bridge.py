@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from types import FrameType
 
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
@@ -65,7 +64,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
 
 
-def _complete_command(prefix: str, parsed_args: Namespace, **_: object) -> list[str]:
+def _complete_command(prefix: str, parsed_args: Any, **_: object) -> list[str]:
     """Completions of the word after the format: the subcommands of the format, and files."""
     from argcomplete.completers import FilesCompleter
 

@@ -1,6 +1,5 @@
 """Configuration for people: the output of `aghd config`, the options of `aghd run`, and the table of keys in the manual."""
 
-import argparse
 import json
 import os
 from collections.abc import Iterable
@@ -29,7 +28,7 @@ def key_options() -> list[Argument]:
 def _key_option(key: ConfigKey) -> Argument:
     options: dict[str, Any] = {"dest": key.name, "help": _help(key), "group": key.name.rpartition(".")[0] or _GENERAL}
     if isinstance(key.spec.rule, Switch):
-        return Argument(key.flag, action=argparse.BooleanOptionalAction, **options)
+        return Argument(key.flag, action="switch", **options)
     if isinstance(key.spec.rule, Texts):
         return Argument(key.flag, action="append", default=None, metavar="ITEM", **options)
     completer = _instances if key.name == "name" else None

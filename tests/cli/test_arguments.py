@@ -25,6 +25,15 @@ SAY = Command(
         Argument("--state", choices=("open", "closed"), help="state"),
     ],
 )
+RUN = Command(
+    lambda context, values: 0,
+    description="",
+    examples=[],
+    arguments=[
+        Argument("-v", "--verbose", action="count", default=0, help="more"),
+        Argument("--log", action="switch", help="a log"),
+    ],
+)
 NEED = Command(
     lambda context, values: 0,
     description="",
@@ -44,7 +53,7 @@ SERVE = Command(
 def program() -> Iterator[Program]:
     """A program of one module, defined here."""
     module = types.ModuleType("some_commands.one")
-    module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "serve": SERVE}
+    module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "serve": SERVE, "run": RUN}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "some_commands", types.ModuleType("some_commands"))
         patch.setitem(sys.modules, "some_commands.one", module)
@@ -52,7 +61,7 @@ def program() -> Iterator[Program]:
             "prog",
             description="A program.",
             package="some_commands",
-            commands=dict.fromkeys(("say", "work need", "serve"), ("one", "one line")),
+            commands=dict.fromkeys(("say", "work need", "serve", "run"), ("one", "one line")),
             groups={"work": "works"},
             global_arguments=GLOBAL_OPTIONS,
         )
@@ -96,6 +105,38 @@ def test_every_declared_name_has_a_value(program: Program) -> None:
 )
 def test_values(program: Program, argv: list[str], name: str, value: object) -> None:
     assert program.parse(["say", *argv])[1][name] == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], (0, None, None)),
+        (["-v", "--verbose"], (2, None, None)),
+        (["-vv", "--log"], (2, True, None)),
+        (["--log", "--no-log"], (0, False, None)),
+        (["-vo", "json"], (1, None, "json")),
+        (["-vvojson"], (2, None, "json")),
+    ],
+)
+def test_options_without_values(
+    program: Program, argv: list[str], expected: tuple[int, bool | None, str | None]
+) -> None:
+    values = program.parse(["run", *argv])[1]
+    assert (values["verbose"], values["log"], values["output"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--log=1"], "--log/--no-log: takes no value, not '1'"),
+        (["-v=1"], "-v/--verbose: takes no value, not '1'"),
+        (["-vx"], "-v/--verbose: takes no value, not 'x'"),
+    ],
+)
+def test_an_option_without_a_value_is_given_none(program: Program, argv: list[str], message: str) -> None:
+    with pytest.raises(CommandLineError) as caught:
+        program.parse(["run", *argv])
+    assert caught.value.message == message
 
 
 @pytest.mark.parametrize(
