@@ -12,6 +12,7 @@ from aghbus.daemon.bridge.format_log import public_row
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.bridge.submit import MessageSubmitter
+from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
@@ -56,7 +57,17 @@ class Bridge:
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
         self.log = SentientLog(settings, log_limiter, clock, store, counters)
         self.follower = Follower(
-            settings, identity, notifier, clock, store, steps, counters, agents, sender, translator
+            settings,
+            identity,
+            notifier,
+            clock,
+            store,
+            steps,
+            counters,
+            agents,
+            sender,
+            translator,
+            UnansweredMessages(closer, counters),
         )
         self.submitter = MessageSubmitter(
             settings, identity, clock, link, counters, agents, sender, formats, artifacts, self.log

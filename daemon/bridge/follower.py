@@ -1,4 +1,4 @@
-"""Follows committed envelopes: forwards the terminal states of chained works, writes the message log, and expires its questions."""
+"""Follows committed envelopes: forwards the ends of chained works, writes the message log, ends unanswered questions."""
 
 import asyncio
 import logging
@@ -16,8 +16,9 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory
-from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
+from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
@@ -67,6 +68,7 @@ class Follower:
     agents: AgentDirectory
     sender: Sender
     translator: InboundTranslator
+    unanswered: UnansweredMessages
     _position: int = field(default=0, init=False)
     _saved_position: int = field(default=0, init=False)
 
@@ -144,16 +146,17 @@ class Follower:
         bridge.advance_position(tx, _POSITION, chunk[-1].kept.seq)
 
     async def _expire_due(self) -> int | None:
-        """Mark rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
+        """Handle rows whose time to live has passed. Returns when the next one expires, in Unix milliseconds."""
         if await bridge_log.nothing_due(self.store.reader):
             return None
 
-        def job(tx: Transaction) -> int | None:
-            for entry in bridge_log.due(tx, self.steps.now_after_clock_check(tx), _PAGE):
-                expire(tx, entry)
+        def job(tx: Transaction, batch: Batch) -> int | None:
+            now_ms = self.steps.now_after_clock_check(tx)
+            for entry in bridge_log.due(tx, now_ms, _PAGE):
+                self.unanswered.handle(tx, batch, entry, now_ms)
             return bridge_log.next_due_ms(tx)
 
-        return await self.store.write(job)
+        return await self.sender.send_all(job)
 
     # ends of chained works
 

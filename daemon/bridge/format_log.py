@@ -15,6 +15,9 @@ from aghbus.store.tables.bridge_log import BridgeLogEntry
 FORMAT_WITH_TIMEOUTS: Final = "agentos"
 """The format whose log tracks answers and times to live."""
 
+GRACE_MS: Final = 5_000
+"""Time in which the asker's daemon may end its unanswered work before the daemon of the target does."""
+
 FORMATS_LOGGING_REFUSED: Final = frozenset({"sacp"})
 """Formats that also log refused messages (adapters.md, sacp: every response is a row)."""
 
@@ -41,7 +44,7 @@ def keep_record(
     if name == FORMAT_WITH_TIMEOUTS:
         kept = agentos_log.from_plain(record)
         message_id = kept.row.message_id
-        due_ms = None if kept.waits is None else at_ms + kept.waits * 1000
+        due_ms = due_at(kept, at_ms)
         question = None if kept.answers is None else _question(tx, kept.answers, direction)
         if question is not None:
             record = agentos_log.to_plain(agentos_log.answering(kept, question.at_ms, at_ms))
@@ -50,6 +53,13 @@ def keep_record(
     bridge_log.add(
         tx, name, direction, record, at_ms=at_ms, seq=seq, message_id=message_id, due_ms=due_ms, unwritten=unwritten
     )
+
+
+def due_at(kept: agentos_log.LogRecord, at_ms: int) -> int | None:
+    """When an unanswered message that crossed at `at_ms` has to end, in Unix milliseconds; None when it does not wait."""
+    if kept.waits is None:
+        return None
+    return at_ms + kept.waits * 1000 + (GRACE_MS if kept.row.direction == "received" else 0)
 
 
 def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitPlan:

@@ -90,6 +90,7 @@ class WorkCloser:
             container=work.container,
             work_id=work.work_id,
             reply_to=work.opening_id if kind == "receipt" else None,
+            trace_id=bridge.trace_id_of(tx, work.workspace_id, work.opening_id, work.initiator),
             causation_id=work.opening_id,
             body=body,
         )

@@ -24,11 +24,13 @@ SELECT record FROM (
 
 
 class BridgeLogEntry(NamedTuple):
-    """One row: its number, when its message crossed (Unix milliseconds), and the format's record of it."""
+    """One row: its number, when its message crossed (Unix milliseconds), the format's record of it, and the sequence of the
+    envelope (0: none was sent)."""
 
     id: int
     at_ms: int
     record: dict[str, Any]
+    seq: int = 0
 
 
 def add(
@@ -83,6 +85,11 @@ def mark_answered(tx: Transaction, row: int) -> None:
     tx.db.execute("UPDATE bridge_log SET due_ms = NULL WHERE id = ?", (row,))
 
 
+def postpone(tx: Transaction, row: int, due_ms: int) -> None:
+    """The message of this row expires at `due_ms`."""
+    tx.db.execute("UPDATE bridge_log SET due_ms = ? WHERE id = ?", (due_ms, row))
+
+
 def replace(tx: Transaction, row: int, record: Mapping[str, Any]) -> None:
     """Replaces the record of this row, which does not expire any more."""
     tx.db.execute("UPDATE bridge_log SET record = ?, due_ms = NULL WHERE id = ?", (msgspec.json.encode(record), row))
@@ -91,7 +98,7 @@ def replace(tx: Transaction, row: int, record: Mapping[str, Any]) -> None:
 def due(tx: Transaction, now_ms: int, limit: int) -> list[BridgeLogEntry]:
     """Rows that expired unanswered by `now_ms`, oldest first."""
     found = tx.db.execute(
-        "SELECT id, at_ms, record FROM bridge_log WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit)
+        "SELECT id, at_ms, record, seq FROM bridge_log WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit)
     ).fetchall()
     return [_entry(row) for row in found]
 
@@ -135,5 +142,5 @@ def _grow(tx: Transaction, name: str, rows: int, size: int) -> tuple[int, int]:
     return int(found[0]), int(found[1])
 
 
-def _entry(row: tuple[int, int, bytes]) -> BridgeLogEntry:
-    return BridgeLogEntry(row[0], row[1], msgspec.json.decode(row[2]))
+def _entry(row: tuple[Any, ...]) -> BridgeLogEntry:
+    return BridgeLogEntry(row[0], row[1], msgspec.json.decode(row[2]), *row[3:])

@@ -288,6 +288,14 @@ def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: 
     return None if row is None else load_envelope(tx, row[0])
 
 
+def trace_id_of(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> str | None:
+    """The trace id in the envelope of this id and sender; None when it has none or is not stored."""
+    where = f"{INTACT} AND e.workspace_id = ? AND e.sender = ?"
+    row = find_by_id(tx.db, tx.memory.log, "e.raw", message_id, where, workspace_id, sender)
+    found = None if row is None else _decode_outer(row[0]).trace_id
+    return found if isinstance(found, str) else None
+
+
 def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEnvelope]:
     return [BridgeEnvelope(*row) for row in tx.db.execute(f"{_SELECT_ENVELOPE} {where}", params).fetchall()]
 
@@ -403,6 +411,7 @@ def _carried(name: str, raw: bytes) -> tuple[Any] | None:
 
 class _Outer(msgspec.Struct):
     ext: Any = None
+    trace_id: Any = None
 
 
 _decode_outer: Final = decoder(_Outer)

@@ -38,6 +38,8 @@ def test_a_question_to_an_absent_peer_becomes_a_timeout(tmp_path: Path) -> None:
         assert content["details"] == {"status": "canceled", "reasonCode": "expired"}
         assert (told["work_id"], told["work_state"], told["kind"]) == (sent["work_id"], "canceled", "receipt")
         assert told["envelope_id"] == closing(ops)["id"]
+        assert closing(ops)["envelope"]["trace_id"] == question["context"]["requestId"]
+        assert told["message"]["context"].items() <= question["context"].items()
         assert told["native"]
         assert ops.get(f"/v1/bridge/agentos/messages/{told['seq']}")["message"] == told["message"]
 

@@ -244,8 +244,8 @@ def test_a_query_submitted_twice_is_sent_once_and_other_content_is_a_conflict() 
     again = asker.plan(QUERY, now=NOW + 5)
     assert again.repeats
     assert again.drafts[0].id == sent.id
-    retry = asker.plan(varied(QUERY, retryCount=1))
-    assert rules(retry.findings)[-1] == ("/id", "id_conflict", "error")
+    other = asker.plan(varied(QUERY, priority="high"))
+    assert rules(other.findings)[-1] == ("/id", "id_conflict", "error")
 
 
 def test_an_unknown_peer_gets_no_answer_by_reusing_an_id() -> None:

@@ -316,7 +316,7 @@ def test_a_query_and_its_answer_are_rows_on_both_sides() -> None:
     question = asker.send(QUERY)
     received = analyst.receive(question, NOW + 1).record
     assert received is not None
-    assert received["waits"] is None
+    assert received["waits"] == 30
     assert received["row"] == sent["row"] | {"direction": "received"}
 
     given = analyst.plan(RESPONSE, NOW + 5).record

@@ -11,7 +11,7 @@ import msgspec
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.agentos.agents import peer_of
 from aghbus.protocol.adapters.agentos.log import lifetime_of, record, to_plain
-from aghbus.protocol.adapters.agentos.message import NAME, AgentOsMessage, typed
+from aghbus.protocol.adapters.agentos.message import NAME, AgentOsMessage, is_retry, typed
 from aghbus.protocol.adapters.agentos.native import native_message
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, check_carried
@@ -28,6 +28,7 @@ from aghbus.protocol.adapters.model import (
     NOT_DELIVERED,
     BridgeContext,
     BridgedEnvelope,
+    BridgedMessage,
     Delivered,
     Finding,
     MessageHistory,
@@ -67,7 +68,7 @@ class AgentOs:
             return _refused(value, findings)
         message = typed(value)
         to = peer_of(message.to, context.agents, "/to")
-        findings += (*_check_endpoints(message, to, context), *common.conflict(history, message.id, "", value, "/id"))
+        findings += (*_check_endpoints(message, to, context), *_check_id(value, message, history))
         if has_errors(findings) or isinstance(to, Finding):
             return _refused(value, findings)
         answered = _find_work(message, to, context, history)
@@ -134,6 +135,14 @@ def _check_endpoints(message: AgentOsMessage, to: str | Finding, context: Bridge
     return tuple(findings)
 
 
+def _check_id(value: Any, message: AgentOsMessage, history: MessageHistory) -> tuple[Finding, ...]:
+    """The error when another message had this id. The same message with another `retryCount` is a retry."""
+    earlier = history.find(message.id, "", "out")
+    if earlier is not None and is_retry(value, earlier.message):
+        return ()
+    return common.conflict(history, message.id, "", value, "/id")
+
+
 def _find_work(
     message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
 ) -> AnsweredWork | Finding | None:
@@ -164,8 +173,9 @@ def _draft(
 
 
 def _say_draft(message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory) -> Draft:
-    """A say; a type that asks for work opens one."""
-    identifier = envelope_id(NAME, "say", context.us, to, message.reply_to, message.id)
+    """A say; a type that asks for work opens one. A retry is an envelope of its own."""
+    retry = str(message.retry) if message.retry else None
+    identifier = envelope_id(NAME, "say", context.us, to, message.reply_to, message.id, retry)
     reply_to = None
     if message.reply_to is not None:
         known = history.find(message.reply_to)
@@ -274,12 +284,22 @@ def _finish_plan(
     plan = SubmitPlan(message=value, findings=findings, drafts=(draft,), foreign_id=message.id)
     if history.sent(draft.id) is not None:
         return msgspec.structs.replace(plan, repeats=True)
+    earlier = history.find(message.id, "", "out") if answered is None else None
+    if earlier is not None and _is_needless_retry(message, earlier):
+        draft = msgspec.structs.replace(draft, id=earlier.envelope_id)
+        return msgspec.structs.replace(plan, drafts=(draft,), repeats=True)
     work: WorkView | None = answered.work if answered is not None else None
     if work is not None and work.is_terminal:
         ended = common.closed(work, "/replyTo" if message.reply_to is not None else "")
         return _refused(value, findings + ended)
     question = history.find(message.reply_to, "", "in") if message.reply_to is not None else None
     return msgspec.structs.replace(plan, record=to_plain(record(message, "sent", context.now, question)))
+
+
+def _is_needless_retry(message: AgentOsMessage, earlier: BridgedMessage) -> bool:
+    """Whether the work of an earlier submission is still open, or a later retry was submitted before."""
+    is_open = earlier.work is not None and not earlier.work.is_terminal
+    return is_open or message.retry < typed(earlier.message).retry
 
 
 def _handed(
@@ -292,5 +312,5 @@ def _handed(
         findings=findings,
         native=native,
         foreign_id=message.id,
-        record=to_plain(record(message, "received", context.now, question)),
+        record=to_plain(record(message, "received", context.now, question, native=native)),
     )

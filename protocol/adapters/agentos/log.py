@@ -35,8 +35,8 @@ class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The log record of one message.
 
-    `answers` is the id of the message that this one answers, or None. `waits` is the timeout of a sent question in seconds;
-    None for other messages.
+    `answers` is the id of the message that this one answers, or None. `waits` is the timeout of a question in seconds; None
+    for other messages, and for those made from native envelopes.
     """
 
     row: MessageLog
@@ -49,13 +49,15 @@ def lifetime_of(ttl: float) -> int:
     return MAX_LIFETIME if ttl >= MAX_LIFETIME else max(1, int(ttl) + (ttl > int(ttl)))
 
 
-def record(message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None) -> LogRecord:
+def record(
+    message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None, *, native: bool = False
+) -> LogRecord:
     """The record of a message at Unix second `now`; `question` is the message that it answers, if known.
 
     Its latency has a resolution of seconds; `answering` is exact if the question's row exists.
     """
     replies = message.answers or message.type == "error"
-    waits = direction == "sent" and message.opens and message.ttl is not None
+    waits = message.opens and message.ttl is not None and not native
     evidence = message.evidence
     row = MessageLog(
         message_id=message.id,

@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.protocol.adapters.derived_ids import same_json
+
 NAME: Final = "agentos"  # as in `ext["agentos.message"]`
 
 TYPES: Final = ("query", "response", "command", "event", "error", "validation", "evidence", "gap", "correction")
@@ -12,6 +14,8 @@ PRIORITIES: Final = ("high", "normal", "low")
 FORMATS: Final = ("json", "text", "markdown")
 LANGUAGES: Final = ("en", "ar")
 ENCODINGS: Final = ("utf-8",)
+
+_OF_A_RETRY: Final = frozenset({"timestamp", "priority", "ttl", "retryCount"})  # may differ in a retry
 
 OPENING_TYPES: Final = frozenset({"query", "command", "validation", "correction"})
 """Types that open a work (a validation only without `replyTo`)."""
@@ -63,6 +67,7 @@ class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     context: AgentOsContext = AgentOsContext()
     evidence: Evidence | None = None
     ttl: int | float | None = None
+    retry_count: int | float | None = None
 
     @property
     def answers(self) -> bool:
@@ -73,6 +78,19 @@ class AgentOsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def opens(self) -> bool:
         """Whether it opens a work."""
         return self.type in OPENING_TYPES and not self.answers
+
+    @property
+    def retry(self) -> int:
+        """The number of this retry; 0 for the first submission, and for a count that is no whole number above 0."""
+        count = self.retry_count
+        return int(count) if count is not None and count >= 1 and count == int(count) else 0
+
+
+def is_retry(value: dict[str, Any], earlier: Any) -> bool:
+    """Whether both are one message with different retry counts: only `timestamp` and the control members differ."""
+    if not isinstance(earlier, dict) or typed(value).retry == typed(earlier).retry:
+        return False
+    return same_json(*({key: one[key] for key in one.keys() - _OF_A_RETRY} for one in (value, earlier)))
 
 
 def typed(value: dict[str, Any]) -> AgentOsMessage:

@@ -1,8 +1,8 @@
 """Generates a valid message of AgentOS for an envelope that carries none.
 
-Envelopes have no evidence, confidence, locale, time zone or language. So evidence is empty, confidence 0, the locale `und`
-(undetermined, BCP 47), and the time zone that of the timestamp. The schema has no unknown language: it is `en`, with a
-finding.
+Envelopes have no evidence, confidence, locale, time zone or language. So evidence is empty and confidence 0. On a work that a
+message of AgentOS opened, the context is the one of that message; else the locale is `und` (undetermined, BCP 47) and the time
+zone that of the timestamp. The schema has no unknown language: it is `en`, with a finding.
 """
 
 from typing import Any, Final
@@ -35,6 +35,7 @@ _CODE_OF_REASON: Final = {
 }
 """Error code of the schema for a reason code; SOURCE_ERROR for others."""
 
+_CONTEXT: Final = ("sessionId", "userId", "requestId", "conversationId", "locale", "timezone")  # MessageContext
 _DEFAULT_CODE: Final = "SOURCE_ERROR"  # the only code that blames neither message nor sender
 
 
@@ -60,6 +61,8 @@ def native_message(
     question = _question(arrival, history)
     if question is not None:
         message["replyTo"] = question
+    if arrival.work is not None:
+        message["context"] |= _opening_context(arrival.work, history)
     findings = (
         warning("/payload/language", "assumed", "envelopes do not have a language"),
         *assumed,
@@ -76,6 +79,15 @@ def question_of(work: WorkView, history: MessageHistory) -> str:
     if opening is not None and isinstance(opening.message, dict) and isinstance(opening.message.get("id"), str):
         return str(opening.message["id"])
     return native_id(work.initiator, work.opening_id)
+
+
+def _opening_context(work: WorkView, history: MessageHistory) -> dict[str, str]:
+    """The context of the message that opened the work; empty without one."""
+    opening = history.opening(work)
+    context = opening.message.get("context") if opening is not None and isinstance(opening.message, dict) else None
+    if not isinstance(context, dict):
+        return {}
+    return {name: context[name] for name in _CONTEXT if isinstance(context.get(name), str)}
 
 
 def _message(
