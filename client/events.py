@@ -72,13 +72,30 @@ def _events(response: Response) -> Iterator[dict[str, Any]]:
 
 def messages(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The data of each server-sent event in a body that arrives in `pieces`; comments and an unfinished end are dropped."""
-    rest = b""
-    data: list[bytes] = []
+    parser = EventParser()
     for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
+        for _, data in parser.feed(piece):
+            yield data
+
+
+class EventParser:
+    """Server-sent events in a body that arrives in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._name = b""
+        self._data: list[bytes] = []
+
+    def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
+        """Name and data of every event that `piece` completes."""
+        found = []
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in (line.removesuffix(b"\r") for line in lines):
             if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" ").removesuffix(b"\r"))
-            elif line in (b"", b"\r") and data:
-                yield b"\n".join(data)
-                data = []
+                self._data.append(line[5:].removeprefix(b" "))
+            elif line.startswith(b"event:"):
+                self._name = line[6:].removeprefix(b" ")
+            elif not line and self._data:
+                found.append((self._name, b"\n".join(self._data)))
+                self._name, self._data = b"", []
+        return found

@@ -7,11 +7,17 @@ Unix socket a connection costs microseconds.
 
 from __future__ import annotations
 
-from _socket import AF_UNIX, SOCK_STREAM, socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from _socket import AF_UNIX, SHUT_RDWR, SOCK_STREAM, socket
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from aghbus.client.errors import ConnectionLost, Unexpected, Unreachable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 Query = Sequence[tuple[str, object]]
 
@@ -54,7 +60,11 @@ class Endpoint:
         except OSError as error:
             raise self.unreachable(error) from None
 
-    def authorize(self, connection: socket) -> str:
+    def open(self, timeout: float) -> Connection:
+        """`connect` as a Connection."""
+        return Connection(self.connect(timeout), self)
+
+    async def authorize(self, connection: Connection) -> str:
         """The value of Authorization for requests on this TCP connection (protocol/api/tcp_proof.py).
 
         Raises Unexpected when the process at the address does not prove first that it knows the token, which is not sent.
@@ -64,13 +74,11 @@ class Endpoint:
 
         from aghbus.protocol.api.tcp_proof import NONCE_BYTES, SCHEME, challenge_of, proof
 
-        nonce, address = secrets.token_hex(NONCE_BYTES), connection.getpeername()[:2]
+        nonce, address = secrets.token_hex(NONCE_BYTES), connection.address
         lines = ("GET /healthz HTTP/1.1", f"Host: {self.authority}", f"Authorization: {SCHEME} nonce={nonce}", "", "")
-        try:
-            connection.sendall("\r\n".join(lines).encode())
-        except OSError as error:
-            raise self.unreachable(error) from None
-        answer = Response(connection, self)
+        await connection.send("\r\n".join(lines).encode())
+        answer = Incoming(connection)
+        await answer.read_head()
         challenge = challenge_of(answer.headers.get("www-authenticate", ""))
         if challenge is None or not hmac.compare_digest(
             challenge[1], proof(self.token, "daemon", address, nonce, challenge[0])
@@ -80,7 +88,7 @@ class Endpoint:
                 "another process listens there, or --token-file is of another daemon",
                 "unproven",
             )
-        answer.body()
+        await answer.body()
         return f"{SCHEME} proof={proof(self.token, 'client', address, nonce, challenge[0])}"
 
     @property
@@ -104,76 +112,157 @@ class Endpoint:
         return Unreachable(f"the daemon at {self} cannot be reached: {reason}", "see `aghctl doctor`")
 
 
-class Response:
-    """The head of a response, and its body as it arrives. Header names are in lower case. Close it."""
+class Connection:
+    """A connection to the daemon whose every step blocks, for at most the timeout of its socket.
 
-    def __init__(self, connection: socket, endpoint: Endpoint) -> None:
-        """Reads the head. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""
-        self._connection = connection
-        self._endpoint = endpoint
-        self._buffer = b""
-        self.status, self.headers = _parse_head(self._read_head())
+    The steps are coroutines, so that one reader of responses serves this class and the one for asyncio (core/aio.py).
+    All of them raise Unreachable (ConnectionLost for an early end).
+    """
+
+    def __init__(self, stream: socket, endpoint: Endpoint) -> None:
+        self._stream = stream
+        self.endpoint = endpoint
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Numeric address and port of the daemon, of a TCP connection."""
+        host, port = self._stream.getpeername()[:2]
+        return host, port
+
+    async def send(self, data: bytes) -> None:
+        """Send all of `data`."""
+        try:
+            self._stream.sendall(data)
+        except OSError as error:
+            raise self.endpoint.unreachable(error) from None
+
+    async def receive(self) -> bytes:
+        """The next bytes; empty at the end."""
+        try:
+            return self._stream.recv(_RECEIVE_BYTES)
+        except OSError as error:
+            raise self.endpoint.unreachable(error) from None
+
+    def limit(self, seconds: float) -> None:
+        """Let every further step take `seconds` at most."""
+        try:  # noqa: SIM105 - contextlib is slow to load
+            self._stream.settimeout(min(seconds, LONGEST_STEP))
+        except OSError:
+            pass  # closed by another thread: the next step says so
+
+    def abort(self) -> None:
+        """End a step that blocks in another thread."""
+        try:  # noqa: SIM105 - contextlib is slow to load
+            self._stream.shutdown(SHUT_RDWR)
+        except OSError:
+            pass  # it has ended
 
     def close(self) -> None:
         """Drop the connection."""
-        self._connection.close()
+        self._stream.close()
 
-    def body(self) -> bytes:
-        """The whole body."""
-        return b"".join(self.pieces())
 
-    def pieces(self) -> Iterator[bytes]:
-        """The body as it arrives."""
-        if self.headers.get("transfer-encoding", "").lower() == "chunked":
-            yield from self._chunks()
-        elif "content-length" in self.headers:
-            yield self._exactly(_number(self.headers["content-length"], 10))
-        else:
-            while piece := self._buffer or self._receive():
-                self._buffer = b""
-                yield piece
+class Incoming:
+    """The head of a response, once `read_head` is done, and its body as it arrives. Header names are in lower case. Close it."""
 
-    def _chunks(self) -> Iterator[bytes]:
-        while size := _number(self._line().partition(b";")[0].decode("latin-1"), 16):
-            yield self._exactly(size)
-            self._line()
-        while self._line():  # trailers
-            pass
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._buffer = b""
 
-    def _receive(self) -> bytes:
-        try:
-            return self._connection.recv(_RECEIVE_BYTES)
-        except OSError as error:
-            raise self._endpoint.unreachable(error) from None
+    def close(self) -> None:
+        """Drop the connection."""
+        self.connection.close()
 
-    def _more(self) -> bytes:
-        if piece := self._receive():
-            return piece
-        raise self._endpoint.unreachable(ConnectionResetError())
-
-    def _read_head(self) -> bytes:
+    async def read_head(self) -> None:
+        """Read status and headers. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""
         while b"\r\n\r\n" not in self._buffer:
             if len(self._buffer) > MAX_HEAD_BYTES:
                 raise Unexpected("response headers exceed 64 KiB", "check that the socket belongs to aghd")
-            self._buffer += self._more()
+            self._buffer += await self._more()
         head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
-        return head
+        self.status, self.headers = _parse_head(head)
 
-    def _line(self) -> bytes:
+    async def body(self) -> bytes:
+        """The whole body."""
+        return b"".join([piece async for piece in self.pieces()])
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it arrives."""
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            while size := _number((await self._line()).partition(b";")[0].decode("latin-1"), 16):
+                yield await self._exactly(size)
+                await self._line()
+            while await self._line():  # trailers
+                pass
+        elif "content-length" in self.headers:
+            yield await self._exactly(_number(self.headers["content-length"], 10))
+        else:
+            while piece := self._buffer or await self.connection.receive():
+                self._buffer = b""
+                yield piece
+
+    async def _more(self) -> bytes:
+        if piece := await self.connection.receive():
+            return piece
+        raise self.connection.endpoint.unreachable(ConnectionResetError())
+
+    async def _line(self) -> bytes:
         while b"\r\n" not in self._buffer:
-            self._buffer += self._more()
+            self._buffer += await self._more()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         return line
 
-    def _exactly(self, count: int) -> bytes:
+    async def _exactly(self, count: int) -> bytes:
         parts, missing = [self._buffer[:count]], count - len(self._buffer)
         self._buffer = self._buffer[count:]
         while missing > 0:
-            piece = self._more()
+            piece = await self._more()
             parts.append(piece[:missing])
             self._buffer = piece[missing:]
             missing -= len(piece)
         return b"".join(parts)
+
+
+class Response:
+    """A response whose head was read, for callers that block."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+        self.status = incoming.status
+        self.headers = incoming.headers
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._incoming.close()
+
+    def body(self) -> bytes:
+        """The whole body. Raises Unreachable or Unexpected."""
+        return run(self._incoming.body())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The body as it arrives. Raises Unreachable or Unexpected."""
+        return iterate(self._incoming.pieces())
+
+
+def run(steps: Awaitable[T]) -> T:
+    """The result of a coroutine whose every step blocks: it never waits for an event loop."""
+    try:
+        next(iter(steps.__await__()))
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("the coroutine waits for an event loop")
+
+
+def iterate(pieces: AsyncIterator[T]) -> Iterator[T]:
+    """The values of an asynchronous iterator whose every step blocks."""
+    try:
+        while True:
+            yield run(pieces.__anext__())
+    except StopAsyncIteration:
+        return
 
 
 def quote(text: str) -> str:
@@ -199,25 +288,32 @@ def request(
 
     Raises Unreachable, Unexpected, and every error of `body`.
     """
+    return Response(run(exchange(endpoint.open(timeout), method, where, body, headers)))
+
+
+async def exchange(
+    connection: Connection, method: str, where: str, body: Iterable[bytes], headers: Mapping[str, str]
+) -> Incoming:
+    """`request` on a new connection, which is closed by an error."""
+    endpoint = connection.endpoint
     lines = [f"{method} {where} HTTP/1.1", f"Host: {endpoint.authority}", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    connection = endpoint.connect(timeout)
     try:
         if endpoint.token:
-            lines.append(f"Authorization: {endpoint.authorize(connection)}")
+            lines.append(f"Authorization: {await endpoint.authorize(connection)}")
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         pieces = iter(body)
         for piece in chain([head + next(pieces, b"")], pieces):
             try:
-                connection.sendall(piece)
-            except ConnectionError:
+                await connection.send(piece)
+            except ConnectionLost:
                 break  # refused before the end: the response has the reason
-            except OSError as error:
-                raise endpoint.unreachable(error) from None
-        return Response(connection, endpoint)
+        response = Incoming(connection)
+        await response.read_head()
     except BaseException:
         connection.close()
         raise
+    return response
 
 
 def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
