@@ -1,6 +1,6 @@
 """Matching of whois requests, and the brief and rich capability lists (spec section 2)."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -57,18 +57,20 @@ def build_card(
     artifacts: Sequence[str] = ("capability",),
     trust_modes: Sequence[str] = ("unverified",),
 ) -> PeerCard:
-    """Our own card: the ids and brief of `catalog` in its order, then the ids in `capabilities` that are not in the catalog."""
-    records = tuple(catalog)
-    known = {record.id for record in records}
-    bare = tuple(name for name in dict.fromkeys(capabilities) if name not in known)
+    """Our own card: the ids of `catalog` in its order, then the ids in `capabilities` that are not in the catalog.
+
+    With a catalog, the brief has one entry for each of these ids, in the same order; the summary of a bare id is the id.
+    """
+    summaries = {record.id: record.summary for record in catalog}
+    summaries |= {name: name for name in capabilities if name not in summaries}
     return PeerCard(
         peer_id=peer_id,
         display_name=display_name,
         profiles_supported=tuple(profiles),
-        capabilities=tuple(record.id for record in records) + bare,
+        capabilities=tuple(summaries),
         artifacts_supported=tuple(artifacts),
         trust_modes_supported=tuple(trust_modes),
-        ext={BRIEF_KEY: _brief(records)} if records else None,
+        ext={BRIEF_KEY: [{"id": name, "summary": text} for name, text in summaries.items()]} if catalog else None,
     )
 
 
@@ -81,17 +83,24 @@ def wants_catalog(ext: dict[str, Any]) -> bool:
 def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]) -> tuple[PeerCard, dict[str, Any]]:
     """The card and the envelope's `ext` of the response to a request with `ext`.
 
-    Without `agh.include` the response has no catalog. With `agh.capability_ids` both the records and the card's brief are
-    filtered; unknown ids give an empty list.
+    Without `agh.include` the response has no catalog. With `agh.capability_ids` the records, and the card's capabilities and
+    brief, are filtered; unknown ids give empty lists. Ids are trimmed. A filter that is not a list is an empty one.
     """
     if not wants_catalog(ext):
         return card, {}
-    wanted = ext.get(FILTER_KEY)
-    chosen = [record for record in catalog if not isinstance(wanted, list) or record.id in wanted]
-    if isinstance(wanted, list) and card.ext and BRIEF_KEY in card.ext:
-        card = msgspec.structs.replace(card, ext={**card.ext, BRIEF_KEY: _brief(chosen)})
+    chosen = catalog
+    if FILTER_KEY in ext:
+        given = ext[FILTER_KEY]
+        wanted = {trim(name) for name in given if isinstance(name, str)} if isinstance(given, list) else set()
+        chosen = [record for record in catalog if record.id in wanted]
+        card = _filtered(card, wanted)
     return card, {CATALOG_KEY: {"capabilities": [record.document for record in chosen]}}
 
 
-def _brief(records: Sequence[Record]) -> list[dict[str, str]]:
-    return [{"id": record.id, "summary": record.summary} for record in records]
+def _filtered(card: PeerCard, wanted: Container[str]) -> PeerCard:
+    """Our own card with the wanted capabilities alone."""
+    names = tuple(name for name in card.capabilities if name in wanted)
+    if card.ext is None or BRIEF_KEY not in card.ext:
+        return msgspec.structs.replace(card, capabilities=names)
+    brief = [entry for entry in card.ext[BRIEF_KEY] if entry["id"] in wanted]
+    return msgspec.structs.replace(card, capabilities=names, ext={**card.ext, BRIEF_KEY: brief})

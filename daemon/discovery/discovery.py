@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import json
@@ -168,22 +169,26 @@ class Discovery:
 
     def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
         question = self._questions.get(effect.answer_to or "")
-        if question is None:
-            self._observe(effect, envelope)
+        if question is None:  # perhaps a late answer to a question with a filter
+            self._observe(effect, envelope, filtered=CATALOG_KEY in envelope.extensions())
             return
         self._answered(question, effect, envelope)
+        filtered = question.ask.catalog and question.ask.capability_ids is not None
         asyncio.get_running_loop().call_soon(
-            self._observe, effect, envelope
+            partial(self._observe, effect, envelope, filtered=filtered)
         )  # after the task that waits for the answer
 
-    def _observe(self, effect: Discovered, envelope: Envelope) -> None:
-        """Update the presence of the sender."""
+    def _observe(self, effect: Discovered, envelope: Envelope, *, filtered: bool) -> None:
+        """Update the presence of the sender. A `filtered` answer has some of its capabilities: it replaces no card."""
         now_ms = self._clock.millis()
         ext = envelope.extensions()
         self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
         if ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms):
             self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
-        self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
+        if filtered:
+            self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
+        else:
+            self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
@@ -216,7 +221,7 @@ class Discovery:
         if ext and not _may_have_catalog(request) and (size := len(json.encode(ext))) > SMALL_CATALOG:
             self._counters.add("whois.catalogs_withheld")
             self._limits.replied(size, standing)  # for the work of encoding it
-            ext = {}
+            card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
         body = {"type": "response", "peer_card": card.to_wire()}
         draft = self._draft(
             "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request

@@ -84,6 +84,12 @@ class PresenceTable:
             self.changed.notify()
         return peer
 
+    def touch(self, workspace_id: str, channel: str, peer_id: str, now_ms: int) -> None:
+        """Record a sighting of a peer without its full card: a known peer keeps its card, an unknown one is not added."""
+        before = self._peers.get((workspace_id, channel, peer_id))
+        if before is not None:
+            self.observe(workspace_id, channel, before.card, before.trust, now_ms)
+
     def take_changes(self, *, exact: bool = False) -> Changes:
         """What the store has to take over now, once: it counts as stored until `put_back`.
 

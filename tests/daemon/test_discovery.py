@@ -116,6 +116,26 @@ async def test_a_whois_for_the_first_answer_ends_with_it(tmp_path: Path) -> None
         assert {peer.peer_id for peer in b.parts.presence.all()} == {"one", "two"}
 
 
+async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp_path: Path) -> None:
+    """In time or late: it lists the wanted capabilities alone. A peer that is not known yet is not added with such a card."""
+    link = RecordingLink()
+    async with bench(tmp_path, link=link) as b:
+        await b.offer(discovery(b, "worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
+        ask = WhoisRequest(catalog=True, capability_ids=["other"], first=True, wait=60)
+        asking = asyncio.create_task(b.parts.discovery.whois(ask))
+        await wait_until(lambda: link.posted)
+        for _ in range(2):
+            for sender in ("worker", "unknown"):
+                filtered = answer(b, link.posted[0], sender)
+                filtered["body"]["peer_card"]["capabilities"] = []
+                filtered["ext"] = {"agh.capability_catalog": {"capabilities": []}}
+                await b.offer(filtered)
+            await asking
+        assert [(peer.peer_id, peer.card.capabilities) for peer in b.parts.presence.all()] == [
+            ("worker", ("test.run",))
+        ]
+
+
 async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
         found = await b.parts.discovery.whois(WhoisRequest(to="nobody", wait=0.05))

@@ -64,9 +64,10 @@ class TestCards:
 
 class TestRichDiscovery:
     def answer(self, ext: dict[str, Any]) -> tuple[list[str], list[str] | None]:
-        """The ids in the brief and the ids of the records, None when the key is absent."""
+        """The capabilities, which are the ids in the brief, and the ids of the records, None when the key is absent."""
         card, out = rich_response(CARD, CATALOG, ext)
         assert card.ext is not None
+        assert list(card.capabilities) == [entry["id"] for entry in card.ext[BRIEF_KEY]]
         assert set(out) <= {CATALOG_KEY}
         records = out[CATALOG_KEY]["capabilities"] if CATALOG_KEY in out else None
         return [entry["id"] for entry in card.ext[BRIEF_KEY]], records and [record["id"] for record in records]
@@ -91,13 +92,29 @@ class TestRichDiscovery:
         ext["agh.capability_ids"] = ["test.run", "code.patch"]
         assert self.answer(ext) == (["code.patch", "test.run"], ["code.patch", "test.run"])
 
+    def test_the_ids_of_a_filter_are_trimmed(self) -> None:
+        ext = {"agh.include": ["capability_catalog"], "agh.capability_ids": [" test.run\t", "", 7]}
+        assert self.answer(ext) == (["test.run"], ["test.run"])
+
+    def test_claims_beside_a_catalog_line_up_with_the_brief(self) -> None:
+        card = build_card(B, capabilities=["claimed", "test.run"], catalog=CATALOG)
+        assert list(card.capabilities) == ["code.patch", "test.run", "claimed"]
+        assert card.ext is not None
+        assert [entry["id"] for entry in card.ext[BRIEF_KEY]] == list(card.capabilities)
+        ext = {"agh.include": ["capability_catalog"], "agh.capability_ids": ["claimed"]}
+        filtered, out = rich_response(card, CATALOG, ext)
+        assert filtered.to_wire()["capabilities"] == ["claimed"]
+        assert filtered.to_wire()["ext"] == {BRIEF_KEY: [{"id": "claimed", "summary": "claimed"}]}
+        assert out == {CATALOG_KEY: {"capabilities": []}}
+
     def test_unknown_ids_give_an_empty_list_not_an_absent_one(self) -> None:
-        for wanted in ([], ["unknown"]):
+        for wanted in ([], ["unknown"], None, "test.run", {"test.run": 1}):
             card, out = rich_response(
                 CARD, CATALOG, {"agh.include": ["capability_catalog"], "agh.capability_ids": wanted}
             )
             assert out == {CATALOG_KEY: {"capabilities": []}}
             assert card.to_wire()["ext"] == {BRIEF_KEY: []}
+            assert card.to_wire()["capabilities"] == []
 
     @given(st.dictionaries(st.sampled_from(["agh.include", "agh.capability_ids"]), json_values | st.lists(json_values)))
     def test_no_ext_of_a_peer_raises(self, ext: dict[str, Any]) -> None:
