@@ -40,6 +40,8 @@ from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 
 _DELIVER: Final = Deliver()
+_REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_failed"})
+"""Reasons of automatic receipts `rejected` in steps 1 to 7 (spec section 5)."""
 
 
 class StoredState(msgspec.Struct, frozen=True):
@@ -131,8 +133,8 @@ def refuse(
     """The effects of a failure in steps 1 to 7. `source` is the target of a receipt, None if none may be sent; `trust` is the
     result of verification, None if the failure came before it.
 
-    `expired` and `unsupported_kind` always get a receipt, other reasons only if the envelope would have opened a work: an
-    invalid continuation must not fail the work.
+    `expired` and `unsupported_kind` always get a receipt, the reasons of _REJECTED only if the envelope would have opened a
+    work: an invalid continuation must not fail the work. Other reasons get none.
     """
     effects: list[Effect] = [Quarantine(error.reason, error.detail, trust)]
     if source is None or isinstance(error, NotTarget) or source.sender == receiver.self_id:
@@ -140,7 +142,7 @@ def refuse(
     if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
         return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy arrived in time
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
-    if status is None and source.kind in OPENING_KINDS and view.work is None:
+    if status is None and error.reason in _REJECTED and source.kind in OPENING_KINDS and view.work is None:
         status = "rejected"
     if status is not None and (source.kind in OPENING_KINDS or status == "unsupported"):
         ours = _own_copy(source, view.work, receiver)
@@ -183,6 +185,8 @@ def source_of(envelope: Envelope) -> ReceiptTarget | None:
 
 def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
+        if all(envelope.workspace_id != workspace_id for workspace_id, _ in receiver.channels):
+            raise NotTarget("is not the workspace of this daemon", "workspace_id")
         raise NotTarget("is not joined by this daemon", "channel")
     if envelope.sender == receiver.self_id:
         return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)

@@ -14,6 +14,7 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.discovery.greet_back import GreetBack
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.identity import Identity
@@ -108,6 +109,7 @@ class Discovery:
         self._on_joined = on_joined
         self._questions: dict[str, Question] = {}
         self._regreeted = float("-inf")
+        self._greet_back = GreetBack(self._greet_on, clock)
         self._slowest = 0.0  # seconds, the slowest recent answer; decays
         self._sent: PeerCard | None = None  # our card, once an envelope with it was validated
 
@@ -116,9 +118,12 @@ class Discovery:
     async def greet(self, *, joined: bool = False) -> None:
         """Announce ourselves on every channel; nothing when the link is down (the next link-up greets)."""
         for workspace_id, channel in self._identity.channels:
-            body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
-            ext = {JOINED_KEY: True} if joined else None
-            self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
+            self._greet_on(workspace_id, channel, joined=joined)
+
+    def _greet_on(self, workspace_id: str, channel: str, *, joined: bool = False) -> None:
+        body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
+        ext = {JOINED_KEY: True} if joined else None
+        self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
         """Greet at the configured interval, with jitter downwards, until cancelled."""
@@ -183,8 +188,11 @@ class Discovery:
         now_ms = self._clock.millis()
         ext = envelope.extensions()
         self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
-        if ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms):
+        appeared = not self._presence.is_active(envelope, now_ms)
+        if ext.get(JOINED_KEY) is True or appeared:
             self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
+        if appeared and envelope.kind == "greet" and INSTANCE_KEY not in ext:  # a daemon of this project asks all peers
+            self._greet_back.peer_appeared(envelope.workspace_id, envelope.channel)
         if filtered:
             self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
         else:
@@ -312,7 +320,8 @@ class Discovery:
     # sending
 
     def close(self) -> None:
-        """Write pending ids and presence with the next transaction."""
+        """Write pending ids and presence with the next transaction, and greet nobody any more."""
+        self._greet_back.close()
         self._write_behind.close()
 
     def _draft(

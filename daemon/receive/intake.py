@@ -117,8 +117,10 @@ class Intake:
             return
         try:
             envelope = parse(message.data, now_ms // 1000)
-            if channel_of_subject(message.subject) != (envelope.workspace_id, envelope.channel):
-                raise NotTarget("does not match the NATS subject", "channel")
+            place = channel_of_subject(message.subject)
+            if place != (envelope.workspace_id, envelope.channel):
+                wrong = "workspace_id" if place is not None and place[0] != envelope.workspace_id else "channel"
+                raise NotTarget("does not match the NATS subject", wrong)
         except ProtocolError as error:
             self._offer_refused(message, error, now_ms)
             return

@@ -11,14 +11,19 @@ from typing import Any
 
 import pytest
 
+from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.discovery.greet_back import GREET_BACK_EVERY
 from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
+from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.envelope import parse
+from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import peers
+from aghbus.store.tables.quarantine import quarantined
 from tests.support.links import no_broker
 from tests.support.natsutil import wait_until
 from tests.support.receiving import Bench, Stepped, bench
@@ -134,6 +139,74 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
         assert [(peer.peer_id, peer.card.capabilities) for peer in b.parts.presence.all()] == [
             ("worker", ("test.run",))
         ]
+
+
+def greet(b: Bench, sender: str, **fields: Any) -> dict[str, Any]:
+    card = {**CARD, "peer_id": sender, "trust_modes_supported": []}
+    return discovery(b, sender, "greet", {"peer_card": card}, **fields)
+
+
+async def test_a_wrong_workspace_is_called_that(tmp_path: Path) -> None:
+    """In place of the channel, which is right."""
+    async with bench(tmp_path) as b:
+        elsewhere = json.dumps(b.say("worker", id="msg_elsewhere", workspace_id="ws_other")).encode()
+        for subject in (subject_for("ws_local", "default", "ops"), subject_for("ws_other", "default", "ops")):
+            b.intake.offer(InboundMessage(subject, elsewhere, "", None, None))
+        await b.commit()
+        refused = await quarantined(b.store.reader, limit=10)
+        assert [(one.reason, one.detail) for one in refused] == [
+            ("not_target", "workspace_id: is not the workspace of this daemon"),
+            ("not_target", "workspace_id: does not match the NATS subject"),
+        ]
+
+
+async def test_a_new_peer_of_another_implementation_is_greeted_back_once(tmp_path: Path) -> None:
+    link = RecordingLink()
+    async with bench(tmp_path, clock=Unhurried(), link=link) as b:
+        for _ in range(2):
+            await b.offer(greet(b, "other"))
+        assert link.posted == []  # not in the same moment as all other daemons
+        await wait_until(lambda: link.posted)
+        await b.offer(greet(b, "other"))
+        assert [(one["kind"], one["to"]) for one in link.posted] == [("greet", None)]
+
+
+async def test_a_new_peer_of_this_project_is_not_greeted_back(tmp_path: Path) -> None:
+    """It asks all peers when it joins."""
+    link = RecordingLink()
+    async with bench(tmp_path, clock=Unhurried(), link=link) as b:
+        await b.offer(greet(b, "ours", ext={"aghbus.instance": "1"}))
+        await b.offer(greet(b, "other"))
+        await wait_until(lambda: link.posted)
+        assert len(link.posted) == 1
+
+
+async def test_many_new_names_cause_one_greet_in_a_time(tmp_path: Path) -> None:
+    link = RecordingLink()
+    clock = Unhurried()
+    async with bench(tmp_path, clock=clock, link=link) as b:
+        for number in range(50):
+            await b.offer(greet(b, f"first{number}"))
+        await wait_until(lambda: link.posted)
+        clock.ahead = GREET_BACK_EVERY - 1.0
+        began = time.monotonic()
+        for number in range(50):
+            await b.offer(greet(b, f"then{number}"))
+        await wait_until(lambda: len(link.posted) > 1)
+        assert len(link.posted) == 2
+        assert time.monotonic() - began > 0.5
+
+
+class Unhurried(Clock):
+    """The jitter is a tenth of its maximum; monotonic time can be set ahead."""
+
+    ahead = 0.0
+
+    def fraction(self) -> float:
+        return 0.1
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
 
 
 async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:

@@ -84,6 +84,12 @@ class TestReceipts:
             ("rejected", "verification_failed")
         ]
 
+    def test_an_opening_with_the_legacy_field_gets_no_receipt(self) -> None:
+        effects = refused(wire("say", interaction_id="int_1"))
+        assert isinstance(effects[0], Quarantine)
+        assert effects[0].reason == "legacy_field_rejected"
+        assert answers(effects) == []
+
     def test_a_receipt_needs_a_valid_container(self) -> None:
         both = wire("say", direct_id="direct_" + "0" * 32)
         assert answers(refused(both)) == []
