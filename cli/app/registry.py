@@ -51,7 +51,7 @@ COMMANDS = {
     "bridge humaninloop apply": ("bridge_apply", "write the artifacts of a completed work under a feature root"),
     "bridge sentient log": ("bridge_log", "print the audit log of the sentient agent"),
     "bridge agentos log": ("bridge_log", "print the message log of the AgentOS agent"),
-    "bridge sacp log": ("bridge_log", "print the audit table of the SACP agent"),
+    "bridge sacp log": ("bridge_log", "print the audit table of SACP"),
     "bridge sacp prompt": ("bridge_log", "print the instructions about SACP for a system prompt (offline)"),
     "chain run": ("chain", "run a chain file: each node is a work"),
     "chain show": ("chain", "show one run with its nodes"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
-from aghbus.cli.app.text import compact, safe, table
+from aghbus.cli.app.text import compact, moment, safe, table
 from aghbus.cli.context import Context, Run
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Command
@@ -24,8 +24,8 @@ MESSAGE_LOG = (
     "messageId",
 )
 """The ten fields of `MessageLog`, the long one last: a terminal cuts the last column."""
-AUDIT = ("status", "stage", "work_id", "raw")
-"""Columns of a line of the audit table; -o json has all of them."""
+AUDIT = ("TIME", "DIRECTION", "PEER", "STATUS", "STAGE", "WORK", "THOUGHT", "MESSAGE")
+"""Columns of the audit table; -o json has everything."""
 
 
 def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
@@ -55,6 +55,16 @@ def _table(columns: tuple[str, ...]) -> Callable[[dict[str, Any]], str]:
     return human
 
 
+def _audit(answer: dict[str, Any]) -> str:
+    """One line for each response or text that passed; of a response the message as it was passed on."""
+    rows = []
+    for row in answer["rows"]:
+        passed = row["sent"]["message"] if row["sent"] else row["raw"]
+        cells = (row["direction"], row["peer"], row["status"], row["stage"], row["work_id"], row["thought"], passed)
+        rows.append((moment(row["at"] * 1000), *cells))
+    return table(AUDIT, rows)
+
+
 def _cell(value: object) -> object:
     return compact(value) if isinstance(value, dict | list) else value
 
@@ -81,10 +91,10 @@ COMMANDS = {
         arguments=[LIMIT],
     ),
     "bridge sacp log": Command(
-        _logs("sacp", _table(AUDIT)),
+        _logs("sacp", _audit),
         description=(
-            "Print the audit table, oldest first: every response of our own agent. -o json has all of it, thoughts and the raw\n"
-            "text as the agent wrote it included."
+            "Print the audit table, oldest first: every response and text that passed, in both directions, with time and\n"
+            "thought. -o json has the raw text as the agent wrote it, and the response before and after guardrails, too."
         ),
         examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
         arguments=[LIMIT],

@@ -9,25 +9,31 @@ import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.adapters import AgentDirectory
+from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large, is_too_large, store_large, with_reference
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import Reference, reference_in
 from aghbus.protocol.adapters.attachments import carried_message as message_in
-from aghbus.protocol.adapters.model import Adapter, BridgedEnvelope, SubmitPlan
+from aghbus.protocol.adapters.model import Adapter, BridgedEnvelope, Delivered, SubmitPlan
 from aghbus.protocol.adapters.registry import FORMATS
+from aghbus.protocol.adapters.sacp.guardrails import is_withheld
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.errors import ChainError
+from aghbus.protocol.chains.run import Result
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.lifecycle import State
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
-from aghbus.store.tables.bridge_messages import StoredMessageHistory
+from aghbus.store.tables.bridge_messages import StoredMessageHistory, envelope_by_id
 
 Remember = Callable[[Transaction, str, SubmitPlan, list[Draft], list[SendResponse]], None]
 """Records a submitted message in the bridge's history and the format's log, within its transaction."""
 
+GUARDED: Final = "sacp"
+"""The format whose guardrails judge results, and whose audit table has them."""
 _OPENS: Final = frozenset({"say", "capability"})
 
 
@@ -109,22 +115,47 @@ class ChainMessages:
         """Record the opening that was sent: answers in the format refer to it."""
         self.record(tx, name, plan, [draft], [sent])
 
-    def carried_message(self, tx: Transaction, arrival: BridgedEnvelope) -> Any | None:
-        """The valid foreign message that a result carries; None: the result counts as native.
+    def judge(self, tx: Transaction, arrival: BridgedEnvelope, result: Result) -> Result:
+        """`result` with the valid foreign message that its envelope carries as response, after the guardrails of sacp.
 
-        Raises ArtifactNotFetched when the message is in the artifact store.
+        A match in a native result has the same effects. A completed result whose response the guardrails made a failure is
+        failed (seed 004, section 9.1). Raises ArtifactNotFetched when the message is in the artifact store.
         """
-        envelope = arrival.envelope
         for name in FORMATS:
             bridged = self._with_message(name, arrival)
             message, _ = message_in(name, bridged)
             if message is None:
                 continue
-            context = self.agents.context(envelope.channel)
-            delivered = self.adapter_of(name).deliver(bridged, context, self._history(tx, name, envelope.channel))
+            delivered = self._deliver(tx, name, bridged)
             if not delivered.native:  # some formats do not deliver results to agents, but the carried message is valid
-                return message if delivered.message is None else delivered.message
-        return None
+                return self._judged(tx, name, arrival, result, delivered, message)
+        delivered = self._deliver(tx, GUARDED, arrival)
+        return self._judged(tx, GUARDED, arrival, result, delivered) if is_withheld(delivered) else result
+
+    def _deliver(self, tx: Transaction, name: str, arrival: BridgedEnvelope) -> Delivered:
+        channel = arrival.envelope.channel
+        return self.adapter_of(name).deliver(arrival, self.agents.context(channel), self._history(tx, name, channel))
+
+    def _judged(
+        self,
+        tx: Transaction,
+        name: str,
+        arrival: BridgedEnvelope,
+        result: Result,
+        delivered: Delivered,
+        message: Any = None,
+    ) -> Result:
+        response = message if delivered.message is None else delivered.message
+        envelope = arrival.envelope
+        if name == GUARDED and delivered.record is not None:
+            kept = envelope_by_id(tx, envelope.workspace_id, envelope.id, envelope.sender)
+            if kept is not None:
+                keep_record(tx, name, "in", delivered.record, at_ms=kept.received_ms, seq=kept.seq)
+        if not is_withheld(delivered):
+            return msgspec.structs.replace(result, response=response)
+        state: State = "failed" if result.state == "completed" else result.state
+        work = {**result.work, "state": state, "message": response["message"]}
+        return msgspec.structs.replace(result, state=state, response=response, work=work)
 
     def _fit(self, name: str, draft: Draft) -> Draft:
         """The draft, with a stored message replaced by a reference. Raises ArtifactNotFetched."""

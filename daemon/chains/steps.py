@@ -184,12 +184,9 @@ class RunTransitions:
             result = self._result(visit, work.state, body.message, value)
         else:
             result = self._result(visit, work.state, _receipt_text(body) if isinstance(body, Receipt) else None)
-        if envelope is not None and envelope.ext is not None and envelope.sender == work.target:
-            carried = self.messages.carried_message(
-                tx, BridgedEnvelope(envelope=envelope, work=work, outcome="advanced")
-            )
-            if carried is not None:
-                return msgspec.structs.replace(result, response=carried)
+        if envelope is not None and envelope.sender == work.target:
+            arrival = BridgedEnvelope(envelope=envelope, work=work, outcome="advanced")
+            return self.messages.judge(tx, arrival, result)
         return result
 
     def _result(self, visit: Visit, state: State, message: str | None, result: Any = None) -> Result:

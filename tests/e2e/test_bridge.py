@@ -49,9 +49,15 @@ def test_a_sacp_question_is_sent_and_its_response_delivered(pair: tuple[Daemon, 
     (answer,) = messages(ops, "sacp", 1)
     assert answer["message"] == REPLY
     assert (answer["work_id"], answer["work_state"]) == (opened["sent"][0]["work_id"], "completed")
-    (row,) = worker.get("/v1/bridge/sacp/log")["rows"]
+    question, row = worker.get("/v1/bridge/sacp/log")["rows"]
+    assert (question["direction"], question["peer"], question["raw"]) == ("received", "ops", "List the names.")
     assert row["raw"].startswith("Here you are")
-    assert row["stage"] == "fence"
+    assert (row["direction"], row["stage"]) == ("sent", "fence")
+    rows = ops.get("/v1/bridge/sacp/log")["rows"]
+    assert [(row["direction"], row["stage"], row["thought"]) for row in rows] == [
+        ("sent", "text", None),
+        ("received", "object", REPLY["thought"]),
+    ]
 
 
 def test_messages_of_settled_works_are_not_delivered_and_answers_to_them_end_no_other_work(

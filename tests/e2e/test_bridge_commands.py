@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -140,9 +141,15 @@ def test_an_agent_of_sacp_gets_text_and_its_response_ends_the_work(bus: Bus) -> 
         assert agent.end() == 0
         assert agent.words == []
     rows = bus.home.ctl_json("--name", "worker", "bridge", "sacp", "log")["rows"]
-    assert [(row["status"], row["thought"], row["work_id"]) for row in rows] == [("success", "adding", work_id)]
-    shown = bus.home.ctl("--name", "worker", "bridge", "sacp", "log").stdout.decode()
-    assert work_id in shown
+    assert [(row["status"], row["thought"], row["work_id"]) for row in rows] == [
+        (None, None, work_id),
+        ("success", "adding", work_id),
+    ]
+    titles, asked, answered = bus.home.ctl("--name", "worker", "bridge", "sacp", "log").stdout.decode().splitlines()
+    assert titles.split() == ["TIME", "DIRECTION", "PEER", "STATUS", "STAGE", "WORK", "THOUGHT", "MESSAGE"]
+    assert "add 5 and 5" in asked
+    assert re.match(r"[\d: -]*\d\d:\d\d:\d\d  sent +worker +success ", answered)
+    assert re.search(r" adding +It is ten\.$", answered)
 
 
 def test_both_envelopes_of_adr_007_are_delivered_as_submitted(bus: Bus) -> None:

@@ -91,6 +91,10 @@ class SacpPeer(BridgePeer):
         """The plan for a text of the agent; nothing is sent."""
         return self.plan(text.encode() if isinstance(text, str) else text, **fields)
 
+    def receive(self, envelope: Envelope, now: int | None = None, *, carried: Any = None) -> Delivered:
+        """As BridgePeer, without the row of the audit table (test_sacp_received.py)."""
+        return msgspec.structs.replace(super().receive(envelope, now, carried=carried), record=None)
+
 
 def send(plan: SubmitPlan, sender: BridgePeer, receiver: BridgePeer) -> Delivered:
     """Send the one envelope of a plan and deliver it."""
@@ -311,6 +315,7 @@ def test_surrounding_text_is_a_warning_and_in_the_audit_row() -> None:
     (work,) = works.assigned_works()
     assert plan.record == {
         "at": NOW,
+        "direction": "sent",
         "peer": WORKS,
         "work_id": work.work_id,
         "envelope_id": plan.drafts[0].id,
@@ -544,7 +549,7 @@ def test_a_carried_message_from_the_artifact_store_counts_like_one_in_ext() -> N
     delivered = asks.adapter.deliver(
         BridgedEnvelope(envelope=envelope, work=work, carried=response("completed")), asks.context(), asks
     )
-    assert delivered == Delivered(message=response("completed"))
+    assert (delivered.message, delivered.native) == (response("completed"), False)
 
 
 _texts: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -13,6 +13,7 @@ from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text, extension, say_text
 from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, thread_id, work_id
 from aghbus.protocol.adapters.model import (
+    NOT_DELIVERED,
     BridgeContext,
     BridgedEnvelope,
     Delivered,
@@ -20,8 +21,9 @@ from aghbus.protocol.adapters.model import (
     MessageHistory,
     SubmitPlan,
 )
+from aghbus.protocol.adapters.sacp.audit import received_row, sent_row
 from aghbus.protocol.adapters.sacp.guardrails import Guardrail, GuardrailSet
-from aghbus.protocol.adapters.sacp.reply import deliver_response, deliver_text
+from aghbus.protocol.adapters.sacp.reply import deliver_text, extraction_findings, read_response
 from aghbus.protocol.adapters.sacp.schema import STATE_OF, fallback
 from aghbus.protocol.adapters.sacp.text import Extracted, extract
 from aghbus.protocol.envelope import CONVERSATION_KINDS
@@ -63,12 +65,20 @@ class Sacp:
         return self._response(words, findings, work, context, history)
 
     def deliver(self, arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory) -> Delivered:
-        """The text of a say or capability as a string; a final trace or question as a response object."""
+        """The text of a say or capability as a string; a final trace or question as a response object, after guardrails."""
         if arrival.outcome in ("ignored", "rejected"):
-            return Delivered(message=None)
+            return NOT_DELIVERED
         if arrival.envelope.kind in ("say", "capability"):
-            return deliver_text(arrival)
-        return deliver_response(arrival, context)
+            text = deliver_text(arrival)
+            row = received_row(text, arrival, context, raw=text.message)
+            return msgspec.structs.replace(text, record=row)
+        found = read_response(arrival, context)
+        if found is None:
+            return NOT_DELIVERED
+        guarded, hits = self._guardrails.apply(found.response)
+        delivered = Delivered(message=guarded, findings=found.findings + hits, native=found.native)
+        row = received_row(delivered, arrival, context, raw=found.raw, stage=found.stage, original=found.response)
+        return msgspec.structs.replace(delivered, record=row)
 
     def _response(
         self,
@@ -82,7 +92,7 @@ class Sacp:
         original = _response_of(extracted, words)
         guarded, hits = self._guardrails.apply(original)
         sent, withheld = self._without_thought(guarded)
-        findings += (*_extraction_findings(extracted), *hits, *withheld, *common.secrets_in(sent))
+        findings += (*extraction_findings(extracted), *hits, *withheld, *common.secrets_in(sent))
         if isinstance(work, Finding):
             findings += (work,)
         else:
@@ -92,37 +102,14 @@ class Sacp:
             message_id = common.next_id(NAME, "trace", context, work, history, canonical(original))
             plan = _on_work(plan, common.trace(context, work, message_id, _trace_body(sent)), work, context, history)
         where = work.work_id if isinstance(work, WorkView) else context.work_id
-        return msgspec.structs.replace(plan, record=_audit_row(words, extracted, original, plan, context, where))
+        row = sent_row(plan, context, where, raw=words, stage=extracted.stage, original=original)
+        return msgspec.structs.replace(plan, record=row)
 
     def _without_thought(self, response: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
         if self._options.wire_thought or not response["thought"]:
             return response, ()
         kept = common.warning("/thought", "thought_withheld", "is in the audit table, and empty in the message")
         return {**response, "thought": ""}, (kept,)
-
-
-def _audit_row(
-    words: str,
-    extracted: Extracted,
-    original: dict[str, Any],
-    plan: SubmitPlan,
-    context: BridgeContext,
-    work: str | None,
-) -> dict[str, Any]:
-    """The row of the audit table (section 9.2): raw text, extracted response, sent response. `at` is in Unix seconds."""
-    return {
-        "at": context.now,
-        "peer": context.us,
-        "work_id": work,
-        "envelope_id": plan.drafts[0].id if plan.drafts else None,
-        "status": plan.message["status"],
-        "thought": original["thought"],
-        "stage": extracted.stage,
-        "raw": words,
-        "original": original,
-        "sent": plan.message,
-        "findings": [msgspec.to_builtins(finding) for finding in plan.findings],
-    }
 
 
 def _decoded(text: bytes) -> tuple[str, tuple[Finding, ...]]:
@@ -135,17 +122,6 @@ def _decoded(text: bytes) -> tuple[str, tuple[Finding, ...]]:
 
 def _response_of(extracted: Extracted, words: str) -> dict[str, Any]:
     return fallback(words) if extracted.response is None else extracted.response
-
-
-def _extraction_findings(extracted: Extracted) -> tuple[Finding, ...]:
-    """Warnings when the text is not exactly a response (sections 3.1 and 7); parse and schema errors are warnings here."""
-    if extracted.stage == "whole":
-        return ()
-    if extracted.stage != "fallback":
-        where = "a fenced block" if extracted.stage == "fence" else "braces in other text"
-        return (common.warning("", "surrounding_text", f"the response was found in {where}"),)
-    faults = (msgspec.structs.replace(fault, severity="warning") for fault in extracted.faults)
-    return (*faults, common.warning("", "fallback", "no response was found: the text is sent as a failure"))
 
 
 def _find_work(words: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
@@ -194,7 +170,8 @@ def _continue(
     plan = SubmitPlan(message=words, findings=findings + common.secrets_in(words), foreign_id=_content_id(words))
     message_id = common.next_id(NAME, "say", context, work, history, words.encode())
     draft = common.say_in_work(context, work, message_id, {"text": say_text(words, None)})
-    return _on_work(plan, draft, work, context, history)
+    plan = _on_work(plan, draft, work, context, history)
+    return msgspec.structs.replace(plan, record=sent_row(plan, context, work.work_id, raw=words))
 
 
 def _open(
@@ -217,6 +194,7 @@ def _open(
         work_id=work_id(message_id),
         ext=extension(NAME, words, findings),
     )
-    return SubmitPlan(
+    plan = SubmitPlan(
         message=words, findings=findings, drafts=(draft,), repeats=earlier is not None, foreign_id=_content_id(words)
     )
+    return msgspec.structs.replace(plan, record=sent_row(plan, context, draft.work_id, raw=words))

@@ -6,13 +6,14 @@ import msgspec
 
 from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import warning
-from aghbus.protocol.adapters.model import Finding
+from aghbus.protocol.adapters.model import Delivered, Finding
 from aghbus.protocol.adapters.sacp.matching import Matcher
 from aghbus.protocol.adapters.sacp.patterns import check_pattern
 from aghbus.protocol.errors import InvalidRequest
 
 MAX_SCANNED_CHARACTERS: Final = 262_144  # characters of one message or one `data`; longer ones count as a hit
 REDACTED: Final = "[withheld by a guardrail]"
+_RULE: Final = "guardrail"  # of the findings
 _TOO_LONG: Final = ""  # in place of a guardrail's name
 
 
@@ -91,13 +92,18 @@ class GuardrailSet:
         return tuple(name for name, matcher in self._matchers if any(map(matcher.found_in, texts)))
 
 
+def is_withheld(delivered: Delivered) -> bool:
+    """Whether a guardrail changed the delivered response."""
+    return any(finding.rule == _RULE for finding in delivered.findings)
+
+
 def _finding(path: str, name: str, what: str) -> Finding:
     """A warning; it never quotes the match or its key."""
     if name == _TOO_LONG:
         return warning(
-            path, "guardrail", f"is longer than {MAX_SCANNED_CHARACTERS} characters, the limit for scanning: {what}"
+            path, _RULE, f"is longer than {MAX_SCANNED_CHARACTERS} characters, the limit for scanning: {what}"
         )
-    return warning(path, "guardrail", f"matches the guardrail {name}: {what}")
+    return warning(path, _RULE, f"matches the guardrail {name}: {what}")
 
 
 def _scalars(value: Any) -> list[str]:

@@ -1,11 +1,14 @@
-"""Delivers envelopes to an agent of SACP: text as a string, final traces and questions as a response object."""
+"""Reads envelopes for an agent of SACP: text as a string, final traces and questions as a response object."""
 
 from typing import Any, Final
+
+import msgspec
 
 from aghbus.protocol.adapters.attachments import carried_message, carried_warning, compact, say_text
 from aghbus.protocol.adapters.common import error, receipt_ends, warning
 from aghbus.protocol.adapters.model import NOT_DELIVERED, BridgeContext, BridgedEnvelope, Delivered, Finding
-from aghbus.protocol.adapters.sacp.schema import STATE_OF, STATUS_OF, response_faults
+from aghbus.protocol.adapters.sacp.schema import STATE_OF, STATUS_OF, fallback, response_faults
+from aghbus.protocol.adapters.sacp.text import Extracted, extract
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
@@ -28,21 +31,55 @@ def deliver_text(arrival: BridgedEnvelope) -> Delivered:
     return Delivered(message=body.text, findings=carried_warning(faults), native=True)
 
 
-def deliver_response(arrival: BridgedEnvelope, context: BridgeContext) -> Delivered:
-    """The response for a final trace, a question, or a receipt that ends a work; nothing for others."""
+class ReceivedResponse(msgspec.Struct, frozen=True):
+    """The response in a received envelope, before guardrails.
+
+    `stage` is that of the extraction from the text `raw`, or `object` (carried as an object), or `native` (generated).
+    `native` as in Delivered.
+    """
+
+    response: dict[str, Any]
+    stage: str
+    findings: tuple[Finding, ...] = ()
+    raw: str | None = None
+    native: bool = False
+
+
+def read_response(arrival: BridgedEnvelope, context: BridgeContext) -> ReceivedResponse | None:
+    """The response of a final trace, a question, or a receipt that ends a work; None for others.
+
+    A carried text, and the text of a native trace, are sanitized like a submitted one (section 7.1).
+    """
     body = arrival.envelope.body
     if isinstance(body, Receipt):
         ended = receipt_ends(body, arrival.work, context)
-        return Delivered(message=_from_receipt(body), native=True) if ended else NOT_DELIVERED
+        return ReceivedResponse(_from_receipt(body), "native", native=True) if ended else None
     if not isinstance(body, Trace) or body.state not in STATUS_OF:
-        return NOT_DELIVERED
+        return None
     carried, faults = carried_message(_NAME, arrival)
     if carried is not None:
-        faults = response_faults(carried) or _state_faults(carried, body.state)
+        found = _from_text(carried) if isinstance(carried, str) else ReceivedResponse(carried, "object")
+        faults = response_faults(found.response) or _state_faults(found.response, body.state)
         if not faults:
-            return Delivered(message=carried)
-    message, changed = _from_trace(body)
-    return Delivered(message=message, findings=carried_warning(faults) + changed, native=True)
+            return found
+    return _from_trace(body, carried_warning(faults))
+
+
+def extraction_findings(extracted: Extracted) -> tuple[Finding, ...]:
+    """Warnings when a text is not exactly a response (sections 3.1 and 7); parse and schema errors are warnings here."""
+    if extracted.stage == "whole":
+        return ()
+    if extracted.stage != "fallback":
+        where = "a fenced block" if extracted.stage == "fence" else "braces in other text"
+        return (warning("", "surrounding_text", f"the response was found in {where}"),)
+    faults = (msgspec.structs.replace(fault, severity="warning") for fault in extracted.faults)
+    return (*faults, warning("", "fallback", "no response was found: the text is sent as a failure"))
+
+
+def _from_text(text: str) -> ReceivedResponse:
+    extracted = extract(text)
+    response = fallback(text) if extracted.response is None else extracted.response
+    return ReceivedResponse(response, extracted.stage, extraction_findings(extracted), text)
 
 
 def _text_faults(carried: Any, text: str) -> tuple[Finding, ...]:
@@ -59,16 +96,25 @@ def _state_faults(carried: dict[str, Any], state: str) -> tuple[Finding, ...]:
     return (error("/status", "disagrees", f"does not mean the envelope's state {state}"),)
 
 
-def _from_trace(body: Trace) -> tuple[dict[str, Any], tuple[Finding, ...]]:
-    """The response for a native trace: with an empty thought; a result that is not an object is wrapped in `result`."""
+def _from_trace(body: Trace, faults: tuple[Finding, ...]) -> ReceivedResponse:
+    """The response for a native trace: the one in its text if there is one, else with an empty thought.
+
+    The text is the result if that is a string, or the message of a trace without a result. A result that is not an object is
+    wrapped in `result`.
+    """
     result = None if body.result is None else decode_json(body.result)
-    changed: tuple[Finding, ...] = ()
+    text = result if isinstance(result, str) else body.message if result is None else None
+    if text is not None:
+        found = _from_text(text)
+        if found.stage != "fallback" and not _state_faults(found.response, body.state):
+            return msgspec.structs.replace(found, findings=faults + found.findings, native=True)
     if check_value(result):
-        changed = (warning("/data/result", "as_text", "is sent as JSON text: it exceeds the limits of strict JSON"),)
+        faults += (warning("/data/result", "as_text", "is sent as JSON text: it exceeds the limits of strict JSON"),)
         result = compact(result)
     if not isinstance(result, dict):
         result = {} if result is None else {"result": result}
-    return _response(STATUS_OF[body.state], result, body.message or ""), changed
+    response = _response(STATUS_OF[body.state], result, body.message or "")
+    return ReceivedResponse(response, "native", faults, native=True)
 
 
 def _from_receipt(body: Receipt) -> dict[str, Any]:
