@@ -12,6 +12,8 @@ REPLAY_AGE = 300
 """Seconds, specification, section 5 step 3: envelopes of a peer whose clock is off by more are refused."""
 SUSPICIOUS_SKEW = 60
 """Seconds between two clocks that are worth a warning; well below the replay age."""
+TASK_WRITE = "task.write"
+"""The capability that other implementations accept in signed cards only (docs/interop.md)."""
 RECENT_MESSAGES = 50
 """Messages whose times are compared."""
 OLDEST_NOW = 1_735_689_600
@@ -28,6 +30,7 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
     own_clock = _own_clock()
     try:
         status = context.api.get("/v1/status")
+        peers = context.api.get("/v1/peers")["peers"]
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
     except ClientError as error:
         hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
@@ -38,6 +41,7 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
         _broker(status["broker"]),
         _store(status["store"]),
         _peers(status["peers"]),
+        *_own_card(peers),
         _clocks(received["messages"]),
         _problems(status),
     ]
@@ -79,6 +83,15 @@ def _peers(peers: dict[str, int]) -> dict[str, str]:
         return check_row("peers", "ok", f"{peers['active']} active")
     hint = "start another daemon on the same broker, workspace and channel; then `aghctl whois`"
     return check_row("peers", "warn", "no other peer is active", hint)
+
+
+def _own_card(peers: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A warning if other implementations refuse our greets for a capability in them; also for one of `aghd run --capability`."""
+    unsigned = (peer for peer in peers if peer["presence"] == "local" and peer["trust"] != "verified")
+    if not any(TASK_WRITE in peer["card"]["capabilities"] for peer in unsigned):
+        return []
+    detail = f"capability {TASK_WRITE} is announced without a signature: other implementations refuse every greet"
+    return [check_row("own card", "warn", detail, "remove it, or create a key with `aghctl key generate`")]
 
 
 def _clocks(messages: list[dict[str, Any]]) -> dict[str, str]:

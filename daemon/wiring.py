@@ -97,7 +97,7 @@ class DaemonParts:
         limits, limited = RateLimits(settings, clock.monotonic, signatures.verify, standings), LimitedPeers()
         write_behind = PresenceWriteBehind(store, presence)
         closer = WorkCloser(identity, settings, clock)
-        guard = SecretGuard(settings, counters, limiter)
+        guard = SecretGuard(settings, presence, counters, limiter)
         drafts = DraftBuilder(identity, settings, clock, own_card)
 
         # outbound

@@ -14,6 +14,8 @@ INCLUDE_KEY: Final = "agh.include"
 FILTER_KEY: Final = "agh.capability_ids"
 CATALOG_KEY: Final = "agh.capability_catalog"
 CATALOG: Final = "capability_catalog"
+TASK_WRITE: Final = "task.write"
+"""A capability that other implementations accept in signed cards only: they refuse a greet without a proof that has it."""
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -61,14 +61,19 @@ SENDING = (
     Argument("--expires-in", metavar="TIME", type=lifetime, help="lifetime: 30s, 5m, 24h (default: the daemon's)"),
     Argument("--id", help="your own message id; sending the same content again under it has no effect"),
     Argument("--allow-secrets", action="store_true", help="send it even if it seems to contain a credential"),
+    Argument(
+        "--replace-secrets",
+        action="store_true",
+        help="to a peer of another implementation: replace what it refuses as a credential",
+    ),
 )
 """Options of every command that sends an envelope."""
 
 
 def sending(values: dict[str, Any]) -> dict[str, Any]:
-    """The members of a request that come from `SENDING`; None where not given, `allow_secrets` only where it is."""
+    """The members of a request that come from `SENDING`; None where not given, switches only where they are."""
     given = {name: values[name] for name in ("channel", "expires_in", "id")}
-    return {**given, "allow_secrets": True} if values["allow_secrets"] else given
+    return {**given, **{name: True for name in ("allow_secrets", "replace_secrets") if values[name]}}
 
 
 def one_of(values: dict[str, Any], *names: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import peer
-from aghbus.cli.app.completers import own_capabilities, peers
+from aghbus.cli.app.completers import own_capabilities, peers, works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
@@ -66,7 +66,20 @@ def run_send(context: Context, values: dict[str, Any]) -> int:
             f"{values['capability']} is a claim without a record", "write its record into the catalog", "not_found"
         )
     context.output.answer(context.api.post("/v1/messages", request_body(values, entry["document"])), sent_line)
+    if values["work"] is None and (others := _others(context, values)):
+        context.output.note(
+            f"{', '.join(map(safe, others))}: of another implementation, which may drop a capability without a work; "
+            "name one with --work"
+        )
     return YES
+
+
+def _others(context: Context, values: dict[str, Any]) -> list[str]:
+    """The receivers whose daemons are not of this project, at most three."""
+    receiver = values["direct"] or values["to"]
+    peers = context.api.get("/v1/peers")["peers"]
+    found = {peer["peer_id"]: None for peer in peers if peer["aghbus"] is False and receiver in (None, peer["peer_id"])}
+    return list(found)[:3]
 
 
 def request_body(values: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
@@ -77,6 +90,7 @@ def request_body(values: dict[str, Any], document: dict[str, Any]) -> dict[str, 
         "to": values["direct"] or values["to"],
         "direct": bool(values["direct"]),
         "thread_id": values["thread"],
+        "work_id": values["work"],
         **sending(values),
     }
 
@@ -97,14 +111,22 @@ COMMANDS = {
         run_send,
         description=(
             "Send a record of our catalog with its digest: to one peer, into the direct room with it, or to everybody in the\n"
-            "channel. It opens no work; `aghctl work open --capability ID` does."
+            "channel. It opens no work, unless --work names a new one, as `aghctl work open --capability ID` does. Peers of other\n"
+            "implementations may take a capability only with a work."
         ),
-        examples=["aghctl capability send test.run --to ops", "aghctl capability send test.run"],
+        examples=[
+            "aghctl capability send test.run --to ops",
+            "aghctl capability send test.run --to ops --work work_7",
+            "aghctl capability send test.run",
+        ],
         arguments=[
             Argument("capability", completer=own_capabilities, help="id in our own catalog"),
             Argument("--to", metavar="PEER", type=peer, completer=peers, help="receiver (default: everybody)"),
             Argument(
                 "--direct", metavar="PEER", type=peer, completer=peers, help="send it in the direct room with this peer"
+            ),
+            Argument(
+                "--work", metavar="ID", completer=works, help="a work of this receiver; with a new id it opens one"
             ),
             THREAD,
             *SENDING,

@@ -42,6 +42,7 @@ class Job:
         self.lease: str | None = taken["item"]["lease"]
         self.entry = entry
         self.verb: str | None = None
+        self._sending = {"channel": self.channel, "replace_secrets": True}
         self._options = options
         self._client = client
         self._reporter = reporter
@@ -194,7 +195,7 @@ class Job:
 
     def _send(self, verb: str, body: dict[str, Any], what: str) -> bool:
         """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
-        full = {**body, "channel": self.channel, "id": f"msg_{self.entry.token}_{what}"}
+        full = {**body, **self._sending, "id": f"msg_{self.entry.token}_{what}"}
         try:
             self._client.with_retry(lambda: self._client.step(self.work_id, verb, full))
         except RefusedByDaemon as error:
@@ -230,7 +231,7 @@ class Job:
             else ""
         )
         try:
-            self._client.step(self.work_id, "update", {"channel": self.channel, "message": text + note})
+            self._client.step(self.work_id, "update", {**self._sending, "message": text + note})
             self.emit("heartbeat", message=text + note)
             if unread:
                 self._client.acknowledge_all(self.work_id, self.channel)

@@ -195,7 +195,7 @@ class Follower:
         cause: InvalidRequest | Refused | None = None
         for draft in drafts:
             try:
-                batch.send(draft, allow_secrets=True)
+                batch.send(draft, allow_secrets=True, replace_secrets=True)
                 return
             except (InvalidRequest, Refused) as error:
                 cause = cause or error

@@ -125,7 +125,7 @@ class MessageSubmitter:
         oversized = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
         if oversized is not None:
             return SubmitOutcome(plan, [], oversized)
-        sent = [batch.send(draft, allow_secrets=True) for draft in drafts]
+        sent = [batch.send(draft, allow_secrets=True, replace_secrets=True) for draft in drafts]
         self.remember(tx, name, plan, drafts, sent)
         if chain is not None:
             chain.link(tx)

@@ -67,9 +67,10 @@ class WorkOpener:
         cannot be sent; nothing is written then.
         """
         if node.opening_format is None:
-            return batch.send(self._say(run, node, step, peer, input_text(value), causation_id))
+            say = self._say(run, node, step, peer, input_text(value), causation_id)
+            return batch.send(say, replace_secrets=True)
         plan, draft = self.messages.opening(tx, node.opening_format, value, run.channel, peer, f"{run.run_id}/{step}")
-        sent = batch.send(draft)
+        sent = batch.send(draft, replace_secrets=True)
         self.messages.remember(tx, node.opening_format, plan, draft, sent)
         return sent
 

@@ -117,7 +117,7 @@ class RunTransitions:
         found = chains.followed(tx, self.identity.workspace, run.channel, visit.work_id or "")
         if found is None or found.work.is_terminal:
             raise Refused(f"the work of node {visit.node} has ended meanwhile", code="work_closed")
-        sent = batch.send(self._reply(found, run, text))
+        sent = batch.send(self._reply(found, run, text), replace_secrets=True)
         self._resume(tx, run, visit, "working", sent.seq, None)
 
     def cancel(self, tx: Transaction, batch: Batch, run_id: str) -> None:

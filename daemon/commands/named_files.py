@@ -4,6 +4,7 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from aghbus.daemon.bridge.adapters import find_problems
+from aghbus.daemon.commands.interoperability import interoperability_notes
 from aghbus.daemon.config.layers import Problem
 from aghbus.daemon.config.loader import Loaded
 from aghbus.daemon.nats.options import NatsOptionsError, resolve_nats_options
@@ -29,21 +30,18 @@ def check_named_files(loaded: Loaded, faulty: Set[str], env: Mapping[str, str]) 
         for fault in error.problems:
             origin = loaded.origins.get(fault.key, "settings together")
             problems.append(Problem(fault.key, origin, fault.rule, fault.hint))
-    if not any(key.startswith("trust.") for key in faulty):
-        problems += _key_problems(loaded, env)
+    signed: bool | None = None
+    try:
+        if not any(key.startswith("trust.") for key in faulty):
+            signed = load_signer(loaded.settings, loaded.locations, env) is not None
+    except KeyFileError as error:
+        problems.append(Problem("trust.key_file", loaded.origins["trust.key_file"], str(error), error.hint))
     try:
         if "catalog" not in faulty:
-            catalog_source(loaded.settings, loaded.locations).load()
+            catalog = catalog_source(loaded.settings, loaded.locations).load()
+            notes += interoperability_notes(loaded.settings, catalog, signed=signed)
     except CatalogError as error:
         problems += error.problems
     if not any(key.partition(".")[0] in _BRIDGE for key in faulty):
         problems += find_problems(loaded.settings)
     return problems, notes
-
-
-def _key_problems(loaded: Loaded, env: Mapping[str, str]) -> list[Problem]:
-    try:
-        load_signer(loaded.settings, loaded.locations, env)
-    except KeyFileError as error:
-        return [Problem("trust.key_file", loaded.origins["trust.key_file"], str(error), error.hint)]
-    return []

@@ -1,18 +1,25 @@
 """The guard against sent credentials: an envelope of our own agent that carries obvious ones is refused, or logged.
 
-Only `body` and `ext` are checked; the daemon fills in the rest. A finding is named by its path; its value is never repeated.
+Peers of other implementations drop envelopes with much that only resembles a credential (protocol/base/refused_text.py). What
+is sent to them is checked by those rules, too, or changed. Only `body` and `ext` are checked; the daemon fills in the rest. A
+finding is named by its path; its value is never repeated.
 """
 
 import logging
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
 from aghbus.protocol.delivery.order import AFTER
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.send import Draft
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")
@@ -24,10 +31,22 @@ _HIDDEN: Final = "***"  # for a key that is itself a credential
 class SecretGuard:
     """Checks outgoing envelopes as `secrets.guard` says: `refuse`, `warn` or `off`."""
 
-    def __init__(self, settings: LiveSettings, counters: Counters, log_limiter: EventLimiter) -> None:
+    def __init__(
+        self, settings: LiveSettings, presence: PresenceTable, counters: Counters, log_limiter: EventLimiter
+    ) -> None:
         self._settings = settings
+        self._presence = presence
         self._counters = counters
         self._log_limiter = log_limiter
+
+    def replaced(self, draft: Draft) -> Draft:
+        """`draft` without what its receiver refuses, if that is a peer of another implementation."""
+        if not self._is_other(draft.to):
+            return draft
+        changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
+        if changed != draft:
+            self._counters.add("secrets.replaced")
+        return changed
 
     def check(self, envelope: Envelope, *, allowed: bool) -> None:
         """Raise InvalidRequest (code `secret_like`), or log, when `envelope` seems to carry credentials.
@@ -37,6 +56,14 @@ class SecretGuard:
         mode = self._settings.current.secrets.guard
         if allowed or mode == "off":
             return
+        self._check_own(envelope, mode)
+        if self._is_other(envelope.to):
+            self._check_refused(envelope, mode)
+
+    def _is_other(self, peer: str | None) -> bool:
+        return peer is not None and self._presence.is_other_implementation(peer)
+
+    def _check_own(self, envelope: Envelope, mode: str) -> None:
         # From the body on, without the predecessor: an own envelope has only ids and names before and in these. A key cannot
         # stand unescaped in a string.
         raw = envelope.raw
@@ -48,15 +75,34 @@ class SecretGuard:
         found = first_secret(document)
         if found is None:
             return
+        error = InvalidRequest(
+            f"{found}: looks like a credential, and everybody on the channel could read it",
+            hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
+            code=CODE,
+        )
+        self._report(error, envelope, found, mode)
+
+    def _check_refused(self, envelope: Envelope, mode: str) -> None:
+        document = envelope.document()
+        found = next(((name, *one) for name in _CHECKED for one in refused_paths(document.get(name))), None)
+        if found is None:
+            return
+        path, form = _shown((found[0], *found[1])), found[2]
+        error = InvalidRequest(
+            f"{path}: has the form of a credential (pattern {form}), and {envelope.to} is another implementation, which "
+            "drops such messages (docs/interop.md)",
+            hint="write it differently, say replace_secrets: true (aghctl: --replace-secrets), or allow_secrets: true to try",
+            code=CODE,
+        )
+        self._report(error, envelope, path, mode)
+
+    def _report(self, error: InvalidRequest, envelope: Envelope, path: str, mode: str) -> None:
+        """Raise `error`, or log it, as `mode` says."""
         self._counters.add(f"secrets.{'refused' if mode == 'refuse' else 'warned'}")
         if mode == "refuse":
-            raise InvalidRequest(
-                f"{found}: looks like a credential, and everybody on the channel could read it",
-                hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
-                code=CODE,
-            )
+            raise error
         self._log_limiter.event(
-            logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=found
+            logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=path
         )
 
 
@@ -75,5 +121,5 @@ def _shown(path: Path) -> str:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            text += f".{_HIDDEN if looks_like_secret_text(part) else part}"
+            text += f".{_HIDDEN if looks_like_secret_text(part) or form_of(part) else part}"
     return text.removeprefix(".")

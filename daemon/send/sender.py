@@ -108,6 +108,7 @@ class Batch(msgspec.Struct):
         *,
         repeats: frozenset[str] | None = None,
         allow_secrets: bool = False,
+        replace_secrets: bool = False,
         accept_within: float | None = None,
         progress_within: float | None = None,
     ) -> SendResponse:
@@ -115,12 +116,15 @@ class Batch(msgspec.Struct):
 
         `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
         that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this
-        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off. Raises InvalidRequest, and Refused
-        (our own copy of the work forbids it, or the id is taken by other content).
+        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off; `replace_secrets` replaces what a receiver
+        of another implementation refuses. Raises InvalidRequest, and Refused (our own copy of the work forbids it, or the id
+        is taken by other content).
         """
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
             raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
+        if replace_secrets:
+            draft = self._guard.replaced(draft)
         envelope = build(following(tx, draft), now_ms // 1000, self._identity.signer_of(draft.sender))
         self._guard.check(envelope, allowed=allow_secrets)
         if len(envelope.raw) > max_payload:

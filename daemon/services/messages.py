@@ -22,7 +22,7 @@ from aghbus.protocol.api.messages import (
     ThreadsResponse,
 )
 from aghbus.protocol.api.queries import EventsQuery, LimitQuery, MessagesQuery, RoomsQuery
-from aghbus.protocol.api.works import WorkOpenRequest
+from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
 from aghbus.protocol.envelope import fresh_until
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
@@ -51,7 +51,7 @@ class MessageService:
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
             draft = self.drafts.for_envelope(request, known.work if known else None)
-            return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
+            return batch.send(draft, repeats=repeats, **secret_rules(request))
 
         return self.sender.send_all(job)
 
@@ -98,6 +98,11 @@ class MessageService:
 class _Times(msgspec.Struct):
     ts: int
     expires_at: int | None = None
+
+
+def secret_rules(request: SendRequest | WorkOpenRequest | WorkStepRequest) -> dict[str, bool]:
+    """What the caller said about content that looks like a credential, as `Batch.send` takes it."""
+    return {"allow_secrets": request.allow_secrets, "replace_secrets": request.replace_secrets}
 
 
 def chosen_fields(request: SendRequest | WorkOpenRequest) -> frozenset[str]:

@@ -40,6 +40,7 @@ class PeerService:
                     first_seen_ms=peer.first_seen_ms,
                     last_seen_ms=peer.last_seen_ms,
                     card=card_object(peer.card),
+                    aghbus=peer.acknowledges,
                 )
             )
         return PeersResponse(
@@ -61,6 +62,7 @@ class PeerService:
             first_seen_ms=now_ms,
             last_seen_ms=now_ms,
             card=card_object(self.own_card.card()),
+            aghbus=True,
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.services.messages import chosen_fields
+from aghbus.daemon.services.messages import chosen_fields, secret_rules
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.queries import WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
@@ -34,7 +34,7 @@ class WorkService:
             return batch.send(
                 draft,
                 repeats=repeats,
-                allow_secrets=request.allow_secrets,
+                **secret_rules(request),
                 accept_within=request.accept_within,
                 progress_within=request.progress_within,
             )
@@ -50,7 +50,7 @@ class WorkService:
                 raise _unknown(work_id)
             draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id)
             repeats = None if request.id is None else _WORK_FIELDS
-            return batch.send(draft, repeats=repeats, allow_secrets=request.allow_secrets)
+            return batch.send(draft, repeats=repeats, **secret_rules(request))
 
         return self.sender.send_all(job)
 

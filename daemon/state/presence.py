@@ -168,6 +168,10 @@ class PresenceTable:
         """Whether the peer acknowledges commits, by its last greet; None before the first one."""
         return self._acknowledging.get(peer_id)
 
+    def is_other_implementation(self, peer_id: str) -> bool:
+        """Whether the peer's last greet shows that its daemon is not one of this project; False before the first one."""
+        return self._acknowledging.get(peer_id) is False
+
     def of(self, peer: PeerSeen, now_ms: int) -> str:
         """The presence of a peer: `active`, `inactive` or `expired`."""
         return presence_of(peer.last_seen_ms, now_ms, self._interval)

@@ -21,6 +21,8 @@ class Peer(ResponseModel):
     first_seen_ms: int  # when it was first seen
     last_seen_ms: int  # when it was last seen
     card: dict[str, Any]  # its Peer Card
+    # whether its daemon is an aghbus; false for another implementation (docs/interop.md), null while it is not known
+    aghbus: bool | None
 
 
 class PeersResponse(ResponseModel):

@@ -11,6 +11,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import SecretsSettings, Settings
 from aghbus.daemon.send import secret_guard
 from aghbus.daemon.send.secret_guard import SecretGuard
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest
 from aghbus.protocol.send import Draft, build
@@ -33,7 +34,7 @@ def own(**parts: Any) -> Envelope:
 
 def check(envelope: Envelope) -> None:
     settings = LiveSettings(Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse")))
-    guard = SecretGuard(settings, Counters(), EventLimiter(logging.getLogger("test"), 1))
+    guard = SecretGuard(settings, PresenceTable(30.0, {}), Counters(), EventLimiter(logging.getLogger("test"), 1))
     guard.check(envelope, allowed=False)
 
 

@@ -124,7 +124,7 @@ class Parts:
             identity=self.identity,
             clock=self.clock,
             link=self.link,
-            guard=SecretGuard(self.settings, self.counters, self.log_limiter),
+            guard=SecretGuard(self.settings, self.presence, self.counters, self.log_limiter),
             deadlines=self.deadlines,
             publisher=self.publisher,
             notifier=self.notifier,

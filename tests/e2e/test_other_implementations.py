@@ -1,0 +1,127 @@
+"""A peer whose daemon is not of this project, as the Go reference is, simulated on a real broker."""
+
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.bridge_daemons import submit
+from tests.support.chain_agents import begin, chain
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.foreign import Foreign, foreign_peer
+from tests.support.natsutil import NatsServer, wait_until
+
+WAIT = 30.0
+TEXT = "unexpected token: }"
+CARD = {
+    "peer_id": "reference",
+    "profiles_supported": [],
+    "capabilities": [],
+    "artifacts_supported": [],
+    "trust_modes_supported": [],
+}
+
+
+@asynccontextmanager
+async def meeting(folder: Path, *options: str) -> AsyncIterator[tuple[Daemon, Foreign]]:
+    """Our daemon `ops`, and the other peer `reference`, which has greeted."""
+    async with NatsServer() as server, foreign_peer(server.url, "reference") as reference:
+        with Daemon(Home(folder), "ops", "--nats", server.url, *options) as ops:
+            await reference.publish(reference.envelope("greet", {"peer_card": CARD}))
+            await wait_until(lambda: ops.knows("reference"), WAIT)
+            yield ops, reference
+
+
+def refused(ops: Daemon, path: str, **ask: Any) -> str:
+    with pytest.raises(HttpError) as caught:
+        ops.post(path, **ask)
+    assert caught.value.answer["code"] == "secret_like"
+    return str(caught.value.answer["message"])
+
+
+async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    async with meeting(tmp_path) as (ops, reference):
+        say = {"kind": "say", "body": {"text": TEXT}, "thread_id": "thread_one"}
+        message = refused(ops, "/v1/messages", **say, to="reference")
+        assert message.startswith("body.text: ")
+        assert "pattern assignment" in message and "reference is another implementation" in message
+        assert TEXT not in message
+        assert "pattern key" in refused(ops, "/v1/works", to="reference", text="go", ext={"a": {"oauth_code": 1}})
+        await reference.publish(reference.work("ops", "work_1"))
+        await wait_until(lambda: ops.get("/v1/works")["works"], WAIT)
+        assert "body.message: " in refused(ops, "/v1/works/work_1/complete", message="password=x")
+        ops.post("/v1/messages", **say, to="unknown")  # perhaps one of ours
+        ops.post("/v1/messages", **say)  # for those of the channel that take it
+        ops.post("/v1/messages", **say, to="reference", allow_secrets=True)
+        await reference.expect(text=TEXT, to="reference")
+        ops.post("/v1/works/work_1/complete", message=TEXT, result={"token": "x"}, replace_secrets=True)
+        ended = await reference.expect(kind="trace", state="completed")
+        assert ended["body"]["message"] == "unexpected token [REDACTED]"
+        assert ended["body"]["result"] == {"token [REDACTED]": None}
+
+
+async def test_results_of_commands_bridged_messages_and_chains_are_changed_visibly(tmp_path: Path) -> None:
+    async with meeting(tmp_path, "--capability", "test.run") as (ops, reference):
+        await reference.publish(reference.work("ops", "work_1"))
+        await wait_until(lambda: ops.get("/v1/works")["works"], WAIT)
+        command = [sys.executable, "-c", f"print({TEXT!r})"]
+        done = ops.home.ctl("--name", "ops", "serve", "--capability", "test.run", "--once", "--", *command)
+        assert done.returncode == 0, done.stderr
+        ended = await reference.expect(kind="trace", state="completed")
+        assert ended["body"]["message"] == "unexpected token [REDACTED]"
+        assert ended["body"]["result"]["stdout"] == "unexpected token [REDACTED]\n"
+        submit(ops, "sacp", f"Explain: {TEXT}", target="reference")
+        asked = await reference.expect(kind="say", to="reference")
+        assert asked["body"]["text"] == "Explain: unexpected token [REDACTED]"
+        assert TEXT not in json.dumps(asked)
+        begin(ops, chain({"a": {"peer": "reference", "input": f"Again: {TEXT}"}}))
+        await reference.expect(kind="say", text="Again: unexpected token [REDACTED]")
+
+
+async def test_peers_show_which_implementation_they_are_of(tmp_path: Path) -> None:
+    async with meeting(tmp_path) as (ops, reference):
+        card = {"peer_card": {**CARD, "peer_id": "ours"}}
+        ours = {**reference.envelope("greet", card, ext={"aghbus.instance": "1"}), "from": "ours"}
+        await reference.publish(ours)
+        await wait_until(lambda: ops.knows("ours"), WAIT)
+        shown = {peer["peer_id"]: peer["aghbus"] for peer in ops.get("/v1/peers")["peers"]}
+        assert shown == {"ops": True, "reference": False, "ours": True}
+
+
+async def test_a_capability_without_a_work_is_sent_with_a_note_and_with_work_it_opens_one(tmp_path: Path) -> None:
+    catalog = tmp_path / "capabilities.toml"
+    catalog.write_text('[capabilities."test.run"]\nsummary = "Run tests."\noutcome = "A report."\n')
+    async with meeting(tmp_path, "--catalog", str(catalog)) as (ops, reference):
+        send = ("--name", "ops", "capability", "send", "test.run")
+        for receiver in (("--to", "reference"), ()):
+            done = ops.home.ctl(*send, *receiver)
+            assert done.returncode == 0
+            assert b"reference: of another implementation" in done.stderr
+            assert b"--work" in done.stderr
+        done = ops.home.ctl(*send, "--to", "reference", "--work", "work_7")
+        assert done.returncode == 0
+        assert b"another implementation" not in done.stderr
+        assert (await reference.expect(kind="capability", work_id="work_7"))["to"] == "reference"
+        assert ops.state_of("work_7") == "submitted"
+        assert b"another implementation" not in ops.home.ctl(*send, "--to", "unknown").stderr
+
+
+def test_settings_that_other_implementations_do_not_accept_are_warned_of(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    options = ("--capability", "task.write", "--discovery-interval", "45s", "--display-name", "token: x")
+    with Daemon(home, "ops", *options) as ops:
+        wait_for(lambda: "task.write" in ops.log.read_text(), WAIT, "the warning at start")
+        log = ops.log.read_text()
+        assert "discovery.interval is 45s" in log
+        assert "display_name has text in the form of a credential" in log
+        checks = home.ctl_json("--name", "ops", "doctor")["checks"]
+        (card,) = [one for one in checks if one["check"] == "own card"]
+        assert card["state"] == "warn" and "task.write" in card["detail"]
+    with Daemon(home, "fine", "--capability", "test.run") as fine:
+        assert "configuration" not in fine.log.read_text()
+        checks = home.ctl_json("--name", "fine", "doctor")["checks"]
+        assert not [one for one in checks if one["check"] == "own card"]
