@@ -82,7 +82,7 @@ async def rows_out(b: Bench) -> int:
 async def test_unknown_names_leave_processing_to_known_peers_and_these_to_verified_ones(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.parts.standings.engage([*(f"known{number}" for number in range(1000)), FRIEND.handle])
-        b.take(*(b.say(f"crowd{number}") for number in range(1000)))
+        b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         await b.commit()
         unknown = len(await b.senders())
         assert 300 < unknown < 500
@@ -102,10 +102,10 @@ async def test_unknown_names_leave_processing_to_known_peers_and_these_to_verifi
 
 async def test_a_problem_names_all_unknown_peers_together_while_they_are_limited(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
-        b.take(*(b.say(f"crowd{number}") for number in range(1000)))
+        b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         (problem,) = problems(b)
         assert "limits.processor_percent is used up" in problem
-        assert "all unknown peers together, the last: crowd995, crowd996, crowd997, crowd998, crowd999)" in problem
+        assert "all unknown peers together, the last: unknown995, unknown996, unknown997, unknown998, unknown999)" in problem
         later = b.parts.clock.monotonic() + LIFE + 1
         assert not list(b.parts.limited.problems(later))
 
@@ -114,7 +114,7 @@ async def test_refused_bytes_spend_processing_and_are_then_not_parsed(tmp_path: 
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.parts.standings.engage(["known"])
         for _ in range(1000):
-            b.intake.offer(InboundMessage(subject_for("ws_local", "default", "ops"), b'{"from":"crowd"}', "", None))
+            b.intake.offer(InboundMessage(subject_for("ws_local", "default", "ops"), b'{"from":"unknown"}', "", None))
         parsed = b.counters["refused"]
         assert 300 < parsed < 600
         assert b.counters["overload.processing"] == 1000 - parsed
@@ -125,11 +125,11 @@ async def test_refused_bytes_spend_processing_and_are_then_not_parsed(tmp_path: 
 async def test_a_message_that_names_a_known_peer_first_is_judged_by_its_sender(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.parts.standings.engage(["known"])
-        b.take(*(b.say(f"crowd{number}") for number in range(1000)))
+        b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         await b.commit()
         accepted = len(await b.senders())
         for _ in range(1000):
-            await b.offer({"body": {"text": "hello", "from": "known"}, **b.say("crowd")})
+            await b.offer({"body": {"text": "hello", "from": "known"}, **b.say("unknown")})
         assert len(await b.senders()) == accepted
         await b.offer(b.signed(FRIEND))  # not known, and so not of the quarter that only verified peers have
         b.parts.standings.engage([FRIEND.handle])
@@ -139,7 +139,7 @@ async def test_a_message_that_names_a_known_peer_first_is_judged_by_its_sender(t
 
 async def test_large_messages_spend_by_their_size(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
-        large = [b.say(f"crowd{number}", body={"text": "x" * 100_000}) for number in range(20)]
+        large = [b.say(f"unknown{number}", body={"text": "x" * 100_000}) for number in range(20)]
         b.take(*large)
         await b.commit()
         assert 5 <= len(await b.senders()) <= 10
@@ -174,7 +174,7 @@ async def test_greets_of_many_names_fill_half_of_the_remembered_ids_and_directed
     async with bench(tmp_path, clock, receive=ReceiveSettings(remembered=1000)) as b:
         b.parts.standings.engage(["known"])
         week = int(time.time()) + MAX_LIFETIME - 60
-        b.take(*(greet(b, f"crowd{number}", expires_at=week) for number in range(2000)))
+        b.take(*(greet(b, f"unknown{number}", expires_at=week) for number in range(2000)))
         await b.flush()
         assert len(b.store.memory.dedup) <= 500
         assert b.counters["overload.memory"] >= 1500
@@ -216,11 +216,11 @@ async def test_receipts_to_peers_that_are_not_known_leave_no_row(tmp_path: Path)
     link = Recording()
     async with bench(tmp_path, link=link) as b:
         for number in range(20):
-            await b.offer(invalid_opening(b, f"crowd{number}"))
-            await b.offer(b.say(f"crowd{number}", work_id=f"work_{number}"))
-            await b.offer(b.say(f"crowd{number}", work_id=f"work_{number}", thread_id="thread_other"))
+            await b.offer(invalid_opening(b, f"unknown{number}"))
+            await b.offer(b.say(f"unknown{number}", work_id=f"work_{number}"))
+            await b.offer(b.say(f"unknown{number}", work_id=f"work_{number}", thread_id="thread_other"))
         assert [one["body"]["status"] for one in link.published] == ["rejected"] * 40
-        assert {one["to"] for one in link.published} == {f"crowd{number}" for number in range(20)}
+        assert {one["to"] for one in link.published} == {f"unknown{number}" for number in range(20)}
         assert await rows_out(b) == await b.count("SELECT count(*) FROM outbox") == 0
         b.parts.standings.engage(["known"])
         await b.offer(invalid_opening(b, "known"))
@@ -232,7 +232,7 @@ async def test_receipts_to_all_unknown_names_together_are_bounded(tmp_path: Path
     async with bench(tmp_path, Still(), link=link, limits=LimitsSettings(all_receipts_per_minute=20)) as b:
         b.parts.standings.engage(["known"])
         for number in range(50):
-            await b.offer(invalid_opening(b, f"crowd{number}"))
+            await b.offer(invalid_opening(b, f"unknown{number}"))
         assert len(link.published) == 10
         assert b.counters["receipts.suppressed"] == 40
         assert any("automatic receipts are not sent" in problem for problem in problems(b))
@@ -244,13 +244,13 @@ async def test_copies_are_answered_once_a_minute_and_leave_no_row(tmp_path: Path
     link = Recording()
     async with bench(tmp_path, Still(), link=link) as b:
         b.parts.standings.engage(["known"])
-        for sender in ("known", "crowd"):
+        for sender in ("known", "unknown"):
             opening = b.say(sender, work_id=f"work_{sender}")
             for _ in range(20):
                 await b.offer(opening)
         assert [(one["to"], one["body"]["status"]) for one in link.published] == [
             ("known", "duplicate"),
-            ("crowd", "duplicate"),
+            ("unknown", "duplicate"),
         ]
         assert await rows_out(b) == 0
 
@@ -259,7 +259,7 @@ async def test_unverified_names_get_no_receipts_where_verification_is_required(t
     link = Recording()
     async with bench(tmp_path, link=link, trust=TrustSettings(mode="require")) as b:
         b.parts.standings.engage(["known"])
-        for sender in ("known", "crowd"):
+        for sender in ("known", "unknown"):
             await b.offer(b.say(sender, work_id="work_1"))
             await b.offer(b.say(sender, work_id="work_2", body={"text": 1}))
             await b.offer(b.forged(FRIEND.handle, work_id="work_3"))
@@ -284,7 +284,7 @@ async def test_a_large_catalog_goes_to_directed_questions_of_verified_peers_only
     link = Recording()
     async with bench(tmp_path, link=link) as b:
         give_catalog(b, SMALL_CATALOG)
-        asked = [question(b, "crowd"), question(b, "crowd", to="ops")]
+        asked = [question(b, "unknown"), question(b, "unknown", to="ops")]
         asked += [FRIEND(question(b, FRIEND.handle)), FRIEND(question(b, FRIEND.handle, to="ops"))]
         for one in asked:
             await b.offer(one)
@@ -292,7 +292,7 @@ async def test_a_large_catalog_goes_to_directed_questions_of_verified_peers_only
         assert all(len(json.dumps(one)) < 2_000 for one in link.published[:3])
         assert b.counters["whois.catalogs_withheld"] == 3
         give_catalog(b, SMALL_CATALOG // 2)
-        await b.offer(question(b, "crowd"))
+        await b.offer(question(b, "unknown"))
         assert CATALOG_KEY in link.published[-1]["ext"]
 
 
@@ -303,7 +303,7 @@ async def test_answers_to_all_unknown_names_together_are_bounded_in_bytes(tmp_pa
         b.parts.standings.engage(["known"])
         give_catalog(b, SMALL_CATALOG - 1000)
         for number in range(200):
-            await b.offer(question(b, f"crowd{number}"))
+            await b.offer(question(b, f"unknown{number}"))
         assert bound * 0.45 < sum(len(json.dumps(one)) for one in link.published) < bound * 0.6
         assert b.counters["whois.suppressed"] == 200 - len(link.published)
         assert any("whois is not answered" in problem for problem in problems(b))

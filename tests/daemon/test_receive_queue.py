@@ -65,7 +65,7 @@ async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a
     intake, signed = desk.intake, EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
     desk.parts.standings.engage([*(f"known-{number}" for number in range(QUEUE)), signed.handle])
     for number in range(5 * QUEUE):
-        intake.offer(message(f"crowd-{number}", number))
+        intake.offer(message(f"unknown-{number}", number))
     assert intake.depth == QUEUE // 2
     for number in range(QUEUE):
         intake.offer(message(f"known-{number}", number))
@@ -101,11 +101,11 @@ def test_new_names_do_not_displace_known_peers_from_the_presence_table() -> None
             "ws", "c", PeerCard(peer_id=f"large{number}", capabilities=entries), "unverified", 2 * KNOWN_AFTER_MS
         )
     for number in range(2 * MAX_PEERS):
-        presence.observe("ws", "c", PeerCard(peer_id=f"crowd{number}"), "unverified", 2 * KNOWN_AFTER_MS)
+        presence.observe("ws", "c", PeerCard(peer_id=f"unknown{number}"), "unverified", 2 * KNOWN_AFTER_MS)
     kept = [peer.peer_id for peer in presence.all()]
     assert "known" in kept
     assert len(kept) <= MAX_PEERS
-    assert kept[-1] == f"crowd{2 * MAX_PEERS - 1}"
+    assert kept[-1] == f"unknown{2 * MAX_PEERS - 1}"
 
 
 def test_the_presence_table_is_bounded_in_bytes() -> None:

@@ -21,11 +21,11 @@ def envelope(number: int, kind: str, body: dict[str, Any], **fields: Any) -> dic
     now = int(time.time())
     return {
         "protocol": "agh-network/v0",
-        "id": f"msg_crowd_{number}",
+        "id": f"msg_unknown_{number}",
         "workspace_id": WORKSPACE,
         "kind": kind,
         "channel": CHANNEL,
-        "from": f"crowd{number}",
+        "from": f"unknown{number}",
         "to": None,
         "ts": now,
         "expires_at": now + MAX_LIFETIME - 60,
@@ -36,13 +36,13 @@ def envelope(number: int, kind: str, body: dict[str, Any], **fields: Any) -> dic
 
 def directed(number: int, body: dict[str, Any], work_id: str) -> dict[str, Any]:
     """An opening, if `body` is valid."""
-    place = {"surface": "thread", "thread_id": "thread_crowd", "to": TARGET, "work_id": work_id}
+    place = {"surface": "thread", "thread_id": "thread_unknown", "to": TARGET, "work_id": work_id}
     return envelope(number, "say", body, **place)
 
 
 def messages(number: int) -> list[dict[str, Any]]:
     """One of each kind: a greet, a question for the catalog, an opening, a copy of another, and an invalid opening."""
-    card = {"peer_id": f"crowd{number}", "profiles_supported": [], "capabilities": []}
+    card = {"peer_id": f"unknown{number}", "profiles_supported": [], "capabilities": []}
     card |= {"artifacts_supported": [], "trust_modes_supported": []}
     return [
         envelope(number, "greet", {"peer_card": card}),
