@@ -116,6 +116,7 @@ class Node:
             private_folder=self.locations.socket_dir_private,
             tcp=split_address(settings.api.tcp) if settings.api.tcp else None,
             token=_api_token(settings, self.locations),
+            mounted=self._parts.mounted,
         )
         await self._api.start()
         self._parts.ack_inboxes.open(self._parts.publisher.acknowledged)

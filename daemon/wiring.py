@@ -5,6 +5,7 @@ from typing import Final
 
 from aghbus.daemon.api.route import bind
 from aghbus.daemon.api.routes import ROUTES
+from aghbus.daemon.api.server import MAX_BODY_BYTES
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
@@ -21,6 +22,9 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.mcp.bus import bus_offer
+from aghbus.daemon.mcp.endpoint import PATH, McpEndpoint
+from aghbus.daemon.mcp.server import McpServer
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
@@ -54,7 +58,7 @@ from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
-from aghbus.protocol.nats.names import inbox
+from aghbus.protocol.nats.names import inbox as inbox_subject
 from aghbus.protocol.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
 
@@ -101,7 +105,7 @@ class DaemonParts:
         drafts = DraftBuilder(identity, settings, clock, own_card)
 
         # outbound
-        self.ack_inboxes = AckInboxes(link, inbox(identity.self_id, "ack"), self._acks_flooded)
+        self.ack_inboxes = AckInboxes(link, inbox_subject(identity.self_id, "ack"), self._acks_flooded)
         self.jetstream = jetstream = self._jetstream(settings.current, identity, link, delivery_token)
         carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, self.ack_inboxes)
         self.publisher = publisher = Publisher(
@@ -206,12 +210,16 @@ class DaemonParts:
             jetstream,
             embedded,
         )
+        peers = PeerService(settings, identity, presence, clock, own_card)
+        stored = MessageService(store, notifier, sender, drafts, identity.self_id, self._waiting_for)
+        works = WorkService(store, sender, drafts)
+        inbox = InboxService(waiters, clock, store, steps, counters)
         services = (
             status,
-            PeerService(settings, identity, presence, clock, own_card),
-            MessageService(store, notifier, sender, drafts, identity.self_id, self._waiting_for),
-            WorkService(store, sender, drafts),
-            InboxService(waiters, clock, store, steps, counters),
+            peers,
+            stored,
+            works,
+            inbox,
             InboxPurge(clock, store, closer, publisher, notifier),
             TrustRuleService(settings, identity, clock, store, trust),
             TrustExplainer(identity, store, trust),
@@ -220,6 +228,9 @@ class DaemonParts:
         self.operations = bind(
             ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         )
+
+        offer = bus_offer(identity.self_id, discovery, peers, stored, works, inbox, notifier)
+        self.mounted = {PATH: McpEndpoint(McpServer(offer), max_body=MAX_BODY_BYTES)}
 
     def _acks_flooded(self) -> None:
         """Too much came where a peer acknowledges: that inbox was replaced."""

@@ -1,7 +1,7 @@
 """The application: find the route, parse the request, call the operation, respond. No request makes it raise."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -26,6 +26,10 @@ BODY_SECONDS: Final = 30.0
 """Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
 
 
+Mounted = Callable[[Exchange, asyncio.Event], Coroutine[Any, Any, None]]
+"""Serves every request of one path in place of the routes. The event is set when the daemon drains."""
+
+
 class ApiApp:
     """The routes with the operations of one daemon, shared by every listener."""
 
@@ -37,9 +41,11 @@ class ApiApp:
         max_body: int,
         body_seconds: float = BODY_SECONDS,
         keep_alive: float = KEEP_ALIVE,
+        mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
-        """`draining` ends streams and waits when set. `max_body` in bytes, the other two in seconds."""
+        """`draining` ends streams and waits when set. `max_body` in bytes, the next two in seconds. `mounted` is by path."""
         self._operations = operations
+        self._mounted = mounted or {}
         self._draining = draining
         self._max_body = max_body
         self._body_seconds = body_seconds
@@ -49,6 +55,8 @@ class ApiApp:
 
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Serve one request. What only waits for a commit takes no task: the operation's future responds when it is done."""
+        if exchange.path in self._mounted:
+            return self._guarded(exchange, self._mounted[exchange.path](exchange, self._draining))
         try:
             route, segments = self._router.find(exchange.method, exchange.path)
             if not exchange.body_complete or route.transfer != "json" or route.waits or route.operation is None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from aghbus.daemon.api.app import BODY_SECONDS, ApiApp
+from aghbus.daemon.api.app import BODY_SECONDS, ApiApp, Mounted
 from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
 from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
@@ -45,12 +45,13 @@ class ApiServer:
         idle_seconds: float = IDLE_SECONDS,
         body_seconds: float = BODY_SECONDS,
         keep_alive: float = KEEP_ALIVE,
+        mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
         """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`).
 
         `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
         request's head may take, a connection without a request may stay, and a body may take, and the silence on a
-        stream before a comment.
+        stream before a comment. `mounted` serves other paths than those of the routes.
         """
         self._socket_path = socket_path
         self._private_folder = private_folder
@@ -60,7 +61,12 @@ class ApiServer:
         self._idle_seconds = idle_seconds
         self._draining = asyncio.Event()
         self._app = ApiApp(
-            operations, self._draining, max_body=max_body, body_seconds=body_seconds, keep_alive=keep_alive
+            operations,
+            self._draining,
+            max_body=max_body,
+            body_seconds=body_seconds,
+            keep_alive=keep_alive,
+            mounted=mounted,
         )
         self._foreign_attempts = EventLimiter(logger, _FOREIGN_ATTEMPTS_PER_MINUTE)
         self._endpoints: list[Endpoint] = []  # one a listener: connections on TCP do not count on the socket

@@ -105,7 +105,10 @@ async def test_a_problem_names_all_unknown_peers_together_while_they_are_limited
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         (problem,) = problems(b)
         assert "limits.processor_percent is used up" in problem
-        assert "all unknown peers together, the last: unknown995, unknown996, unknown997, unknown998, unknown999)" in problem
+        assert (
+            "all unknown peers together, the last: unknown995, unknown996, unknown997, unknown998, unknown999)"
+            in problem
+        )
         later = b.parts.clock.monotonic() + LIFE + 1
         assert not list(b.parts.limited.problems(later))
 

@@ -1,0 +1,169 @@
+"""The tools that the daemon offers to a model: at most eight, because each costs every session its description."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.mcp import models as t
+from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.fence import name
+from aghbus.daemon.mcp.offer import Tool
+from aghbus.daemon.mcp.rpc import Object
+from aghbus.daemon.mcp.work_waiter import WorkWaiter
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.messages import MessageService
+from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.api.inbox import InboxAckRequest, InboxNextRequest
+from aghbus.protocol.api.messages import SendRequest, SendResponse
+from aghbus.protocol.api.peers import WhoisRequest
+from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
+from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
+from aghbus.protocol.errors import InvalidRequest, RequestError
+
+_A = TypeVar("_A", bound=t.Arguments)
+
+LEASE_SECONDS: Final = 600
+"""How long a fetched message stays with the session that fetched it."""
+_LISTED_WORKS: Final = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BusTools:
+    """The tools over the operations of the local API."""
+
+    discovery: Discovery
+    peers: PeerService
+    messages: MessageService
+    works: WorkService
+    inbox: InboxService
+    waiter: WorkWaiter
+
+    def all(self) -> dict[str, Tool]:
+        """Every tool by its name."""
+        tools = (
+            _tool("whois", self._whois, "Ask the agents on the bus who they are, live.", t.PeersOutput, reads=True),
+            _tool("peers", self._peers, "List agents seen lately, without asking.", t.PeersOutput, reads=True),
+            _tool(
+                "open_work",
+                self._open,
+                "Hand a piece of work to another agent. It is durable: it survives restarts.",
+                t.WorksOutput,
+            ),
+            _tool(
+                "work",
+                self._work,
+                "Show works and their state; with wait, until one changes.",
+                t.WorksOutput,
+                reads=True,
+            ),
+            _tool(
+                "step",
+                self._step,
+                "Report on a work that another agent gave you: accept it first, then update, need-input, complete or fail;"
+                " reject or cancel ends it.",
+                t.SentOutput,
+            ),
+            _tool("say", self._say, "Send a message, or answer a question inside a work.", t.SentOutput),
+            _tool("inbox", self._inbox, "Fetch messages for you. Ack them when they are handled.", t.InboxOutput),
+            _tool("ack", self._ack, "Acknowledge fetched messages, so that they do not come again.", t.AckOutput),
+        )
+        return {each.name: each for each in tools}
+
+    async def _whois(self, _call: Call, ask: t.WhoisArguments) -> Object:
+        found = await self.discovery.whois(WhoisRequest(query=ask.query, to=ask.to))
+        return rendering.result_of(t.PeersOutput(peers=[rendering.match(each) for each in found.peers]))
+
+    async def _peers(self, _call: Call, ask: t.PeersArguments) -> Object:
+        found = await self.peers.list_peers(PeersQuery(capability=ask.capability))
+        return rendering.result_of(t.PeersOutput(peers=[rendering.peer(each) for each in found.peers]))
+
+    async def _open(self, call: Call, ask: t.OpenArguments) -> Object:
+        work_id = call.state or None
+        if work_id is None:
+            work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task))).work_id
+            assert work_id is not None
+            if call.client.tasks:
+                return {"resultType": "task", **await self.waiter.task(work_id)}
+        return await self._waited(call, work_id, ask.wait)
+
+    async def _work(self, call: Call, ask: t.WorkArguments) -> Object:
+        if ask.work_id is None:
+            page = await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))
+            return rendering.result_of(rendering.works(page.works))
+        return await self._waited(call, ask.work_id, ask.wait)
+
+    async def _waited(self, call: Call, work_id: str, seconds: float) -> Object:
+        note = await self.waiter.wait(call, work_id, seconds) if seconds else None
+        found = await self.works.get_work(work_id, WorkQuery())
+        return rendering.result_of(rendering.work(found, note))
+
+    async def _step(self, _call: Call, ask: t.StepArguments) -> Object:
+        request = WorkStepRequest(message=ask.message, result=ask.result)
+        return _sent(await self.works.step_work(ask.work_id, ask.step, request))
+
+    async def _say(self, _call: Call, ask: t.SayArguments) -> Object:
+        if ask.work_id is not None and ask.to is None and ask.thread_id is None:
+            return _sent(await self.works.step_work(ask.work_id, "say", WorkStepRequest(message=ask.text)))
+        if ask.to is None and ask.thread_id is None:
+            raise InvalidRequest("to: is required, or work_id", hint="`peers` lists who is there")
+        body: dict[str, Any] = {"text": ask.text}
+        request = SendRequest(kind="say", body=body, to=ask.to, work_id=ask.work_id, thread_id=ask.thread_id)
+        return _sent(await self.messages.send(request))
+
+    async def _inbox(self, _call: Call, ask: t.InboxArguments) -> Object:
+        leased: list[t.InboxMessage] = []
+        request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
+        while len(leased) < ask.limit and (item := (await self.inbox.next(request)).item) is not None:
+            leased.append(rendering.message(item))
+        waiting = (await self.inbox.list_items(InboxQuery(limit=1))).counts.get("ready", 0)
+        return rendering.result_of(t.InboxOutput(messages=leased, waiting=waiting, lease_seconds=LEASE_SECONDS))
+
+    async def _ack(self, _call: Call, ask: t.AckArguments) -> Object:
+        outcomes = await asyncio.gather(*(self._ack_one(each) for each in ask.messages))
+        refused = [outcome for outcome in outcomes if isinstance(outcome, t.NotAcked)]
+        acked = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        return rendering.result_of(t.AckOutput(acked=acked, refused=refused))
+
+    async def _ack_one(self, leased: t.Leased) -> int | t.NotAcked:
+        try:
+            return (await self.inbox.ack(leased.seq, InboxAckRequest(lease=leased.lease))).seq
+        except RequestError as error:
+            return t.NotAcked(seq=leased.seq, reason=name(f"{error.error_code}: {error.message}"))
+
+
+def _sent(found: SendResponse) -> Object:
+    return rendering.result_of(rendering.sent(found))
+
+
+def _tool(
+    tool: str,
+    perform: Callable[[Call, _A], Awaitable[Object]],
+    description: str,
+    output: type[t.Output],
+    *,
+    reads: bool = False,
+) -> Tool:
+    kind: type[_A] = perform.__annotations__["ask"]
+
+    async def convert(call: Call, arguments: Object) -> Object:
+        try:
+            ask = msgspec.convert(arguments, kind)
+        except msgspec.ValidationError as error:
+            raise InvalidRequest(f"arguments: {error}", hint="see the tool's input schema") from None
+        return await perform(call, ask)
+
+    definition: Object = {
+        "name": tool,
+        "description": description,
+        "inputSchema": t.schema_of(kind),
+        "outputSchema": t.schema_of(output),
+        "annotations": {"readOnlyHint": reads, "destructiveHint": False, "openWorldHint": True},
+        "_meta": {"anthropic/alwaysLoad": True},
+    }
+    return Tool(tool, definition, convert)

@@ -1,0 +1,127 @@
+"""Waiting for works: until one ends or asks, with its question put to the client's user; and works as tasks."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.rpc import Object
+from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.api.queries import WorkQuery
+from aghbus.protocol.api.works import Work, WorkResponse, WorkStepRequest
+from aghbus.protocol.errors import Refused
+from aghbus.protocol.lifecycle import TERMINAL_STATES
+
+_POLL_MS: Final = 2_000  # how often a client should ask for a task
+_STATUS: Final = {
+    "needs_input": "input_required",
+    "completed": "completed",
+    "failed": "completed",
+    "canceled": "cancelled",
+}
+_ANSWER: Final = "answer"  # the member of the form that holds the answer
+_KEY: Final = "question:"  # of a request, before the id of the message that asks
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkWaiter:
+    """Waits for the works of one daemon, and offers them as tasks, each under the id of its work."""
+
+    works: WorkService
+    notifier: Notifier
+
+    async def wait(self, call: Call, work_id: str, seconds: float) -> str | None:
+        """Wait until the work ends, or needs input that the client's user does not give. Returns a note for the model."""
+        end = asyncio.get_running_loop().time() + seconds
+        while True:
+            seen = self.notifier.count
+            found = await self.works.get_work(work_id, WorkQuery())
+            work = found.work
+            if work.state in TERMINAL_STATES:
+                return None
+            if work.state == "needs_input" and work.role == "initiator":
+                if not call.client.elicits:
+                    return "The work waits for an answer: `say` with its work_id."
+                if not await self._ask(call, found):
+                    return "The work waits for an answer, and the user gave none."
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                return "Not ended yet: call `work` again, or go on; the end comes to the inbox."
+            if seen == self.notifier.count:
+                await self.notifier.wait(left)
+            if self.notifier.closed:
+                return "The daemon is shutting down."
+
+    async def _ask(self, call: Call, found: WorkResponse) -> bool:
+        """Put the work's question to the user, and send the answer. False without one."""
+        key, form = _question(found)
+        reply = await call.ask(key, "elicitation/create", form, state=found.work.work_id)
+        return await self._answer(found.work.work_id, key, reply)
+
+    async def _answer(self, work_id: str, key: str, reply: Any) -> bool:
+        """Send an answer to the question `key` once: the id of the message follows from it."""
+        content = reply.get("content") if isinstance(reply, dict) and reply.get("action") == "accept" else None
+        text = content.get(_ANSWER) if isinstance(content, dict) else None
+        if not isinstance(text, str) or not text.strip():
+            return False
+        await self.works.step_work(work_id, "say", WorkStepRequest(message=text, id=f"mcp_{key.removeprefix(_KEY)}"))
+        return True
+
+    # works as tasks
+
+    async def task(self, work_id: str) -> Object:
+        """The state of the task, without result or requests."""
+        return _task((await self.works.get_work(work_id, WorkQuery())).work)
+
+    async def get(self, task_id: str) -> Object:
+        """The task with its result or its open requests."""
+        found = await self.works.get_work(task_id, WorkQuery())
+        task = _task(found.work)
+        if task["status"] == "input_required":
+            key, form = _question(found)
+            return {**task, "inputRequests": {key: {"method": "elicitation/create", "params": form}}}
+        if task["status"] != "completed":
+            return task
+        result = {**rendering.result_of(rendering.work(found)), "isError": found.work.state == "failed"}
+        return {**task, "result": {"resultType": "complete", **result}}
+
+    async def update(self, task_id: str, responses: Object) -> None:
+        """Answer the open question of the work; answers to others are ignored."""
+        found = await self.works.get_work(task_id, WorkQuery())
+        if found.work.state == "needs_input":
+            key, _ = _question(found)
+            await self._answer(task_id, key, responses.get(key))
+
+    async def cancel(self, task_id: str) -> None:
+        """Cancel the work, unless it has ended."""
+        await self.works.get_work(task_id, WorkQuery())
+        with contextlib.suppress(Refused):
+            await self.works.step_work(task_id, "cancel", WorkStepRequest())
+
+
+def _task(work: Work) -> Object:
+    return {
+        "taskId": work.work_id,
+        "status": _STATUS.get(work.state, "working"),
+        "statusMessage": f"the work is {work.state}",
+        "createdAt": _iso(work.opened_ms),
+        "lastUpdatedAt": _iso(work.updated_ms),
+        "ttlMs": None,
+        "pollIntervalMs": _POLL_MS,
+    }
+
+
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _question(found: WorkResponse) -> tuple[str, Object]:
+    """The key and the form of the question that a work waits with."""
+    asked = next(step for step in reversed(found.history) if step.event == "trace:needs_input")
+    message = f"An agent that works for you asks:\n{rendering.question(asked, found.work)}"
+    schema = {"type": "object", "properties": {_ANSWER: {"type": "string", "title": "Answer"}}, "required": [_ANSWER]}
+    return f"{_KEY}{asked.id}", {"mode": "form", "message": message, "requestedSchema": schema}
