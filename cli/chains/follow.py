@@ -46,12 +46,21 @@ def conclude(context: Context, run: dict[str, Any]) -> int:
     """Print the result and the next command on standard error. Returns the exit code: 0 when the run is completed."""
     run_id = safe(run["run_id"])
     if run["state"] == "waiting":
-        answer = context.command(f"chain resume {shell(run['run_id'])} --answer TEXT")
-        context.output.note(f"{run_id} waits for an answer: {quoted(run['question'])}\nanswer it: {answer}")
+        for step in asking(run):
+            node = f" --node {shell(step['node'])}" if len(asking(run)) > 1 else ""
+            answer = context.command(f"chain resume {shell(run['run_id'])}{node} --answer TEXT")
+            context.output.note(
+                f"{run_id} waits: {safe(step['node'])} asks {quoted(step['message'])}\nanswer it: {answer}"
+            )
     else:
         why = f": {safe(run['error'])}" if run["error"] else ""
         context.output.note(f"{run_id} {safe(run['state'])}{why}")
     return YES if run["state"] == "completed" else NO
+
+
+def asking(run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps that wait for an answer."""
+    return [step for step in run["history"] if step["work_state"] == "needs_input" and step["ended_ms"] is None]
 
 
 def get(context: Context, run_id: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from aghbus.cli.chains.file import CHAIN_FILE, checked, read
 from aghbus.cli.chains.follow import conclude, follow, get, to_the_end
 from aghbus.cli.chains.text import change_line, run_text, runs_text
 from aghbus.cli.context import Context
+from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
@@ -80,10 +81,12 @@ def run_resume(context: Context, values: dict[str, Any]) -> int:
     """Send the answer to the work that asked, then follow the run to its end or its next question."""
     one_of(values, "wait", "no_wait")
     if values["answer"] is None:
+        if values["node"] is not None:
+            raise UsageError("--node needs --answer")
         found = get(context, values["run"])
     else:
         where = f"/v1/chains/runs/{quote(values['run'])}/answer"
-        found = context.api.post(where, {"text": stdin_or(values["answer"])})
+        found = context.api.post(where, {"text": stdin_or(values["answer"]), "node": values["node"]})
     if not values["no_wait"]:
         found = to_the_end(context, found)
     context.output.answer(found, run_text)
@@ -160,17 +163,19 @@ COMMANDS = {
     "chain resume": Command(
         run_resume,
         description=(
-            "Answer a run that waits (state waiting) and follow it to its end or its next question. Without --answer only\n"
+            "Answer a run that waits (state waiting) and follow it to its end or its next question. The question is in the\n"
+            "inbox, too, until it is answered or its time is up (answer_timeout of the node). Without --answer only\n"
             "follow it: a run continues automatically after a restart of its daemon. Exits as `chain run` does."
         ),
         examples=[
             'aghctl chain resume RUN_ID --answer "The one in Bremen"',
-            "aghctl chain resume RUN_ID --answer - < answer.txt",
+            "aghctl chain resume RUN_ID --node review --answer - < answer.txt",
             "aghctl chain resume RUN_ID",
         ],
         arguments=[
             _RUN,
             Argument("--answer", metavar="TEXT", help="what to answer; - reads standard input"),
+            Argument("--node", metavar="NODE", help="the node that asks, when several do"),
             _WAIT,
             Argument("--no-wait", action="store_true", help="do not follow the run"),
         ],

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
+QUEUE = 100
+"""Works that wait in the inbox while all slots are in use; more are rejected as busy."""
 ACCEPTS = ("intent", "from", "kind", "trust")
 """Parts of an opening message that `--accept` can filter by."""
 
@@ -49,7 +51,7 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
         artifacts=tuple(values["artifact"]),
         cwd=cwd,
         accept=_accepts(values["accept"], allow_unverified=values["allow_unverified"]),
-        queue_when_busy=values["when_busy"] == "queue",
+        queue=0 if values["when_busy"] == "reject" else values["queue"],
         rerun=values["on_restart"] == "rerun",
         max_jobs=1 if values["once"] else values["max_jobs"],
         pass_env=frozenset(values["pass_env"]),
@@ -200,7 +202,8 @@ def _pattern(text: str) -> str:
 
 RUNNING = (
     Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
-    Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default reject)"),
+    Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default queue)"),
+    Argument("--queue", metavar="N", type=_count, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
     Argument(
         "--time-limit",
         metavar="TIME",

@@ -15,7 +15,7 @@ class WorkerOptions:
     """The options of one worker. Times are in seconds. `accept` maps `intent`, `from`, `kind` and `trust` to accepted
     values (no key: all values).
 
-    `queue_when_busy` leaves works in the inbox while no slot is free, instead of rejecting them. `rerun` runs a command again
+    `queue` is the number of works that are left in the inbox while no slot is free; more are rejected. `rerun` runs a command again
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
     the worker's environment for the command, `limits` its resource limits (confine.LIMITS). `sandbox` has the paths that a
     sandboxed command may read, and those that it may write, besides the defaults; None: no sandbox.
@@ -31,7 +31,7 @@ class WorkerOptions:
     artifacts: tuple[str, ...]
     cwd: str
     accept: dict[str, frozenset[str]]
-    queue_when_busy: bool
+    queue: int
     rerun: bool
     max_jobs: int | None
     pass_env: frozenset[str]

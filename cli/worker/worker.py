@@ -104,10 +104,16 @@ class Worker:
         try:
             works = self.client.submitted()
             self._prune_skipped(works)
+            room = self.options.queue
             for work in works:
-                if self._stopping or self._reached_max_jobs or (self.options.queue_when_busy and not self._free):
+                if self._stopping or self._reached_max_jobs:
                     break
-                self._consider_work(work)
+                if self._free and room < self.options.queue:
+                    return 0.0  # a slot has become free: the oldest is next
+                if self._free or room <= 0:
+                    self._consider_work(work)
+                elif not self._skips(work):
+                    room -= 1  # it waits
         except RetryAbandoned:
             return 0.0
         except ClientError as error:
@@ -124,10 +130,14 @@ class Worker:
         waiting = {(work["channel"], work["work_id"]) for work in works}
         self._skip_until = {key: until for key, until in self._skip_until.items() if key in waiting}
 
+    def _skips(self, work: dict[str, Any]) -> bool:
+        key = (work["channel"], work["work_id"])
+        return self._skip_until.get(key, 0.0) > time.monotonic() or self.job(*key) is not None
+
     def _consider_work(self, work: dict[str, Any]) -> None:
         """Take a work that matches the options and is not leased by another consumer; reject it when no slot is free."""
         key = (work["channel"], work["work_id"])
-        if self._skip_until.get(key, 0.0) > time.monotonic() or self.job(*key) is not None:
+        if self._skips(work):
             return
         if self.options.accept:
             opening = self.client.opening(work)

@@ -64,10 +64,11 @@ class ChainService:
                 await self.runner.changes.wait(left)
 
     async def answer(self, run_id: str, request: ChainAnswerRequest) -> ChainRun:
-        """Answer the question of a waiting run."""
+        """Answer the question of a node; `node` may be missing when only one asks."""
         if is_blank(request.text):
             raise InvalidRequest("text: is required")
-        await self.runner.change(lambda tx, batch: self.runner.transitions.answer(tx, batch, run_id, request.text))
+        transitions = self.runner.transitions
+        await self.runner.change(lambda tx, batch: transitions.answer(tx, batch, run_id, request.node, request.text))
         return await self._run_response(run_id)
 
     async def cancel(self, run_id: str) -> ChainRun:
@@ -109,10 +110,8 @@ class ChainService:
             version=0,
             channel=channel,
             step=0,
-            node=chain.start,
+            node=chain.start[0],
             max_steps=chain.max_steps,
-            seen_seq=0,
-            due_ms=None,
             error=None,
             question=None,
             created_ms=now_ms,

@@ -23,6 +23,7 @@ class ChainAnswerRequest(RequestModel):
     """Answer a run that waits for input."""
 
     text: NonBlank  # sent as a say in the work that asked
+    node: NonBlank | None = None  # that asks; required when several do
 
 
 class ChainStep(ResponseModel):
@@ -30,6 +31,7 @@ class ChainStep(ResponseModel):
 
     step: int  # number of the visit
     node: str  # name of the node
+    branch: str  # first node of its branch
     peer: str | None  # who has the work, null while no peer with the capability is known
     work_id: str | None  # its work, null before it is opened
     work_state: str  # of the work
@@ -47,11 +49,11 @@ class ChainRunSummary(ResponseModel):
     state: RunState  # of the run
     version: int  # grows with every change
     channel: str  # where the run sends
-    node: str  # visited now, or last
-    steps: int  # number of visits
+    node: str  # that asks, else visited last
+    steps: int  # number of visits, of all branches
     max_steps: int  # allowed by the chain
     error: str | None  # why it failed, else null
-    question: str | None  # what it waits for, else null
+    question: str | None  # of that node while the run waits for an answer, else null
     created_ms: int  # when it was started
     updated_ms: int  # when it last changed
 
@@ -60,7 +62,7 @@ class ChainRun(ChainRunSummary):
     """A run with its steps."""
 
     input: Any  # of the run
-    response: Any  # the last one
+    response: Any  # that of the last visit
     history: list[ChainStep]  # the steps, in order
 
 

@@ -11,10 +11,11 @@ from msgspec import Meta
 
 from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.adapters.strict_json import MAX_DEPTH, check_value, pointer
+from aghbus.protocol.chains.branches import crossing_edges, first_nodes, in_a_circle
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import ROOTS, WORDS, Path
-from aghbus.protocol.chains.templates import references
+from aghbus.protocol.chains.templates import Reference, references
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.protocol.text import has_control, is_blank
@@ -22,10 +23,13 @@ from aghbus.protocol.text import has_control, is_blank
 MAX_NODES: Final = 256  # the latest response of each is stored, up to the size of an envelope
 MAX_EDGES: Final = 4_096
 MAX_STEPS: Final = 1_000  # node visits of one run; each is a work
+DEFAULT_TIMEOUT: Final = 86_400.0  # seconds of a node without `timeout`
+DEFAULT_ANSWER_TIMEOUT: Final = 7 * 86_400.0  # seconds of a node without `answer_timeout`
 _MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_LIFETIME)]
 Where = tuple[str | int, ...]
 F = TypeVar("F", bound=msgspec.Struct)
 
@@ -35,6 +39,7 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
     `timeout` in seconds: from the visit of the node, or from an answer to its question, to the end of its work.
+    `answer_timeout` in seconds: from a question to its answer. `needs`: the branches after which the node begins its own.
     """
 
     input: Any
@@ -42,7 +47,9 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     capability: str | None = None
     format: Format | None = None
     intent: str | None = None
-    timeout: Annotated[float, Meta(gt=0, le=MAX_LIFETIME)] | None = None
+    timeout: Seconds = DEFAULT_TIMEOUT
+    answer_timeout: Seconds = DEFAULT_ANSWER_TIMEOUT
+    needs: tuple[str, ...] = ()
 
     @property
     def opening_format(self) -> Format | None:
@@ -59,10 +66,10 @@ class ChainEdge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Chain(msgspec.Struct, frozen=True, kw_only=True):
-    """A validated chain. Edges are tried in order."""
+    """A validated chain. Edges are tried in order; the nodes of `start` begin their branches together."""
 
     name: str
-    start: str
+    start: tuple[str, ...]
     max_steps: int
     nodes: dict[str, ChainNode]
     edges: tuple[ChainEdge, ...] = ()
@@ -74,10 +81,15 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
 class _ChainFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
-    start: str
+    start: str | list[str]
     max_steps: Annotated[int, Meta(ge=1, le=MAX_STEPS)]
     nodes: dict[str, Any]
     edges: list[Any] = []
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The start nodes, in order."""
+        return (self.start,) if isinstance(self.start, str) else tuple(self.start)
 
 
 def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
@@ -93,11 +105,13 @@ def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
         _check_node(name, node, frozenset(nodes), faults)
     for index, edge in enumerate(edges):
         _check_edge(index, edge, frozenset(nodes), faults)
+    if not faults:
+        _check_branches(file, nodes, edges, faults)
     if faults:
         return None, tuple(faults)
     return Chain(
         name=file.name,
-        start=file.start,
+        start=file.starts,
         max_steps=file.max_steps,
         nodes={name: node for name, node in nodes.items() if node is not None},
         edges=tuple(edge for edge in edges if edge is not None),
@@ -133,8 +147,11 @@ def _converted(value: Any, form: type[F], path: Where, faults: list[Finding]) ->
 def _check_words(file: _ChainFile, faults: list[Finding]) -> None:
     if is_blank(file.name) or len(file.name) > _MAX_NAME or has_control(file.name):
         faults.append(_error(("name",), "name", f"must be 1 to {_MAX_NAME} characters without control characters"))
-    if file.start not in file.nodes:
-        faults.append(_error(("start",), "unknown_node", f"{file.start!r} is not a node"))
+    if not file.starts or len(set(file.starts)) < len(file.starts):
+        faults.append(_error(("start",), "start", "must be a node, or a list of different nodes"))
+    for start in file.starts:
+        if start not in file.nodes:
+            faults.append(_error(("start",), "unknown_node", f"{start!r} is not a node"))
     for key, count, most in (("nodes", len(file.nodes), MAX_NODES), ("edges", len(file.edges), MAX_EDGES)):
         if count > most:
             faults.append(_error((key,), "too_many", f"are {count}, at most {most} are allowed"))
@@ -160,7 +177,7 @@ def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults
         faults.append(_error((*path, "intent"), "format", f"is set by the message of the format {node.format}"))
     try:
         for reference in references(node.input):
-            _check_root(reference, nodes)
+            _check_reference(reference, node, nodes)
     except ChainError as error:
         faults.append(_error((*path, "input"), error.rule, error.message))
 
@@ -178,6 +195,41 @@ def _check_edge(index: int, edge: ChainEdge | None, nodes: frozenset[str], fault
             _check_root(path, nodes)
     except ChainError as error:
         faults.append(_error(("edges", index, "when"), error.rule, error.message))
+
+
+def _check_reference(reference: Reference, node: ChainNode, nodes: frozenset[str]) -> None:
+    _check_root(reference.path, nodes)
+    if len(node.needs) > 1 and reference.path.root in ("response", "work") and not reference.is_optional:
+        text = f"{reference.path.text!r} is of no single node: the node needs {len(node.needs)} branches, so name one"
+        raise ChainError("needs", text)
+
+
+def _check_branches(
+    file: _ChainFile,
+    found: dict[str, ChainNode | None],
+    edges: list[ChainEdge | None],
+    faults: list[Finding],
+) -> None:
+    """Each node belongs to at most one branch, and `needs` names branches that can end before."""
+    nodes = {name: node for name, node in found.items() if node is not None}
+    heads = first_nodes(file.starts, nodes)
+    if len(heads) > file.max_steps:
+        faults.append(_error(("max_steps",), "max_steps", f"is less than the number of branches, {len(heads)}"))
+    targets: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge is not None:
+            targets.setdefault(edge.source, []).append(edge.target)
+    for name, one, other in crossing_edges(heads, targets):
+        faults.append(_error(("nodes", name), "two_branches", f"belongs to two branches, {one} and {other}"))
+    for name, node in nodes.items():
+        if node.needs and name in file.starts:
+            faults.append(_error(("nodes", name, "needs"), "needs", "must be empty: the node is a start node"))
+        for need in node.needs:
+            if need not in heads:
+                words = f"{need!r} begins no branch: it is neither a start node nor a node with needs"
+                faults.append(_error(("nodes", name, "needs"), "needs", words))
+    for name in in_a_circle(nodes):
+        faults.append(_error(("nodes", name, "needs"), "circle", "cannot begin: the branches need each other"))
 
 
 def _check_root(path: Path, nodes: frozenset[str]) -> None:

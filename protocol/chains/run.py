@@ -1,8 +1,7 @@
-"""The next step of a run, decided from its state and the result of one node's work.
+"""The next step of a branch, decided from its state and the result of one node's work.
 
-    completed            the first edge that matches (a default matches); none: the run is completed
+    completed            the first edge that matches (a default matches); none: the branch has ended
     failed, canceled     the first edge whose `when` matches; none: the run has failed
-    needs_input          the run waits for an answer, which is sent in the same work
 
 The default edge is for success ("Proceed to the default next node", seed 004, section 2.2): after a failure the run continues
 only on an edge with a condition.
@@ -47,7 +46,7 @@ class Next(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The run is completed."""
+    """The branch has ended; without another branch the run is completed."""
 
 
 class Fail(msgspec.Struct, frozen=True):
@@ -56,28 +55,25 @@ class Fail(msgspec.Struct, frozen=True):
     error: str
 
 
-class Pause(msgspec.Struct, frozen=True):
-    """The run waits for an answer to `question`."""
-
-    question: str
-
-
-Decision = Next | Finish | Fail | Pause
+Decision = Next | Finish | Fail
 
 
 def decide(chain: Chain, steps: int, result: Result, scope: Scope) -> Decision:
-    """The decision after `result`, the end or the question of step number `steps` (from 1)."""
-    if result.state == "needs_input":
-        return Pause(_result_message(result))
+    """The decision after `result`, the end of a node, in a run of `steps` visits so far."""
     edge = _matching(chain, result, scope)
     if edge is None:
         if result.state == "completed":
             return Finish()
         words = _result_message(result)
         return Fail(f"node {result.node} {result.state}" + (f": {words}" if words else ""))
-    if steps >= chain.max_steps:
-        return Fail(f"the step limit of {chain.max_steps} is reached before node {edge.target}")
-    return Next(edge.target)
+    return over_limit(chain, steps, edge.target) or Next(edge.target)
+
+
+def over_limit(chain: Chain, steps: int, node: str) -> Fail | None:
+    """The failure of a run that would visit `node` after `steps` visits; None within the limit."""
+    if steps < chain.max_steps:
+        return None
+    return Fail(f"the step limit of {chain.max_steps} is reached before node {node}")
 
 
 def scope_of(
@@ -90,15 +86,17 @@ def scope_of(
     return scope
 
 
-def run_value(peer: str, run_id: str, step: int, started: int) -> dict[str, Any]:
-    """`run` for conditions and templates: values that are unique per visit, as some messages need them.
+def run_value(peer: str, run_id: str, step: int, visit: int, started: int) -> dict[str, Any]:
+    """`run` for conditions and templates: the numbers of the visit, and values that some messages need for each.
+
+    `step` counts the visits of all nodes, `visit` those of this node, from 1.
 
     `uuid` has the form of version 4 and is derived from our `peer`, run and step; `time` is the start of the visit (`started`,
     Unix seconds) in UTC.
     """
     digits = digest("chain.uuid", peer, run_id, str(step))
     uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
-    return {"id": run_id, "step": step, "uuid": uuid, "time": utc(started)}
+    return {"id": run_id, "step": step, "visit": visit, "uuid": uuid, "time": utc(started)}
 
 
 def native_response(state: State, message: str | None, result: Any) -> dict[str, Any]:

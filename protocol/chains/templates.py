@@ -1,8 +1,11 @@
 """Templates of a node's input: `{{node_A.data.extracted_names}}` (seed 004, section 4.2).
 
+    reference = "{{" path [ "+" digits ] [ "|" "default" ":" value ] "}}"
+    value     = a JSON value, or a string in single quotes without quotes, backslashes or control characters
+
 A text that consists of one reference becomes the value with its type. Inside other text a string is inserted unchanged, any
 other value as compact JSON. Inserted text is not expanded again. There is no escape: `{{` always begins a reference. Keys of
-objects are not expanded.
+objects are not expanded. The default replaces the whole sum when the path has no value or null.
 """
 
 import json
@@ -10,20 +13,53 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.protocol.adapters.attachments import NO_TEXT
+from aghbus.protocol.adapters.strict_json import read_json
 from aghbus.protocol.chains.errors import ChainError
-from aghbus.protocol.chains.paths import MISSING, PATH, Path, Scope, read_path
+from aghbus.protocol.chains.paths import MISSING, PATH, Missing, Path, Scope, read_path
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.text import is_blank
 
-_REFERENCE: Final = re.compile(rf"\{{\{{[ \t]*({PATH.pattern})[ \t]*\}}\}}")
 _BEGIN: Final = "{{"
+_SUM: Final = re.compile(rf"\{{\{{[ \t]*(?P<path>{PATH.pattern})[ \t]*(?:\+[ \t]*(?P<plus>[0-9]{{1,9}})[ \t]*)?")
+_DEFAULT: Final = re.compile(r"\|[ \t]*default[ \t]*:[ \t]*")
+_QUOTED: Final = re.compile(r"'([^'\\\x00-\x1f]*)'")
+_END: Final = re.compile(r"[ \t]*\}\}")
+_JSON: Final = json.JSONDecoder()
 
 
-def references(template: Any) -> Iterator[Path]:
+class Reference(msgspec.Struct, frozen=True):
+    """One reference: the value of `path`, plus `plus`; `default` instead if the path has no value or null."""
+
+    path: Path
+    plus: int | None = None
+    default: Any = MISSING
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it has a default."""
+        return not isinstance(self.default, Missing)
+
+    def find(self, scope: Scope) -> Any:
+        """Its value. Raises ChainError: `missing`, or `number` for a sum with another value than a number."""
+        found = self.path.find(scope)
+        if (found is MISSING or found is None) and self.is_optional:
+            return self.default
+        if found is MISSING:
+            raise ChainError("missing", f"{{{{{self.path.text}}}}} has no value")
+        if self.plus is None:
+            return found
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise ChainError("number", f"{{{{{self.path.text} + {self.plus}}}}}: the value is not a number")
+        return found + self.plus
+
+
+def references(template: Any) -> Iterator[Reference]:
     """All references of a template, in order. Raises ChainError for an invalid reference."""
     if isinstance(template, str):
-        yield from (part for part in _parts(template) if isinstance(part, Path))
+        yield from (part for part in _parts(template) if isinstance(part, Reference))
     elif isinstance(template, list):
         for item in template:
             yield from references(item)
@@ -45,7 +81,7 @@ def input_text(value: Any) -> str:
 
     Raises ChainError (`not_json`) for a number without a form in JSON.
     """
-    text = value if isinstance(value, str) else _compact(value)
+    text = _text(value)
     return NO_TEXT if is_blank(text) else text
 
 
@@ -59,26 +95,19 @@ class _Rendering:
     def value(self, template: Any) -> Any:
         if isinstance(template, str):
             parts = _parts(template)
-            if len(parts) == 1 and isinstance(parts[0], Path):
-                found = self._found(parts[0])
-                self._consume(found if isinstance(found, str) else _compact(found))
+            if len(parts) == 1 and isinstance(parts[0], Reference):
+                found = parts[0].find(self._scope)
+                self._consume(_text(found))
                 return found
-            return "".join(part if isinstance(part, str) else self._text(part) for part in parts)
+            return "".join(part if isinstance(part, str) else self._inserted(part) for part in parts)
         if isinstance(template, list):
             return [self.value(item) for item in template]
         if isinstance(template, dict):
             return {key: self.value(item) for key, item in template.items()}
         return template
 
-    def _text(self, path: Path) -> str:
-        found = self._found(path)
-        return self._consume(found if isinstance(found, str) else _compact(found))
-
-    def _found(self, path: Path) -> Any:
-        found = path.find(self._scope)
-        if found is MISSING:
-            raise ChainError("missing", f"{{{{{path.text}}}}} has no value")
-        return found
+    def _inserted(self, reference: Reference) -> str:
+        return self._consume(_text(reference.find(self._scope)))
 
     def _consume(self, text: str) -> str:
         self._budget -= len(text)
@@ -87,22 +116,57 @@ class _Rendering:
         return text
 
 
-def _parts(text: str) -> tuple[str | Path, ...]:
+def _parts(text: str) -> tuple[str | Reference, ...]:
     """Plain text and references, in order."""
-    parts: list[str | Path] = []
+    parts: list[str | Reference] = []
     at = 0
     while (begin := text.find(_BEGIN, at)) >= 0:
-        match = _REFERENCE.match(text, begin)
-        if match is None:
-            shown = text[begin : begin + 40]
-            raise ChainError("template", f"{shown!r} is not a reference such as {{{{node_A.data.name}}}}")
         if begin > at:
             parts.append(text[at:begin])
-        parts.append(read_path(match[1]))
-        at = match.end()
+        reference, at = _reference(text, begin)
+        parts.append(reference)
     if at < len(text):
         parts.append(text[at:])
     return tuple(parts)
+
+
+def _reference(text: str, begin: int) -> tuple[Reference, int]:
+    """The reference at `begin`, and where the text goes on."""
+    match = _SUM.match(text, begin)
+    if match is None:
+        raise _invalid(text, begin)
+    default: Any = MISSING
+    at = match.end()
+    if filtered := _DEFAULT.match(text, at):
+        default, at = _value(text, begin, filtered.end())
+    end = _END.match(text, at)
+    if end is None:
+        raise _invalid(text, begin)
+    plus = None if match["plus"] is None else int(match["plus"])
+    return Reference(read_path(match["path"]), plus, default), end.end()
+
+
+def _value(text: str, begin: int, at: int) -> tuple[Any, int]:
+    """The default at `at` of the reference at `begin`, and its end."""
+    if quoted := _QUOTED.match(text, at):
+        return quoted[1], quoted.end()
+    try:
+        _, end = _JSON.raw_decode(text, at)
+    except (ValueError, RecursionError):
+        raise _invalid(text, begin) from None
+    value, faults = read_json(text[at:end].encode("utf-8", "surrogatepass"))
+    if faults:
+        raise ChainError("template", f"the default {text[at : min(end, at + 40)]!r} {faults[0].message}")
+    return value, end
+
+
+def _invalid(text: str, begin: int) -> ChainError:
+    shown = text[begin : begin + 40]
+    return ChainError("template", f"{shown!r} is not a reference such as {{{{node_A.data.name}}}}")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _compact(value)
 
 
 def _compact(value: Any) -> str:

@@ -256,10 +256,8 @@ CREATE TABLE chain_runs (
     version INTEGER NOT NULL, -- increases with every change; watchers resume by it
     channel TEXT NOT NULL,
     step INTEGER NOT NULL, -- the number of the last visit
-    node TEXT NOT NULL,
+    node TEXT NOT NULL, -- that asks, else visited last
     max_steps INTEGER NOT NULL,
-    seen_seq INTEGER NOT NULL, -- last_seq of the current work when it was last checked
-    due_ms INTEGER, -- when the node times out; null: never, or an answer is awaited
     error TEXT,
     question TEXT,
     created_ms INTEGER NOT NULL,
@@ -277,8 +275,13 @@ CREATE TABLE chain_steps (
     run_id TEXT NOT NULL REFERENCES chain_runs (run_id) ON DELETE CASCADE,
     step INTEGER NOT NULL,
     node TEXT NOT NULL,
+    branch TEXT NOT NULL, -- its first node
+    previous INTEGER, -- the visit whose response is `response`; null: none
     peer TEXT, -- null: no peer had the capability yet
     work_id TEXT,
+    seen_seq INTEGER NOT NULL, -- last_seq of the work when it was last checked
+    due_ms INTEGER, -- when the node, or the answer to its question, is too late
+    question_seq INTEGER, -- the envelope with its question, which is in the inbox; null: it asks nothing
     work_state TEXT NOT NULL,
     message TEXT,
     started_ms INTEGER NOT NULL,
@@ -287,6 +290,9 @@ CREATE TABLE chain_steps (
     response BLOB, -- only of the latest visit of each node
     PRIMARY KEY (run_id, step)
 ) STRICT;
+
+-- Visits in progress. A run that has ended has none.
+CREATE INDEX chain_steps_open ON chain_steps (run_id, step) WHERE ended_ms IS NULL;
 
 -- Whether a work belongs to a run of a chain. The bridge asks this for each envelope that it may deliver.
 CREATE INDEX chain_steps_work ON chain_steps (work_id) WHERE work_id IS NOT NULL;

@@ -1,6 +1,6 @@
 """Runs of chains: one row for each run, and one for each visit of a node.
 
-A run follows its current work by the work's own `last_seq`: the sequence that the run has seen is kept in its row, and
+A visit follows its work by the work's own `last_seq`: the sequence that the visit has seen is kept in its row, and
 changes in the transaction that acts on it.
 """
 
@@ -27,22 +27,23 @@ TEXT_CHARS: Final = 2_000  # of an error, a question or a message; the envelopes
 
 _HEAD: Final = "run_id, name, state, version, channel, node, step, max_steps, error, question, created_ms, updated_ms"
 _HISTORY: Final = """
-SELECT step, node, peer, work_id, work_state, message,
+SELECT step, node, branch, peer, work_id, work_state, message,
     iif(sum(coalesce(length(response), 0)) OVER (ORDER BY step DESC) <= ?, response, NULL), started_ms, ended_ms
 FROM chain_steps WHERE run_id = ? ORDER BY step
 """
 _PENDING: Final = """
-SELECT r.run_id FROM chain_runs AS r
-JOIN chain_steps AS s ON s.run_id = r.run_id AND s.step = r.step
+SELECT r.run_id FROM chain_steps AS s
+JOIN chain_runs AS r ON r.run_id = s.run_id
 LEFT JOIN works AS w ON w.workspace_id = ?1 AND w.channel = r.channel AND w.work_id = s.work_id
-WHERE r.state IN ('running', 'waiting')
-    AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > r.seen_seq OR r.due_ms <= ?2)
+WHERE s.ended_ms IS NULL
+    AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > s.seen_seq OR s.due_ms <= ?2)
     AND r.run_id NOT IN (SELECT value FROM json_each(?3))
-ORDER BY s.work_id IS NULL, r.rowid LIMIT ?4
+GROUP BY r.run_id ORDER BY min(s.work_id IS NULL), r.rowid LIMIT ?4
 """
 _IN_PROGRESS: Final = """
-SELECT count(*), min(due_ms) FILTER (WHERE run_id NOT IN (SELECT value FROM json_each(?)))
-FROM chain_runs WHERE state IN ('running', 'waiting')
+SELECT (SELECT count(*) FROM chain_runs WHERE state IN ('running', 'waiting')), (
+    SELECT min(due_ms) FROM chain_steps
+    WHERE ended_ms IS NULL AND run_id NOT IN (SELECT value FROM json_each(?)))
 """
 _FORGET: Final = """
 DELETE FROM chain_runs WHERE run_id IN (
@@ -64,8 +65,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     node: str
     max_steps: int
-    seen_seq: int
-    due_ms: int | None
     error: str | None
     question: str | None
     created_ms: int
@@ -80,8 +79,13 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     step: int
     node: str
+    branch: str
+    previous: int | None = None
     peer: str | None = None
     work_id: str | None = None
+    seen_seq: int = 0
+    due_ms: int | None = None
+    question_seq: int | None = None
     work_state: str = "waiting"
     message: str | None = None
     started_ms: int
@@ -95,11 +99,12 @@ _VISIT_COLUMNS: Final = ", ".join(Visit.__struct_fields__)
 
 
 class Followed(NamedTuple):
-    """Our copy of a visit's work, the sequence of its last applied envelope, and the bytes of the envelope that ended
-    it, else of its last trace; None when it has neither."""
+    """Our copy of a visit's work, the sequence of its last applied envelope, and sequence and bytes of the envelope
+    that ended it, else of its last trace; None when it has neither, or its bytes are damaged."""
 
     work: WorkView
     last_seq: int
+    seq: int | None
     raw: bytes | None
 
 
@@ -151,6 +156,28 @@ def visit(tx: Transaction, run_id: str, step: int) -> Visit | None:
     return None if row is None else as_struct(Visit, row)
 
 
+def open_visits(tx: Transaction, run_id: str) -> list[Visit]:
+    """The visits in progress, in order."""
+    sql = f"SELECT {_VISIT_COLUMNS} FROM chain_steps WHERE run_id = ? AND ended_ms IS NULL ORDER BY step"  # noqa: S608 - constants
+    return [as_struct(Visit, row) for row in tx.db.execute(sql, (run_id,))]
+
+
+def branches(tx: Transaction, run_id: str) -> dict[str, bool]:
+    """The branches that have begun, and whether they have ended."""
+    rows = tx.db.execute(
+        "SELECT branch, min(ended_ms IS NOT NULL) FROM chain_steps WHERE run_id = ? GROUP BY branch", (run_id,)
+    )
+    return {branch: bool(ended) for branch, ended in rows}
+
+
+def visits_of(tx: Transaction, visit: Visit) -> int:
+    """The number of this visit among those of its node, from 1."""
+    key = (visit.run_id, visit.node, visit.step)
+    sql = "SELECT count(*) FROM chain_steps WHERE run_id = ? AND node = ? AND step <= ?"
+    (count,) = tx.db.execute(sql, key).fetchone()
+    return int(count)
+
+
 def responses(tx: Transaction, run_id: str, nodes: Collection[str]) -> dict[str, Any]:
     """The latest response of each of these nodes that has one."""
     rows = tx.db.execute(
@@ -171,12 +198,12 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
         "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
     ).fetchone()
     telling = "e.seq = ?" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?"
-    raw = tx.db.execute(
-        f"SELECT {INTACT_RAW} FROM envelopes AS e WHERE e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ?"  # noqa: S608 - constants
+    found = tx.db.execute(
+        f"SELECT e.seq, {INTACT_RAW} FROM envelopes AS e WHERE e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ?"  # noqa: S608 - constants
         f" AND e.work_id = ? AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",
         (*tx.memory.log.of_work(work_id), *key, row[0]),
     ).fetchone()
-    return Followed(work, row[0], None if raw is None else raw[0])
+    return Followed(work, row[0], *(found or (None, None)))
 
 
 def count_open(tx: Transaction) -> int:
@@ -194,8 +221,8 @@ def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16
 async def pending(
     reader: Reader, workspace_id: str, now_ms: int, limit: int, *, excluded: Collection[str] = ()
 ) -> list[str]:
-    """Up to `limit` runs whose work has moved, whose time is up, and then those that wait for a peer, the oldest
-    first; none of `excluded`."""
+    """Up to `limit` runs with a work that has moved or a time that is up, and then those that wait only for a peer,
+    the oldest first; none of `excluded`."""
     rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(excluded)), limit])
     return [str(run_id) for (run_id,) in rows]
 
@@ -228,5 +255,5 @@ async def runs(reader: Reader, *, states: frozenset[str] = frozenset(), limit: i
 
 
 def _step_of(row: Row) -> ChainStep:
-    response = None if row[6] is None else json.loads(row[6])
-    return as_struct(ChainStep, (*row[:6], response, *row[7:]))
+    response = None if row[7] is None else json.loads(row[7])
+    return as_struct(ChainStep, (*row[:7], response, *row[8:]))

@@ -212,7 +212,8 @@ def test_invalid_options_are_reported_at_once(bus: Bus, args: list[str], says: s
 
 
 def test_work_beyond_the_concurrency_is_rejected_as_busy(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, "--concurrency", "2", "--max-jobs", "3", command=script(tmp_path, WAITS)) as serve:
+    options = ["--when-busy", "reject", "--concurrency", "2", "--max-jobs", "3"]
+    with serving(bus, tmp_path, *options, command=script(tmp_path, WAITS)) as serve:
         first, second = bus.open(), bus.open()
         for work_id in (first, second):
             serve.until("started", work_id=work_id)
@@ -229,12 +230,14 @@ def test_work_beyond_the_concurrency_is_rejected_as_busy(bus: Bus, tmp_path: Pat
     assert bus.waiting(third) == []
 
 
-def test_with_a_queue_work_waits_in_the_inbox(bus: Bus, tmp_path: Path) -> None:
-    options = ["--when-busy", "queue", "--max-jobs", "2"]
+def test_further_work_waits_in_the_inbox_up_to_the_length_of_the_queue(bus: Bus, tmp_path: Path) -> None:
+    options = ["--queue", "1", "--max-jobs", "2"]
     with serving(bus, tmp_path, *options, command=script(tmp_path, WAITS)) as serve:
         first = bus.open()
         serve.until("started", work_id=first)
         second = bus.open()
+        third = bus.open()
+        assert bus.end_of(third)["reason"] == "busy"
         assert [item["state"] for item in bus.waiting(second)] == ["ready"]
         (tmp_path / "go").touch()
         assert bus.end_of(second)["event"] == "trace:completed"

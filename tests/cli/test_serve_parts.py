@@ -266,7 +266,9 @@ def test_a_relative_command_is_below_its_folder(tmp_path: Path) -> None:
     words = ["serve", "--capability", "c", "--cwd", str(tmp_path), "--", "./run", "-x"]
     plan = plan_of(PROGRAM.parse(words)[1])
     assert plan.command == (str(tmp_path / "run"), "-x")
-    assert (plan.queue_when_busy, plan.rerun, plan.max_jobs, plan.concurrency) == (False, False, None, 1)
+    assert (plan.queue, plan.rerun, plan.max_jobs, plan.concurrency) == (100, False, None, 1)
+    plan = plan_of(PROGRAM.parse([*words[:5], "--when-busy", "reject", *words[5:]])[1])
+    assert plan.queue == 0
 
 
 def test_the_manual_names_every_option_event_and_variable() -> None:

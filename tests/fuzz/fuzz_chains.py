@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aghbus.protocol.chains import conditions, paths, templates
+from aghbus.protocol.chains import branches, conditions, paths, templates
 from aghbus.protocol.chains.chain import check_chain
 from aghbus.protocol.chains.conditions import Condition
 from aghbus.protocol.chains.errors import ChainError
@@ -27,6 +27,8 @@ _CONDITIONS: Final = (
     "response.data.list[1].x == 'tw\\u006f'",
     "response.data.nothing == null",
     "{{node_A.data.score}} and {{ response.message }}",
+    "{{response.data.count + 1}}, {{response.data.none + 1 | default: 1}}",
+    '{{nobody.notes | default: [{"a": "}}"}]}} {{response.data.nothing|default:\'\'}}',
 )
 _CHAIN: Final = {
     "name": "review",
@@ -34,7 +36,9 @@ _CHAIN: Final = {
     "max_steps": 5,
     "nodes": {
         "first": {"peer": "worker", "input": "{{input}}"},
-        "second": {"peer": "ops", "input": {"a": "{{first}}"}},
+        "second": {"peer": "ops", "input": {"a": "{{first}}"}, "timeout": 60, "answer_timeout": 60},
+        "third": {"capability": "x", "input": "{{first.data.n + 1 | default: 1}}", "needs": ["first"]},
+        "fourth": {"peer": "worker", "input": "{{second}} {{third}}", "needs": ["first", "third"]},
     },
     "edges": [{"from": "first", "to": "second", "when": 'response.status == "success"'}],
 }
@@ -47,7 +51,7 @@ def check(raw: bytes) -> None:
     scope = found if isinstance(found, dict) else SCOPE
     _condition(line, scope)
     _template(line, scope)
-    check_chain(any_json(raw))
+    _chain(any_json(raw))
 
 
 def seeds() -> Iterator[bytes]:
@@ -56,6 +60,20 @@ def seeds() -> Iterator[bytes]:
         yield condition.encode()
         yield condition.encode() + b"\n" + dump(SCOPE)
     yield dump(_CHAIN)
+
+
+def _chain(document: Any) -> None:
+    """Every branch of a chain without errors can begin, whatever ends first."""
+    chain, faults = check_chain(document)
+    assert (chain is None) == bool(faults)
+    if chain is None:
+        return
+    begun = list(chain.start)
+    for head in begun:  # grows: the branches end in the order in which they began
+        assert not chain.nodes[head].needs or head not in chain.start
+        begun += branches.ready(chain.nodes, begun, begun[: begun.index(head) + 1])
+    assert sorted(begun) == sorted(branches.first_nodes(chain.start, chain.nodes))
+    assert len(begun) <= chain.max_steps
 
 
 def _condition(text: str, scope: dict[str, Any]) -> None:
@@ -117,6 +135,19 @@ def _template(text: str, scope: dict[str, Any]) -> None:
         rendered = templates.render([text, {"k": text}], scope)
     except ChainError:
         return
+    for reference in found:
+        _reference(reference, scope)
     assert found or rendered == [text, {"k": text}]
     assert same(rendered[0], rendered[1]["k"])
     assert isinstance(templates.input_text(rendered), str)
+
+
+def _reference(reference: templates.Reference, scope: dict[str, Any]) -> None:
+    """A default is taken exactly where the path has no value or null, and a sum adds."""
+    found, value = reference.path.find(scope), reference.find(scope)
+    if found is paths.MISSING or found is None:
+        assert same(value, reference.default if reference.is_optional else found)
+    elif reference.plus is None:
+        assert same(value, found)
+    else:
+        assert value == found + reference.plus

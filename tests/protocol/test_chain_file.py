@@ -39,7 +39,7 @@ def edge(**fields: Any) -> dict[str, Any]:
 def test_a_chain_is_read() -> None:
     found, faults = check_chain(chain())
     assert found is not None, faults
-    assert (found.name, found.start, found.max_steps) == ("email", "researcher", 10)
+    assert (found.name, found.start, found.max_steps) == ("email", ("researcher",), 10)
     assert found.nodes["validator"].capability == "email.check"
     assert [(edge.source, edge.target) for edge in found.edges_of("researcher")] == [("researcher", "validator")]
     assert found.edges_of("validator") == ()
@@ -159,3 +159,62 @@ def test_any_node_and_edge_is_valid_or_has_errors(one: Any, other: Any) -> None:
     found, faults = check_chain(chain(nodes={"researcher": one}, edges=[other]))
     assert (found is None) == bool(faults)
     assert all(fault.path.startswith(("/nodes", "/edges")) for fault in faults)
+
+
+# branches
+
+
+def branched(start: Any, edges: dict[str, str], **needs: list[str]) -> list[tuple[str, str]]:
+    """The errors of a chain with nodes A to E, these edges, and these `needs` of nodes."""
+    nodes = {name: {"peer": "p", "input": "x", "needs": needs.get(name, [])} for name in "ABCDE"}
+    listed = [{"from": source, "to": target} for source, targets in edges.items() for target in targets]
+    found, faults = check_chain({"name": "n", "start": start, "max_steps": 9, "nodes": nodes, "edges": listed})
+    assert (found is None) == bool(faults)
+    return [(fault.path, fault.rule) for fault in faults]
+
+
+def test_branches_begin_together_or_after_others_and_may_loop() -> None:
+    assert branched("A", {}, B=["A"], C=["A"], D=["B", "C"]) == []
+    assert branched(["A", "B"], {"A": "C", "C": "A", "B": "B", "D": "E", "E": "D"}, D=["A", "B"]) == []
+
+
+@pytest.mark.parametrize("start", [[], ["A", "A"]])
+def test_start_names_different_nodes(start: list[str]) -> None:
+    assert branched(start, {}) == [("/start", "start")]
+
+
+def test_a_node_belongs_to_one_branch() -> None:
+    assert branched(["A", "B"], {"A": "C", "B": "C"}) == [("/nodes/C", "two_branches")]
+    assert branched(["A", "B"], {"A": "D", "B": "D"}, D=["A", "B"]) == [("/nodes/D", "two_branches")] * 2
+    assert branched(["A", "B"], {"B": "C", "C": "A"}) == [("/nodes/A", "two_branches")]
+
+
+def test_needs_names_branches_that_can_end_before() -> None:
+    assert branched("A", {"A": "B"}, C=["B"]) == [("/nodes/C/needs", "needs")]
+    assert branched("A", {}, C=["Z"]) == [("/nodes/C/needs", "needs")]
+    assert branched("A", {}, A=["B"], B=["A"]) == [
+        ("/nodes/A/needs", "needs"),
+        ("/nodes/A/needs", "circle"),
+        ("/nodes/B/needs", "circle"),
+    ]
+    circle = branched("A", {}, B=["A", "C"], C=["B"], D=["C"])
+    assert circle == [(f"/nodes/{name}/needs", "circle") for name in "BCD"]
+
+
+def test_every_branch_has_a_step() -> None:
+    document = {**chain(), "start": ["researcher", "validator"], "edges": [], "max_steps": 1}
+    assert [(fault.path, fault.rule) for fault in check_chain(document)[1]] == [("/max_steps", "max_steps")]
+    assert check_chain({**document, "max_steps": 2})[1] == ()
+
+
+def test_after_several_branches_the_previous_response_is_of_no_single_node() -> None:
+    joined = {
+        "A": {"peer": "p", "input": "x"},
+        "B": {"peer": "p", "input": "x"},
+        "C": {"peer": "p", "input": "{{response.message}}", "needs": ["A", "B"]},
+    }
+    document = {"name": "n", "start": ["A", "B"], "max_steps": 9, "nodes": joined}
+    assert [(fault.path, fault.rule) for fault in check_chain(document)[1]] == [("/nodes/C/input", "needs")]
+    for text, needs in (("{{response.message | default: 0}}", ["A", "B"]), ("{{response.message}}", ["A"])):
+        joined["C"] = {"peer": "p", "input": text, "needs": needs}
+        assert check_chain(document)[1] == ()

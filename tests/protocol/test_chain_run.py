@@ -11,7 +11,6 @@ from aghbus.protocol.chains.run import (
     Fail,
     Finish,
     Next,
-    Pause,
     Result,
     decide,
     native_response,
@@ -48,7 +47,7 @@ def after(chain: Chain, state: State, data: Any = None, message: str | None = No
         chain,
         steps,
         result,
-        scope_of("the input", run_value("us", "run_1", steps, 0), {"D": {"data": {"limit": 0.8}}}, result),
+        scope_of("the input", run_value("us", "run_1", steps, 1, 0), {"D": {"data": {"limit": 0.8}}}, result),
     )
 
 
@@ -91,12 +90,6 @@ def test_the_default_edge_is_for_success() -> None:
     assert after(told, "failed") == Next("C")
 
 
-def test_a_question_pauses_whatever_the_edges_say() -> None:
-    chain = chain_of(("A", "B", "true"), ("A", "C", 'response.status == "clarification_needed"'))
-    assert after(chain, "needs_input", message="which one?") == Pause("which one?")
-    assert after(chain, "needs_input") == Pause("")
-
-
 def test_loops_end_at_the_step_limit() -> None:
     loop = chain_of(("A", "A", "response.data.again"), max_steps=3)
     assert after(loop, "completed", {"again": True}, steps=2) == Next("A")
@@ -114,11 +107,12 @@ def test_conditions_see_earlier_nodes_the_work_and_the_input() -> None:
 
 
 def test_each_visit_has_its_own_uuid_and_time() -> None:
-    found = [run_value(peer, run, step, 1_776_366_000) for peer in "ab" for run in ("r1", "r2") for step in (1, 2)]
+    found = [run_value(peer, run, step, 1, 1_776_366_000) for peer in "ab" for run in ("r1", "r2") for step in (1, 2)]
     assert {uuid.UUID(value["uuid"]).version for value in found} == {4}
     assert len({value["uuid"] for value in found}) == 8
     assert {value["time"] for value in found} == {"2026-04-16T19:00:00Z"}
-    assert run_value("a", "r1", 1, 0)["uuid"] == run_value("a", "r1", 1, 99)["uuid"]
+    assert run_value("a", "r1", 1, 1, 0)["uuid"] == run_value("a", "r1", 1, 1, 99)["uuid"]
+    assert run_value("a", "r1", 7, 3, 0)["visit"] == 3
 
 
 @pytest.mark.parametrize(

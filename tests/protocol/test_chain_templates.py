@@ -61,6 +61,69 @@ def test_templates_of_the_seed(template: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        # without a value, or with null, the default takes its place, with its type
+        ("{{node_A.data.none | default: []}}", []),
+        ("{{node_A.data.nothing|default:0}}", 0),
+        ('{{ nobody.notes | default: {"a": {"b": [1]}} }}', {"a": {"b": [1]}}),
+        ("<{{nobody | default: ''}}>", "<>"),
+        ('<{{nobody | default: "}} {{input}}"}}>', "<}} {{input}}>"),
+        ("<{{nobody | default: null}}>", "<null>"),
+        ("{{node_A.data.score | default: 5}}", 0.9),
+        ("{{node_A.data.ok | default: 5}}", True),
+        # sums
+        ("{{node_A.data.deep.a[0] + 1}}", 2),
+        ("{{node_A.data.deep.a[0]+10}}", 11),
+        ("round {{node_A.data.score + 1}}", "round 1.9"),
+        # the default takes the place of the sum
+        ("{{node_A.data.none + 1 | default: 1}}", 1),
+        ("{{node_A.data.deep.a[1] + 1 | default: 1}}", 3),
+    ],
+)
+def test_defaults_and_sums(template: str, expected: Any) -> None:
+    made = render(template, SCOPE)
+    assert made == expected
+    assert type(made) is type(expected)
+
+
+@pytest.mark.parametrize("value", ["1", True, [1], {}])
+def test_a_sum_needs_a_number(value: Any) -> None:
+    for template in ("{{a + 1}}", "{{a + 1 | default: 1}}", "x {{a + 1}}"):
+        with pytest.raises(ChainError, match="not a number") as caught:
+            render(template, {"a": value})
+        assert caught.value.rule == "number"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{a | default}}",
+        "{{a | default: }}",
+        "{{a | default: b}}",
+        "{{a | default: 'b}}",
+        "{{a | default: 1 2}}",
+        "{{a | default: 1 + 1}}",
+        "{{a | default: NaN}}",
+        "{{a | default: 1e999}}",
+        '{{a | default: {"b": 1, "b": 2}}}',
+        '{{a | default: "\\ud800"}}',
+        "{{a | upper}}",
+        "{{a + }}",
+        "{{a + b}}",
+        "{{a + 1.5}}",
+        "{{a + -1}}",
+        "{{a - 1}}",
+        "{{1 + a}}",
+    ],
+)
+def test_invalid_defaults_and_sums_are_errors(template: str) -> None:
+    with pytest.raises(ChainError) as caught:
+        list(references(template))
+    assert caught.value.rule == "template"
+
+
+@pytest.mark.parametrize(
     "template",
     ["{{node_A.data.none}}", "x {{nobody.message}}", {"a": ["{{node_A.message.deeper}}"]}, "{{node_A.data.deep.a[2]}}"],
 )
@@ -84,7 +147,7 @@ def test_braces_that_begin_no_reference_are_an_error(template: str) -> None:
 
 def test_references_are_listed_for_the_check_of_a_file() -> None:
     template = {"x": ["{{a.b}} and {{c}}", 1], "y": {"z": "{{ work.id }}"}}
-    assert [path.text for path in references(template)] == ["a.b", "c", "work.id"]
+    assert [reference.path.text for reference in references(template)] == ["a.b", "c", "work.id"]
 
 
 def test_a_small_file_cannot_ask_for_gigabytes() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from aghbus.protocol.chains.run import ENDED
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
@@ -21,8 +22,6 @@ def a_run(run_id: str = "run_1", **fields: Any) -> Run:
         "step": 1,
         "node": "A",
         "max_steps": 5,
-        "seen_seq": 0,
-        "due_ms": None,
         "error": None,
         "question": None,
         "created_ms": NOW_MS,
@@ -34,12 +33,20 @@ def a_run(run_id: str = "run_1", **fields: Any) -> Run:
     return Run(**given)
 
 
+def first_visit(run: Run, **fields: Any) -> Visit:
+    """The current visit of a run, over if the run is."""
+    ended_ms = NOW_MS if run.state in ENDED else None
+    return Visit(
+        run_id=run.run_id, step=run.step, node=run.node, branch="A", started_ms=NOW_MS, ended_ms=ended_ms, **fields
+    )
+
+
 async def add(store: Store, run: Run, **visit: Any) -> None:
     """The run and its current visit."""
 
     def job(tx: Transaction) -> None:
         chains.add(tx, run)
-        chains.add_visit(tx, Visit(run_id=run.run_id, step=run.step, node=run.node, started_ms=NOW_MS, **visit))
+        chains.add_visit(tx, first_visit(run, **visit))
 
     await store.write(job)
 
@@ -61,13 +68,14 @@ async def followed(store: Store, work_id: str = "work_1") -> Followed | None:
 
 
 async def test_a_run_is_kept_as_it_was_put(store: Store) -> None:
-    run = a_run(due_ms=5, question="which?")
-    await add(store, run, peer=BOB, work_id="work_1", work_state="submitted")
+    run = a_run(question="which?")
+    await add(store, run, peer=BOB, work_id="work_1", work_state="submitted", due_ms=5)
     assert await store.write(lambda tx: chains.load(tx, "run_1")) == run
     assert await store.write(lambda tx: chains.load(tx, "run_2")) is None
     visit = await store.write(lambda tx: chains.visit(tx, "run_1", 1))
     assert visit is not None
     assert (visit.peer, visit.work_id, visit.work_state, visit.response) == (BOB, "work_1", "submitted", None)
+    assert visit.due_ms == 5
     shown = await chains.run(store.reader, "run_1")
     assert shown is not None
     assert (shown.input, shown.response, shown.question, len(shown.history)) == ("the input", None, "which?", 1)
@@ -91,7 +99,7 @@ async def test_every_change_has_a_new_version(store: Store) -> None:
 
 async def test_a_run_is_due_when_its_work_moved_and_not_before(store: Store) -> None:
     opening_id, seq = await opened(store)
-    await add(store, a_run(seen_seq=seq), work_id="work_1")
+    await add(store, a_run(), work_id="work_1", seen_seq=seq)
     assert await pending(store) == []
     await receive(store, receipt("accepted", opening_id, work_id="work_1"))
     assert await pending(store) == ["run_1"]
@@ -100,9 +108,9 @@ async def test_a_run_is_due_when_its_work_moved_and_not_before(store: Store) -> 
     assert (found.work.state, found.raw) == ("working", None)
 
     def seen(tx: Transaction) -> None:
-        run = chains.load(tx, "run_1")
-        assert run is not None
-        chains.change(tx, run, seen_seq=found.last_seq)
+        visit = chains.visit(tx, "run_1", 1)
+        assert visit is not None
+        chains.change_visit(tx, visit, seen_seq=found.last_seq)
 
     await store.write(seen)
     assert await pending(store) == []
@@ -113,7 +121,7 @@ async def test_a_run_is_due_when_its_work_moved_and_not_before(store: Store) -> 
 async def test_a_run_is_due_when_its_time_is_up_its_work_is_gone_or_it_has_no_peer(store: Store) -> None:
     _, seq = await opened(store)
     await add(store, a_run("run_alone"))
-    await add(store, a_run(seen_seq=seq, due_ms=NOW_MS + 10), work_id="work_1")
+    await add(store, a_run(), work_id="work_1", seen_seq=seq, due_ms=NOW_MS + 10)
     await add(store, a_run("run_gone"), work_id="work_gone")
     await add(store, a_run("run_over", state="completed"))
     assert await pending(store) == ["run_gone", "run_alone"]  # who waits for somebody keeps nobody else waiting
@@ -148,7 +156,7 @@ async def test_only_the_latest_response_of_a_node_is_kept(store: Store) -> None:
 
     def job(tx: Transaction) -> None:
         for step, node in ((1, "A"), (2, "B"), (3, "A")):
-            visit = Visit(run_id="run_1", step=step, node=node, started_ms=NOW_MS)
+            visit = Visit(run_id="run_1", step=step, node=node, branch="A", started_ms=NOW_MS)
             if step > 1:
                 chains.add_visit(tx, visit)
             chains.change_visit(tx, visit, response=json.dumps({"n": step}).encode(), work_state="completed")
@@ -170,7 +178,7 @@ async def test_one_answer_holds_the_newest_responses_within_a_bound(store: Store
 
     def job(tx: Transaction) -> None:
         for step in range(1, 5):
-            visit = Visit(run_id="run_1", step=step, node=f"n{step}", started_ms=NOW_MS)
+            visit = Visit(run_id="run_1", step=step, node=f"n{step}", branch="A", started_ms=NOW_MS)
             if step > 1:
                 chains.add_visit(tx, visit)
             chains.change_visit(tx, visit, response=content)

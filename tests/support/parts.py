@@ -12,6 +12,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -226,6 +227,7 @@ class Parts:
             identity=self.identity,
             clock=self.clock,
             presence=self.presence,
+            closer=self.closer,
             messages=messages,
         )
         return ChainRunner(
@@ -240,11 +242,10 @@ class Parts:
             transitions=RunTransitions(
                 settings=self.settings,
                 identity=self.identity,
-                clock=self.clock,
                 steps=self.steps,
-                closer=self.closer,
                 opener=opener,
-                messages=messages,
+                results=WorkResults(messages),
+                waiters=self.waiters,
             ),
             limits=limits,
         )
