@@ -201,6 +201,16 @@ class PeerHistory:
         """The message of this format that opened a work."""
         return self._known(self._lines.carried_by(self._format, work.opening_id))
 
+    def reported(self, work: WorkView) -> BridgedMessage | None:
+        """The latest message of ours that is a trace of this work."""
+        ours = (one.id for one in reversed(self._lines.of_work(work.work_id)) if one.sender == self._us)
+        carried = (self._lines.carried_by(self._format, one) for one in ours if one != work.opening_id)
+        return next((self._known(one) for one in carried if one is not None), None)
+
+    def reports(self, scope: str) -> list[BridgedMessage]:
+        """None: which works belong together is unknown offline."""
+        return []
+
     def answered(self, work: WorkView) -> str:
         """The id of the other participant's envelope that our next message on this work answers."""
         kinds = OPENING_KINDS if work.target == self._us else frozenset({"trace"})

@@ -6,6 +6,7 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
+from aghbus.daemon.bridge.chain_ends import ChainEnds
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import public_row
@@ -56,19 +57,9 @@ class Bridge:
         formats, agents, self.artifacts = self.formats, self.agents, artifacts
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
         self.log = SentientLog(settings, log_limiter, clock, store, counters)
-        self.follower = Follower(
-            settings,
-            identity,
-            notifier,
-            clock,
-            store,
-            steps,
-            counters,
-            agents,
-            sender,
-            translator,
-            UnansweredMessages(closer, counters),
-        )
+        unanswered = UnansweredMessages(closer, counters)
+        ends = ChainEnds(settings, identity, clock, counters, agents, self.log)
+        self.follower = Follower(notifier, clock, store, steps, agents, sender, translator, unanswered, ends)
         self.submitter = MessageSubmitter(
             settings, identity, clock, link, counters, agents, sender, formats, artifacts, self.log
         )

@@ -1,44 +1,28 @@
 """Follows committed envelopes: forwards the ends of chained works, writes the message log, ends unanswered questions."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.logs import event
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory
+from aghbus.daemon.bridge.chain_ends import ChainEnds
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters import common
-from aghbus.protocol.adapters.attachments import cut_result, cut_text
-from aghbus.protocol.adapters.derived_ids import envelope_id
-from aghbus.protocol.adapters.model import AgentMap, BridgeContext
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft
+from aghbus.protocol.adapters.model import AgentMap
+from aghbus.protocol.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import bridge_log, works
+from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_messages import BridgeEnvelope, EndedWork, StoredMessageHistory
-
-_log = logging.getLogger("aghbus.bridge")
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works per transaction
@@ -51,24 +35,21 @@ _UNUSED_COALESCE: Final = 1.0  # seconds, while the store has no message of a fo
 _MAX_WAIT: Final = 60.0  # seconds between two checks for expiry: the wall clock may be set meanwhile
 _MAX_FETCH_TIME: Final = 1.0  # seconds of fetching messages before ends and expiry are handled again
 _RETRY_DELAY: Final = 1.0  # seconds
-_TOO_LARGE: Final = "the result of the next work was too large to forward in full"
 
 
 @dataclass(slots=True, eq=False)
 class Follower:
     """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent."""
 
-    settings: LiveSettings
-    identity: Identity
     notifier: Notifier
     clock: Clock
     store: Store
     steps: ClockSteps
-    counters: Counters
     agents: AgentDirectory
     sender: Sender
     translator: InboundTranslator
     unanswered: UnansweredMessages
+    ends: ChainEnds
     _position: int = field(default=0, init=False)
     _saved_position: int = field(default=0, init=False)
 
@@ -161,111 +142,5 @@ class Follower:
     # ends of chained works
 
     async def _forward_ends(self) -> None:
-        while await self.sender.send_all(self._forward_batch):
+        while await self.sender.send_all(self.ends.forward):
             pass
-
-    def _forward_batch(self, tx: Transaction, batch: Batch) -> int:
-        found = bridge.terminated_works(tx, _PAGE)
-        for end in found:
-            self._forward_end(tx, batch, end)
-            bridge.unlink(tx, end)
-        return len(found)
-
-    def _forward_end(self, tx: Transaction, batch: Batch, end: EndedWork) -> None:
-        """End the previous work of the chain like the next one. Notify the memory agent when no message of the chain ended it."""
-        work = works.load(tx, end.workspace_id, end.channel, end.work_id)
-        if work is None:
-            return
-        ending = None
-        if work.terminal_id is not None and work.terminal_sender is not None:
-            ending = bridge.envelope_by_id(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
-        in_hand = None
-        if end.assigned_work is not None and end.assigned_channel is not None:
-            in_hand = works.load(tx, end.workspace_id, end.assigned_channel, end.assigned_work)
-        us = self.identity.participant_in(work if in_hand is None else in_hand) or self.identity.self_id
-        context = self.agents.context(work.channel, us, work.workspace_id)
-        if in_hand is not None and not in_hand.is_terminal:
-            self._send_one(batch, work, _closing_drafts(context, in_hand, work, ending))
-        if _ended_outside_chain(ending):
-            notification = self._memory_draft(tx, context, work)
-            self._send_one(batch, work, () if notification is None else (notification,))
-
-    def _send_one(self, batch: Batch, ended: WorkView, drafts: tuple[Draft, ...]) -> None:
-        """Send the first of `drafts` that fits an envelope; if none does, count and log it."""
-        cause: InvalidRequest | Refused | None = None
-        for draft in drafts:
-            try:
-                batch.send(draft, allow_secrets=True, replace_secrets=True)
-                return
-            except (InvalidRequest, Refused) as error:
-                cause = cause or error
-        if cause is not None:
-            self.counters.add("bridge.terminal_not_forwarded")
-            event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=ended.work_id, cause=cause)
-
-    def _memory_draft(self, tx: Transaction, context: BridgeContext, work: WorkView) -> Draft | None:
-        """The notification for the memory agent about a chain that terminated early; the last message opened `work`."""
-        history = StoredMessageHistory(tx, chains.NAME, work.workspace_id, work.channel, context.us)
-        last = history.opening(work)
-        if last is None:
-            return None
-        entries = chains.entries_so_far(tx, work)
-        session = str(last.message["metadata"]["session_id"])
-        draft = chains.memory_draft(
-            context,
-            self.identity.self_id,
-            self.settings.current.sentient.memory_agent,
-            session,
-            last.message,
-            entries,
-            work.terminal_id or work.opening_id,
-        )
-        return None if draft is None or draft.to == work.target else draft
-
-
-def _closing_drafts(
-    context: BridgeContext, in_hand: WorkView, following: WorkView, ending: BridgeEnvelope | None
-) -> tuple[Draft, ...]:
-    """Traces that end the previous work with the state, result and message of the next one's, in order of preference.
-
-    The forwarded trace is longer than the original: the alternatives are a truncated one and one with the state alone.
-    """
-    other = in_hand.other(context.us)
-    message_id = envelope_id(
-        chains.NAME, "closing", context.us, other, following.terminal_id or following.opening_id, in_hand.work_id
-    )
-    whole = common.trace(
-        context,
-        in_hand,
-        message_id,
-        _closing_body(following, ending),
-        reply_to=in_hand.opening_id,
-        causation_id=in_hand.opening_id,
-        ext={chains.CLOSED_BY: following.terminal_id},
-    )
-    return (whole, *(msgspec.structs.replace(whole, body=body) for body in _shorter(dict(whole.body))))
-
-
-def _shorter(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`body` with a truncated result and message, and with its state alone."""
-    bare = {"state": body["state"], "message": _TOO_LARGE}
-    result, message = body.get("result"), body.get("message")
-    cut = {**bare, "message": cut_text(f"{_TOO_LARGE}: {message}")} if message else dict(bare)
-    if result is not None:
-        cut["result"] = cut_result(result if isinstance(result, dict) else {"result": result})
-    return cut, bare
-
-
-def _closing_body(following: WorkView, ending: BridgeEnvelope | None) -> dict[str, Any]:
-    body: dict[str, Any] = decode_json(ending.raw)["body"] if ending is not None else {}
-    if ending is not None and ending.kind == "trace":
-        return {key: body[key] for key in ("state", "message", "result", "artifact_refs") if body.get(key) is not None}
-    said = [str(body[key]) for key in ("status", "reason_code", "detail") if body.get(key)]
-    why = ", ".join(said) if said else following.state
-    return {"state": "failed", "message": f"the work of {following.target} ended without a result: {why}"}
-
-
-def _ended_outside_chain(ending: BridgeEnvelope | None) -> bool:
-    """Whether the work was ended by neither a message of the chain nor a forwarded end."""
-    ext = chains.extensions(ending.raw) if ending is not None else {}
-    return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.CLOSED_BY} & ext.keys()

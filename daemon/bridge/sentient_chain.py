@@ -2,21 +2,26 @@
 
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import size_of
-from aghbus.protocol.adapters.derived_ids import envelope_id, thread_id
+from aghbus.protocol.adapters.derived_ids import envelope_id, legal_id, thread_id, work_id
 from aghbus.protocol.adapters.model import BridgeContext, SubmitPlan
 from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
+from aghbus.protocol.adapters.sentient.native import CHAIN, ChainIds
 from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"
-"""In `ext` of a trace that forwards the terminal state of the next work: the id of the envelope that ended it."""
+"""In `ext` of a trace that forwards the terminal state of the next work: the id of the envelope that ended it; an array when
+several branches were joined."""
 
 LAST_MESSAGE: Final = f"{NAME}.last"
 """In `ext` of the notification of the memory agent: the chain's last message in full, since the text may be truncated."""
@@ -37,7 +42,7 @@ class ChainMessage(NamedTuple):
         for key in self.opened:
             following = works.load(tx, *key)
             if following is not None:
-                bridge.link(tx, self.in_hand, following)
+                links.link(tx, self.in_hand, following)
 
 
 def of(
@@ -56,8 +61,8 @@ def of(
         if draft.kind == "say" and draft.work_id is not None and (in_hand is None or draft.work_id != in_hand.work_id)
     )
     if record and record["ends_chain"] and drafts:
-        session = record["session_id"]
-        notification = memory_draft(context, self_id, memory_agent, session, plan.message, entries, drafts[-1].id)
+        chain = ids_of(plan.message)
+        notification = memory_draft(context, self_id, memory_agent, chain, plan.message, entries, drafts[-1].id)
         drafts += [notification] if notification is not None else []
     return ChainMessage(tuple(drafts), in_hand, opened)
 
@@ -66,28 +71,40 @@ def memory_draft(
     context: BridgeContext,
     self_id: str,
     memory_agent: str | None,
-    session_id: str,
+    chain: ChainIds,
     message: Any,
     entries: tuple[SentientLogEntry, ...],
     ending_id: str,
 ) -> Draft | None:
-    """The say that notifies the memory agent of the end of a chain; None without one, or if this peer is the memory agent.
+    """The say that calls the memory agent at the end of a chain, as a work; None without a memory agent, or if it is this peer.
 
     Its id is derived from `ending_id`, the envelope that ended the chain, so there is one per end.
     """
     peer = memory_agent
     if peer is None or peer == self_id:
         return None
+    said = envelope_id(NAME, "memory", self_id, peer, ending_id, chain.session_id)
+    ext: dict[str, Any] = {CHAIN: msgspec.structs.asdict(chain)}
+    if size_of(message) <= _LAST_BYTES:
+        ext[LAST_MESSAGE] = message
     draft = common.say(
         context,
         peer,
-        envelope_id(NAME, "memory", self_id, peer, ending_id, session_id),
-        thread_id(NAME, session_id),
+        said,
+        thread_id(NAME, chain.session_id),
         memory_say(message, entries),
+        work_id=work_id(said),
+        trace_id=legal_id(chain.request_id),
         causation_id=ending_id,
-        ext={LAST_MESSAGE: message} if size_of(message) <= _LAST_BYTES else None,
+        ext=ext,
     )
     return with_log(draft, entries)
+
+
+def ids_of(message: Any) -> ChainIds:
+    """Session and request of a valid message."""
+    metadata = message["metadata"]
+    return ChainIds(metadata["session_id"], metadata["request_id"])
 
 
 def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, ...]:

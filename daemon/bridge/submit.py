@@ -1,8 +1,8 @@
 """Submits messages of our agent: validates each, translates it into envelopes and commits them in one transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -21,6 +21,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, Reference
 from aghbus.protocol.adapters.common import OTHER_CHANNEL
 from aghbus.protocol.adapters.model import AgentMap, BridgeContext, Finding, SubmitPlan
+from aghbus.protocol.adapters.sentient.join import branches_in
 from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse, MessageRefused
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.errors import InvalidRequest
@@ -39,11 +40,18 @@ _DETAIL_CHARS: Final = 512  # of the findings as quarantine keeps them
 
 
 class SubmitOutcome(NamedTuple):
-    """The result of the transaction. `oversized` is a draft that does not fit an envelope; nothing was written then."""
+    """The result of the transaction for one message."""
 
     plan: SubmitPlan
     sent: list[SendResponse]
-    oversized: Draft | None = None
+
+
+class _Undone(Exception):
+    """The transaction is rolled back: the message `index` is refused, or its draft `oversized` does not fit an envelope."""
+
+    def __init__(self, plan: SubmitPlan, index: int, text: bytes, oversized: Draft | None = None) -> None:
+        super().__init__()
+        self.plan, self.index, self.text, self.oversized = plan, index, text, oversized
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +72,8 @@ class MessageSubmitter:
     async def submit(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
         """Submit the message in `ask` in format `name`.
 
-        Raises MessageRefused for a message that breaks rules of its format, Refused when the state of a work forbids it,
-        InvalidRequest (also `too_large`) and Unavailable.
+        An array of sentient messages is submitted in one transaction. Raises MessageRefused for a message that breaks rules
+        of its format, Refused when the state of a work forbids it, InvalidRequest (also `too_large`) and Unavailable.
         """
         self.formats.get(name)
         text = _text(ask)
@@ -75,26 +83,43 @@ class MessageSubmitter:
                 hint="put large content into the artifact store and send a reference to it",
                 code="too_large",
             )
+        texts = branches_in(text) if name == chains.NAME else (text,)
         references: dict[str, Reference] = {}
         while True:
-            outcome = await self.sender.send_all(
-                lambda tx, batch: self._submit_in(tx, batch, name, ask, text, references)
-            )
-            if outcome.oversized is None:
-                break
-            references[outcome.oversized.id] = await store_large(self.artifacts, name, outcome.oversized)
-        return self._answer(name, outcome)
+            try:
+                outcomes = await self.sender.send_all(
+                    lambda tx, batch: self._submit_all(tx, batch, name, ask, texts, references)
+                )
+                return self._answer(name, outcomes)
+            except _Undone as undone:
+                if undone.oversized is None:
+                    await self._refuse(name, undone, at=None if len(texts) == 1 else undone.index)
+                else:
+                    references[undone.oversized.id] = await store_large(self.artifacts, name, undone.oversized)
 
-    def _answer(self, name: str, outcome: SubmitOutcome) -> BridgeSubmitResponse:
-        plan, counters = outcome.plan, self.counters
-        if plan.refused:
-            counters.add("bridge.refused")
-            counters.add(f"bridge.refused.{name}")
-            raise MessageRefused(name, plan.findings)
-        counters.add(f"bridge.{'repeated' if plan.repeats else 'submitted'}.{name}")
+    def _answer(self, name: str, outcomes: list[SubmitOutcome]) -> BridgeSubmitResponse:
+        single = len(outcomes) == 1
+        plans = [outcome.plan for outcome in outcomes]
+        for plan in plans:
+            self.counters.add(f"bridge.{'repeated' if plan.repeats else 'submitted'}.{name}")
         return BridgeSubmitResponse(
-            message=plan.message, findings=list(plan.findings), sent=outcome.sent, repeated=plan.repeats
+            message=plans[0].message if single else [plan.message for plan in plans],
+            findings=[one for index, plan in enumerate(plans) for one in _at(None if single else index, plan.findings)],
+            sent=[sent for outcome in outcomes for sent in outcome.sent],
+            repeated=all(plan.repeats for plan in plans),
         )
+
+    def _submit_all(
+        self,
+        tx: Transaction,
+        batch: Batch,
+        name: str,
+        ask: BridgeSubmitRequest,
+        texts: tuple[bytes, ...],
+        references: Mapping[str, Reference],
+    ) -> list[SubmitOutcome]:
+        """Submit messages in order. Raises _Undone, so that nothing is written, when one of them cannot be sent."""
+        return [self._submit_in(tx, batch, name, ask, (index, text), references) for index, text in enumerate(texts)]
 
     def _submit_in(
         self,
@@ -102,15 +127,14 @@ class MessageSubmitter:
         batch: Batch,
         name: str,
         ask: BridgeSubmitRequest,
-        text: bytes,
+        part: tuple[int, bytes],
         references: Mapping[str, Reference],
     ) -> SubmitOutcome:
-        context, history, plan = self._plan(tx, name, ask, text)
+        context, history, plan = self._plan(tx, name, ask, part[1])
         if not plan.drafts:
             plan = check_log_duplicate(tx, name, plan)
         if plan.refused:
-            self._refuse(tx, name, text, plan)
-            return SubmitOutcome(plan, [])
+            raise _Undone(plan, *part)
         if plan.repeats:
             return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
         chain = None
@@ -124,7 +148,7 @@ class MessageSubmitter:
         signed = self.identity.signer_of(context.us) is not None
         oversized = next((draft for draft in drafts if is_too_large(name, draft, max_payload, signed=signed)), None)
         if oversized is not None:
-            return SubmitOutcome(plan, [], oversized)
+            raise _Undone(plan, *part, oversized)
         sent = [batch.send(draft, allow_secrets=True, replace_secrets=True) for draft in drafts]
         self.remember(tx, name, plan, drafts, sent)
         if chain is not None:
@@ -167,24 +191,32 @@ class MessageSubmitter:
                 tried.append((context, history, plan))
         return min(tried, key=lambda one: _refusal_rank(one[2]))
 
-    def _refuse(self, tx: Transaction, name: str, text: bytes, plan: SubmitPlan) -> None:
-        """Put the message into quarantine with its findings, and into the format's log if that logs refused messages."""
-        limits = self.settings.current.quarantine
+    async def _refuse(self, name: str, undone: _Undone, *, at: int | None) -> NoReturn:
+        """Put the message into quarantine with its findings, and into the format's log if that logs refused messages. Raises
+        MessageRefused; `at` is the index of the message when several were submitted together."""
+        plan, limits = undone.plan, self.settings.current.quarantine
         errors = [f"{found.path} {found.rule}: {found.message}" for found in plan.findings if found.severity == "error"]
-        quarantine.add(
-            tx,
-            raw=text,
-            subject=f"bridge/{name}",
-            message_id=plan.foreign_id or "",
-            sender=self.identity.self_id,
-            reason=REASON,
-            detail=shorten("; ".join(errors), _DETAIL_CHARS),
-            received_ms=self.clock.millis(),
-            max_rows=limits.max_rows,
-            max_bytes=limits.max_bytes,
-        )
-        if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
-            keep_record(tx, name, "out", plan.record, at_ms=self.clock.millis())
+
+        def job(tx: Transaction, _batch: Batch) -> None:
+            quarantine.add(
+                tx,
+                raw=undone.text,
+                subject=f"bridge/{name}",
+                message_id=plan.foreign_id or "",
+                sender=self.identity.self_id,
+                reason=REASON,
+                detail=shorten("; ".join(errors), _DETAIL_CHARS),
+                received_ms=self.clock.millis(),
+                max_rows=limits.max_rows,
+                max_bytes=limits.max_bytes,
+            )
+            if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
+                keep_record(tx, name, "out", plan.record, at_ms=self.clock.millis())
+
+        await self.sender.send_all(job)
+        self.counters.add("bridge.refused")
+        self.counters.add(f"bridge.refused.{name}")
+        raise MessageRefused(name, _at(at, plan.findings))
 
     def remember(
         self, tx: Transaction, name: str, plan: SubmitPlan, drafts: list[Draft], sent: list[SendResponse]
@@ -228,6 +260,13 @@ class MessageSubmitter:
             channel for channel in channels if works.load(tx, self.identity.workspace, channel, ask.work_id) is not None
         ]
         return (known[0] if known else channels[0],)
+
+
+def _at(index: int | None, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The findings of one message, with paths into the array of messages when it has an index."""
+    if index is None:
+        return tuple(findings)
+    return tuple(msgspec.structs.replace(found, path=f"/{index}{found.path}") for found in findings)
 
 
 def _text(ask: BridgeSubmitRequest) -> bytes:

@@ -139,6 +139,17 @@ class MessageHistory(Protocol):
         """The message of this format that opened a work; None when the opening envelope carried none."""
         ...
 
+    def reported(self, work: WorkView) -> BridgedMessage | None:
+        """The latest message of our agent that is a trace of this work."""
+        ...
+
+    def reports(self, scope: str) -> Sequence[BridgedMessage]:
+        """Our agent's messages of this scope, latest first.
+
+        `work` is the assigned work that a message is about, also where its envelope opened a work for the next agent.
+        """
+        ...
+
     def answered(self, work: WorkView) -> str:
         """The id of the envelope that our next message on this work answers.
 

@@ -13,7 +13,7 @@ from aghbus.protocol.errors import RequestError
 class BridgeSubmitRequest(RequestModel):
     """A foreign message of the daemon's own agent: either `message` or `text`."""
 
-    message: Any = None  # its JSON value
+    message: Any = None  # its JSON value; for sentient also an array of messages, which are sent together
     # exactly what the agent wrote; needed where that may be no JSON, and to notice duplicate keys
     text: str | None = None
     channel: Channel | None = None  # the default channel without it
@@ -25,7 +25,7 @@ class BridgeSubmitRequest(RequestModel):
 class BridgeSubmitResponse(ResponseModel):
     """What became of a foreign message."""
 
-    message: Any  # as it is sent
+    message: Any  # as it is sent; an array when one was submitted
     findings: list[Finding]  # warnings about it
     sent: list[SendResponse]  # the envelopes, in order
     repeated: bool  # it was submitted before; `sent` is the earlier result

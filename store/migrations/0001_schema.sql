@@ -200,15 +200,19 @@ CREATE INDEX bridge_messages_id ON bridge_messages (foreign_id, format, seq) WHE
 -- The latest message of a scope.
 CREATE INDEX bridge_messages_scope ON bridge_messages (scope, format, seq);
 
--- The work `in_hand` ends when the work `next` ends (null: `next` begins a chain, and only its end matters). The row is
--- deleted when that has happened, or with either work.
+-- The assigned work `in_hand` ends when the works `next` of all its rows have ended (null: `next` begins a chain, and only its
+-- end matters). Retention may remove the work of a branch that ended before the others: its outcome stays.
 CREATE TABLE bridge_links (
-    next INTEGER NOT NULL PRIMARY KEY REFERENCES works (id) ON DELETE CASCADE,
-    in_hand INTEGER REFERENCES works (id) ON DELETE CASCADE
+    id INTEGER PRIMARY KEY, -- ascending in the order of opening
+    next INTEGER UNIQUE REFERENCES works (id) ON DELETE SET NULL,
+    in_hand INTEGER REFERENCES works (id) ON DELETE CASCADE,
+    outcome BLOB -- null: `next` is open; empty: `in_hand` has ended; else how `next` ended, as JSON
 ) STRICT;
 
--- The cascade from a work that retention removes.
-CREATE INDEX bridge_links_in_hand ON bridge_links (in_hand) WHERE in_hand IS NOT NULL;
+-- The branches of an assigned work, and the cascade from a work that retention removes.
+CREATE INDEX bridge_links_in_hand ON bridge_links (in_hand, id) WHERE in_hand IS NOT NULL;
+-- Works whose end is awaited.
+CREATE INDEX bridge_links_open ON bridge_links (next) WHERE outcome IS NULL;
 
 -- Sequences by name: `out:<format>` is the last acknowledged by the agent, `follower` the last handled by the follower.
 CREATE TABLE bridge_positions (

@@ -1,4 +1,4 @@
-"""Tables of the bridge: foreign messages by the envelopes that carried them, links between works, and positions."""
+"""Tables of the bridge: foreign messages by the envelopes that carried them, and positions."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -15,9 +15,9 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
-_WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # messages of one id that are searched
+_SAME_SCOPE: Final = 50  # own messages of one scope that are searched
 _TERMINAL: Final = "('completed', 'failed', 'canceled')"
 
 _SAME_WORK: Final = f"e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ? AND e.work_id = ?"
@@ -27,6 +27,10 @@ SELECT b.direction, b.message, e.msg_id, e.sender, e.received_ms, e.work_id, CAS
 FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
 WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
 """  # noqa: S608 - constants
+_ASSIGNED: Final = """
+SELECT h.work_id FROM works AS n JOIN bridge_links AS l ON l.next = n.id JOIN works AS h ON h.id = l.in_hand
+WHERE n.workspace_id = ? AND n.channel = ? AND n.work_id = ?
+"""
 _SELECT_ENVELOPE: Final = """
 SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipient, e.work_id, e.outcome, e.state_after,
     e.trust, e.received_ms, e.raw, e.seq IN (SELECT seq FROM own_terminal_messages),
@@ -55,11 +59,6 @@ FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq AND b.format =
 WHERE w.state = 'submitted' AND w.role = 'target' AND w.opened_seq <= ?
 ORDER BY w.opened_seq LIMIT ?
 """
-_ENDED_WORKS: Final = f"""
-SELECT n.workspace_id, n.channel, n.work_id, h.channel, h.work_id, l.next
-FROM bridge_links AS l JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.in_hand
-WHERE n.state IN {_TERMINAL} ORDER BY l.next LIMIT ?
-"""  # noqa: S608 - constants
 _DELIVERED: Final = f"""
 SELECT 1 FROM works AS w JOIN bridge_messages AS b ON b.seq = w.opened_seq
 WHERE {_WORK_W} AND b.format = ? AND b.direction = 'in'
@@ -109,17 +108,6 @@ class BridgeEnvelope(NamedTuple):
     opened_by_run: int
 
 
-class EndedWork(NamedTuple):
-    """A work that ended, and the assigned work that closes with it, if there is one; `link` names the row."""
-
-    workspace_id: str
-    channel: str
-    work_id: str
-    assigned_channel: str | None
-    assigned_work: str | None
-    link: int
-
-
 @dataclass(slots=True, eq=False)
 class StoredMessageHistory:
     """`adapters.model.MessageHistory` of format `name` on one channel, inside a transaction; `us` is our peer id."""
@@ -163,7 +151,8 @@ class StoredMessageHistory:
         rows = self.tx.db.execute(
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
             " AND workspace_id = ? AND channel = ?"
-            " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l WHERE l.in_hand = w.id) ORDER BY opened_seq",
+            " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l"
+            " WHERE l.in_hand = w.id AND (l.outcome IS NULL OR l.outcome <> x'')) ORDER BY opened_seq",
             (self.workspace_id, self.channel),
         ).fetchall()
         found = (self.work(work_id) for (work_id,) in rows)
@@ -192,6 +181,19 @@ class StoredMessageHistory:
             work.work_id,
         )
 
+    def reported(self, work: WorkView) -> BridgedMessage | None:
+        """The latest message of our agent that is a trace of this work."""
+        of_work = self.tx.memory.log.of_work(work.work_id)
+        where = f"AND b.direction = 'out' AND e.kind = 'trace' AND e.work_id = ? AND e.seq IN ({SEQS_OF_WORK})"
+        return self._known(f"{where} ORDER BY b.seq DESC LIMIT 1", work.work_id, *of_work)
+
+    def reports(self, scope: str) -> list[BridgedMessage]:
+        """Our agent's messages of this scope, with the assigned works that they are about, latest first: the newest fifty."""
+        found = self._all_known(
+            "AND b.scope = ? AND b.direction = 'out' ORDER BY b.seq DESC LIMIT ?", scope, _SAME_SCOPE
+        )
+        return [self._with_assigned(known) for known in found if known.work is not None]
+
     def answered(self, work: WorkView) -> str:
         """Id of the envelope that our next message on this work answers."""
         kinds = "('say', 'capability')" if work.target == self.us else "('trace')"
@@ -210,6 +212,11 @@ class StoredMessageHistory:
             return None
         work = works.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
         return True if work is None else work
+
+    def _with_assigned(self, known: BridgedMessage) -> BridgedMessage:
+        """`known` with the assigned work that closes with its work, if there is one."""
+        row = None if known.work is None else self.tx.db.execute(_ASSIGNED, _key(known.work)).fetchone()
+        return known if row is None else msgspec.structs.replace(known, work=self.work(row[0]))
 
     def _known(self, where: str, *params: Any) -> BridgedMessage | None:
         found = self._all_known(where, *params)
@@ -347,31 +354,6 @@ def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> lis
     """Works that messages of this format up to `upto` opened for us and that are not accepted yet."""
     found = [works.load(tx, *row) for row in tx.db.execute(_OPENED_WORKS, (name, upto, limit)).fetchall()]
     return [work for work in found if work is not None]
-
-
-# links between works
-
-
-def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
-    """`assigned` closes with the end of `following`; None: a chain begins with `following`."""
-    tx.memory.bridged = True
-    row = None
-    if assigned is not None:
-        row = tx.db.execute(f"SELECT id FROM works WHERE {_WORK}", _key(assigned)).fetchone()  # noqa: S608 - constants
-    tx.db.execute(
-        f"INSERT OR IGNORE INTO bridge_links (next, in_hand) SELECT id, ? FROM works WHERE {_WORK}",  # noqa: S608 - constants
-        (row[0] if row is not None else None, *_key(following)),
-    )
-
-
-def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
-    """Works that ended and whose assigned work has not been closed yet."""
-    return [EndedWork(*row) for row in tx.db.execute(_ENDED_WORKS, (limit,))]
-
-
-def unlink(tx: Transaction, found: EndedWork) -> None:
-    """The assigned work is closed, or cannot be closed."""
-    tx.db.execute("DELETE FROM bridge_links WHERE next = ?", (found.link,))
 
 
 # queries of the follower

@@ -244,7 +244,9 @@ def test_the_end_of_a_sentient_chain_is_forwarded_back_and_to_the_memory_agent(t
         text = told["message"]["output"]["content"]
         for sent in (first, second, third):
             assert f"[MESSAGE_ID: {sent['message_id']}]" in text
-        assert told["work_id"] is None
+        assert told["work_role"] == "target"
+        ids = told["message"]["metadata"]
+        assert (ids["session_id"], ids["request_id"]) == (session, request)
 
         day = datetime.now(UTC).strftime("%Y%m%d")
         file = logs / "system" / "logs" / f"{day}.log"

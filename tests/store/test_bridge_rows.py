@@ -11,8 +11,10 @@ from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
+from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_log, inbox, works
 from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables.bridge_links import EndedWork
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
 from tests.support.makers import (
     BOB,
@@ -252,25 +254,78 @@ async def load(store: Store, name: str) -> WorkView:
     return work
 
 
-async def linked(store: Store) -> tuple[str, str]:
-    """A work in hand and the work that follows it."""
-    hand, following = work_id(), work_id()
-    await receive(store, say(work_id=hand))
+async def linked(store: Store, hand: str | None = None) -> tuple[str, str]:
+    """An assigned work, new unless it is named, and a work that was opened for a next agent."""
+    if hand is None:
+        hand = work_id()
+        await receive(store, say(work_id=hand))
+    following = work_id()
     await store.write(sending(say(US, "carol", work_id=following)))
     held, other = await load(store, hand), await load(store, following)
-    await store.write(lambda tx: bridge.link(tx, held, other))
+    await store.write(lambda tx: links.link(tx, held, other))
     return hand, following
 
 
-async def test_a_linked_work_that_ended_is_listed_until_it_is_unlinked(store: Store) -> None:
+async def ended_links(store: Store) -> list[EndedWork]:
+    return await store.write(lambda tx: links.terminated_works(tx, 10))
+
+
+async def test_a_linked_work_that_ended_is_listed_until_it_is_settled(store: Store) -> None:
     hand, following = await linked(store)
-    assert await store.write(lambda tx: bridge.terminated_works(tx, 10)) == []
+    assert await ended_links(store) == []
     await receive(store, trace("completed", "carol", US, work_id=following))
     assert await bridge.has_ended_since(store.reader, 0, 1000)
-    (found,) = await store.write(lambda tx: bridge.terminated_works(tx, 10))
+    (found,) = await ended_links(store)
     assert (found.work_id, found.assigned_work) == (following, hand)
-    await store.write(lambda tx: bridge.unlink(tx, found))
-    assert await store.write(lambda tx: bridge.terminated_works(tx, 10)) == []
+    await store.write(lambda tx: links.settle(tx, found.link))
+    assert await ended_links(store) == []
+
+
+async def test_a_settled_work_without_an_assigned_work_leaves_no_row(store: Store) -> None:
+    following = work_id()
+    await store.write(sending(say(US, "carol", work_id=following)))
+    other = await load(store, following)
+    await store.write(lambda tx: links.link(tx, None, other))
+    await receive(store, trace("completed", "carol", US, work_id=following))
+    (found,) = await ended_links(store)
+    await store.write(lambda tx: links.settle(tx, found.link))
+    assert await rows(store, "SELECT * FROM bridge_links") == []
+
+
+async def test_the_outcomes_of_branches_are_kept_in_the_order_of_opening_until_the_last_has_ended(
+    store: Store,
+) -> None:
+    hand, first = await linked(store)
+    _, second = await linked(store, hand)
+    await receive(store, trace("completed", "carol", US, work_id=second))
+    (found,) = await ended_links(store)
+    assert found.work_id == second
+    await store.write(lambda tx: links.end_branch(tx, found.link, b"two"))
+    assert await ended_links(store) == []
+    assert await store.write(lambda tx: links.outcomes(tx, found.link)) == [None, b"two"]
+    assert hand not in [work.work_id for work in await store.write(lambda tx: memory(tx).assigned_works())]
+    await store.write(lambda tx: tx.db.execute("DELETE FROM works WHERE work_id = ?", (second,)))  # as retention does
+    await receive(store, trace("failed", "carol", US, work_id=first))
+    (last,) = await ended_links(store)
+    await store.write(lambda tx: links.end_branch(tx, last.link, b"one"))
+    assert await store.write(lambda tx: links.outcomes(tx, last.link)) == [b"one", b"two"]
+    await store.write(lambda tx: links.settle(tx, last.link))
+    assert await store.write(lambda tx: links.outcomes(tx, last.link)) == [b"", b""]
+    assert hand in [work.work_id for work in await store.write(lambda tx: memory(tx).assigned_works())]
+
+
+async def test_reports_of_a_session_name_the_assigned_work(store: Store) -> None:
+    hand, following = await linked(store)
+    await crossed(store, say(US, "carol", work_id=following), {"n": 1}, scope="one")
+    await crossed(store, trace("working", US, BOB, work_id=hand), {"n": 2}, scope="one")
+    await crossed(store, trace("working", US, BOB, work_id=hand), {"n": 3}, scope="two")
+    reports = await store.write(lambda tx: memory(tx).reports("one"))
+    assert [(known.message["n"], known.work and known.work.work_id) for known in reports] == [(2, hand), (1, hand)]
+    held = await load(store, hand)
+    latest = await store.write(lambda tx: memory(tx).reported(held))
+    assert latest is not None and latest.message == {"n": 3}
+    other = await load(store, following)
+    assert await store.write(lambda tx: memory(tx).reported(other)) is None
 
 
 async def test_inbox_items_and_works_of_a_format(store: Store) -> None:

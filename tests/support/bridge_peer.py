@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
 from aghbus.protocol.adapters.model import (
     Adapter,
     AgentMap,
@@ -42,6 +44,7 @@ class BridgePeer:
     """The peer `us`. It implements `model.MessageHistory` for its own adapter.
 
     `whole` False: earlier messages may be missing, as offline. Works in `undelivered` count as not delivered to the agent.
+    `passed_on` has the assigned work of each work that was opened for a next agent.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class BridgePeer:
         self.whole = True
         self.works: dict[str, WorkView] = {}
         self.undelivered: set[str] = set()
+        self.passed_on: dict[str, str] = {}
         self.envelopes: list[Envelope] = []
         self.delivered: list[Delivered] = []
         self._target = target
@@ -84,6 +88,9 @@ class BridgePeer:
             return []
         envelopes = [self.say(draft, now) for draft in plan.drafts]
         self.record(plan, envelopes, now)
+        reported = next((one.work_id for one in envelopes if one.kind == "trace"), None)
+        opened = (one.work_id for one in envelopes if one.kind == "say" and one.work_id not in (None, reported))
+        self.passed_on.update((following, reported) for following in opened if following and reported)
         return envelopes
 
     def say(self, draft: Draft, now: int | None = None) -> Envelope:
@@ -167,8 +174,9 @@ class BridgePeer:
         return self.works.get(work_id)
 
     def assigned_works(self) -> tuple[WorkView, ...]:
-        """Open works of this peer."""
-        return tuple(work for work in self.works.values() if work.target == self.us and not work.is_terminal)
+        """Open works of this peer that it has not passed on."""
+        ours = (work for work in self.works.values() if work.target == self.us and not work.is_terminal)
+        return tuple(work for work in ours if work.work_id not in self.passed_on.values())
 
     def was_delivered(self, work: WorkView) -> bool:
         """Whether the opening of a work was delivered to the agent."""
@@ -183,6 +191,16 @@ class BridgePeer:
         """The message of the format that opened a work."""
         opening = (one for one in self._exchanges if one.envelope.id == work.opening_id and not one.native)
         return next(map(self._bridged, opening), None)
+
+    def reported(self, work: WorkView) -> BridgedMessage | None:
+        """The latest message of this peer that is a trace of a work."""
+        traces = (one for one in reversed(self._exchanges) if one.direction == "out" and one.envelope.kind == "trace")
+        return next((self._bridged(one) for one in traces if one.envelope.work_id == work.work_id), None)
+
+    def reports(self, scope: str) -> list[BridgedMessage]:
+        """The messages of this peer in a scope with their assigned works, latest first."""
+        ours = [one for one in reversed(self._exchanges) if one.direction == "out" and one.scope == scope]
+        return [self._with_assigned(self._bridged(one)) for one in ours if one.envelope.work_id is not None]
 
     def answered(self, work: WorkView) -> str:
         """The id of the envelope that this peer's next message on a work answers."""
@@ -203,6 +221,10 @@ class BridgePeer:
         for one in reversed(self._exchanges):
             if one.foreign_id == foreign_id and scope in ("", one.scope) and direction in (None, one.direction):
                 yield self._bridged(one)
+
+    def _with_assigned(self, known: BridgedMessage) -> BridgedMessage:
+        assigned = self.passed_on.get(known.work.work_id) if known.work is not None else None
+        return known if assigned is None else msgspec.structs.replace(known, work=self.works[assigned])
 
     def _bridged(self, exchange: _Exchange) -> BridgedMessage:
         return BridgedMessage(

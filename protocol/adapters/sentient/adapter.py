@@ -22,6 +22,7 @@ from aghbus.protocol.adapters.model import (
     MessageHistory,
     SubmitPlan,
 )
+from aghbus.protocol.adapters.sentient.assigned import check_open, find_assigned
 from aghbus.protocol.adapters.sentient.bodies import report_body, say_body, state_of, working_body
 from aghbus.protocol.adapters.sentient.log import record_of
 from aghbus.protocol.adapters.sentient.message import NAME, USER, SentientMessage, check_shape, parse_message, quoted
@@ -127,7 +128,7 @@ class Sentient:
         context: BridgeContext,
         history: MessageHistory,
     ) -> tuple[_Route | None, _Findings]:
-        assigned = _work_in_hand(message, parent[0] if parent is not None else None, context, history)
+        assigned = find_assigned(message, parent[0] if parent is not None else None, context, history)
         if isinstance(assigned, Finding):
             return None, (assigned,)
         foreign = common.not_ours(assigned, context.us) if assigned is not None else ()
@@ -203,41 +204,6 @@ def _check_other_peer(peer: str, context: BridgeContext) -> _Findings:
     return (error("/next_agent/name", "same_peer", why),)
 
 
-def _work_in_hand(
-    message: SentientMessage, parent: BridgedMessage | None, context: BridgeContext, history: MessageHistory
-) -> WorkView | Finding | None:
-    """The work that the message reports on: the caller's, else the parent's, else that of a native request."""
-    if context.work_id is not None:
-        return common.work_in_hand(context, history)
-    if parent is not None:
-        return parent.work if parent.work is not None and parent.work.target == context.us else None
-    if message.metadata.parent_message_id is not None:
-        return None
-    return _answered_request(message, context, history)
-
-
-def _answered_request(message: SentientMessage, context: BridgeContext, history: MessageHistory) -> WorkView | None:
-    """The work of a native request that the first message of a chain answers: the one with its session and request.
-
-    A first agent may create its own session and request (seed, Example 1): then the only assigned work that was delivered.
-    """
-    session, request = message.metadata.session_id, message.metadata.request_id
-    before = history.find(message.message_id, session, "out")
-    if before is not None and before.work is not None and before.work.target == context.us:
-        return before.work  # submitted before: the work may have ended
-    for work in history.assigned_works():
-        if work.container != session:
-            continue
-        known = history.find(work.opening_id, session, "in")
-        asked = parse_message(known.message) if known is not None else None
-        if request == (asked.metadata.request_id if asked is not None else work.work_id):
-            return work
-    waiting = [
-        work for work in history.assigned_works() if history.find(work.opening_id, work.container, "in") is not None
-    ]
-    return waiting[0] if len(waiting) == 1 else None
-
-
 def _with_drafts(
     plan: SubmitPlan,
     message: SentientMessage,
@@ -258,9 +224,9 @@ def _with_drafts(
         drafts = (traced, *drafts) if drafts else (msgspec.structs.replace(traced, ext=ext),)
     repeats = bool(drafts) and history.sent(drafts[-1].id) is not None
     if route.assigned is not None and not repeats:
-        ended = common.closed(route.assigned)
-        if ended:
-            return msgspec.structs.replace(plan, findings=plan.findings + ended)
+        lost = check_open(route.assigned, history, ends=to is None and message.status.code != "pending")
+        if lost:
+            return msgspec.structs.replace(plan, findings=plan.findings + lost)
     return msgspec.structs.replace(plan, drafts=drafts, repeats=repeats)
 
 

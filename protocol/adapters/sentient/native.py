@@ -3,34 +3,66 @@
 Unknown members are null or an empty array.
 """
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from aghbus.protocol.adapters.attachments import compact
 from aghbus.protocol.adapters.common import warning
 from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
-from aghbus.protocol.adapters.sentient.message import USER, parse_message
+from aghbus.protocol.adapters.sentient.message import NAME, USER, parse_message
 from aghbus.protocol.adapters.strict_json import check_value
 from aghbus.protocol.adapters.timestamps import utc
 from aghbus.protocol.base.decoding import decode_json
 from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 
 _STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "failed", "needs_input": "pending"}
+
+
+CHAIN: Final = f"{NAME}.chain"
+"""In `ext` of an envelope that carries no message: `session_id` and `request_id` of the chain that it is about."""
+
+
+class ChainIds(msgspec.Struct, frozen=True):
+    """The ids of a chain, as its agents wrote them."""
+
+    session_id: Annotated[str, msgspec.Meta(min_length=1)]
+    request_id: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 def from_envelope(
     arrival: BridgedEnvelope, context: BridgeContext, history: MessageHistory
 ) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
-    """The message for a native envelope, and the findings; None for progress and for receipts that do not end the work.
-
-    On a work that a message of the format opened, it has that message's session and request.
-    """
+    """The message for a native envelope, and the findings; None for progress and for receipts that do not end the work."""
     message, lost = _convert(arrival, context)
-    known = history.opening(arrival.work) if message is not None and arrival.work is not None else None
-    opening = parse_message(known.message) if known is not None else None
-    if message is not None and opening is not None:
-        metadata = opening.metadata
-        message["metadata"].update(session_id=metadata.session_id, request_id=metadata.request_id)
+    if message is not None:
+        message["metadata"].update(_chain_ids(arrival, history))
     return message, lost
+
+
+def _chain_ids(arrival: BridgedEnvelope, history: MessageHistory) -> dict[str, str]:
+    """Session and request as far as they are known: those that the envelope names, else those of our agent's latest message
+    on the work, which this answers, else those of the message that opened the work."""
+    named = _named_chain(arrival.envelope)
+    if named is not None:
+        return msgspec.structs.asdict(named)
+    work = arrival.work
+    if work is None:
+        return {}
+    answers = arrival.envelope.id != work.opening_id and arrival.envelope.kind in OPENING_KINDS
+    known = (history.reported(work) if answers else None) or history.opening(work)
+    before = parse_message(known.message) if known is not None else None
+    if before is None:
+        return {}
+    return {"session_id": before.metadata.session_id, "request_id": before.metadata.request_id}
+
+
+def _named_chain(envelope: Envelope) -> ChainIds | None:
+    try:
+        return msgspec.convert(envelope.extensions().get(CHAIN), ChainIds)
+    except msgspec.ValidationError:
+        return None
 
 
 def _convert(arrival: BridgedEnvelope, context: BridgeContext) -> tuple[dict[str, Any] | None, tuple[Finding, ...]]:
@@ -46,17 +78,15 @@ def _convert(arrival: BridgedEnvelope, context: BridgeContext) -> tuple[dict[str
     return None, ()
 
 
-def _message(
-    arrival: BridgedEnvelope, context: BridgeContext, content: Any, content_type: str | None
-) -> dict[str, Any]:
-    envelope = arrival.envelope
+def new_message(message_id: str, at: int, agent: str, session_id: str, request_id: str) -> dict[str, Any]:
+    """A first message of status `success` without input, output and next agent. `at` is in Unix seconds."""
     return {
-        "message_id": envelope.id,
-        "timestamp": {"executed_at": utc(envelope.ts), "timezone": "UTC"},
-        "agent": {"name": context.agents.name_of(envelope.sender), "type": None},
+        "message_id": message_id,
+        "timestamp": {"executed_at": utc(at), "timezone": "UTC"},
+        "agent": {"name": agent, "type": None},
         "input": {"source": None, "content": None},
-        "output": {"content": content, "content_type": content_type},
-        "next_agent": {"name": context.agents.name_of(context.us), "reason": None},
+        "output": {"content": None, "content_type": None},
+        "next_agent": {"name": None, "reason": None},
         "status": {"code": "success", "message": None},
         "error": {
             "has_error": False,
@@ -66,14 +96,26 @@ def _message(
             "recoverable": False,
         },
         "metadata": {
-            "session_id": envelope.container,
-            "request_id": envelope.trace_id or envelope.work_id or envelope.id,
+            "session_id": session_id,
+            "request_id": request_id,
             "sequence_number": 1,
             "parent_message_id": None,
         },
         "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
         "audit": {"compliance_notes": None, "governance_files_consulted": [], "reasoning": None},
     }
+
+
+def _message(
+    arrival: BridgedEnvelope, context: BridgeContext, content: Any, content_type: str | None
+) -> dict[str, Any]:
+    envelope = arrival.envelope
+    session, request = envelope.container, envelope.trace_id or envelope.work_id or envelope.id
+    name_of = context.agents.name_of
+    message = new_message(envelope.id, envelope.ts, name_of(envelope.sender), session or envelope.id, request)
+    message["output"] = {"content": content, "content_type": content_type}
+    message["next_agent"]["name"] = name_of(context.us)
+    return message
 
 
 def _from_trace(arrival: BridgedEnvelope, context: BridgeContext, trace: Trace) -> dict[str, Any]:

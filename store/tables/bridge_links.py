@@ -1,0 +1,70 @@
+"""Links between works of chains: an assigned work ends when the works that were opened for the next agents have ended."""
+
+from typing import Final, NamedTuple
+
+from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine.transaction import Transaction
+
+_WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
+_LINK: Final = f"""
+INSERT OR IGNORE INTO bridge_links (next, in_hand)
+SELECT id, (SELECT id FROM works WHERE {_WORK}) FROM works WHERE {_WORK}
+"""  # noqa: S608 - constants
+_ENDED: Final = """
+SELECT l.id, n.workspace_id, n.channel, n.work_id, h.channel, h.work_id
+FROM bridge_links AS l INDEXED BY bridge_links_open
+    JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.in_hand
+WHERE l.outcome IS NULL AND n.state IN ('completed', 'failed', 'canceled') ORDER BY l.id LIMIT ?
+"""
+_OUTCOMES: Final = """
+SELECT outcome FROM bridge_links
+WHERE in_hand = (SELECT in_hand FROM bridge_links WHERE id = ?) ORDER BY id
+"""
+
+
+class EndedWork(NamedTuple):
+    """A work that ended, and the assigned work that closes with it, if there is one; `link` names the row."""
+
+    link: int
+    workspace_id: str
+    channel: str
+    work_id: str
+    assigned_channel: str | None
+    assigned_work: str | None
+
+
+def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
+    """`assigned` closes with the end of `following`, and of the other works linked to it; None: a chain begins with
+    `following`."""
+    tx.memory.bridged = True
+    held = (None, None, None) if assigned is None else _key(assigned)
+    tx.db.execute(_LINK, (*held, *_key(following)))
+
+
+def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
+    """Works that ended and whose outcome is not stored yet, in the order in which they were linked."""
+    return [EndedWork(*row) for row in tx.db.execute(_ENDED, (limit,))]
+
+
+def outcomes(tx: Transaction, link: int) -> list[bytes | None]:
+    """The outcomes of all branches of the assigned work of `link`, in the order in which they were opened; None: not ended."""
+    return [row[0] for row in tx.db.execute(_OUTCOMES, (link,))]
+
+
+def end_branch(tx: Transaction, link: int, outcome: bytes) -> None:
+    """Store how the work of `link` ended, while other branches of the same assigned work may be open."""
+    tx.db.execute("UPDATE bridge_links SET outcome = ? WHERE id = ?", (outcome, link))
+
+
+def settle(tx: Transaction, link: int) -> None:
+    """The assigned work of `link` has ended: outcomes of its branches are no longer needed. Without one the row is removed."""
+    tx.db.execute("DELETE FROM bridge_links WHERE id = ? AND in_hand IS NULL", (link,))
+    tx.db.execute(
+        "UPDATE bridge_links SET outcome = x'' WHERE id = ?1 OR outcome IS NOT NULL"
+        " AND in_hand = (SELECT in_hand FROM bridge_links WHERE id = ?1)",
+        (link,),
+    )
+
+
+def _key(work: WorkView) -> tuple[str, str, str]:
+    return work.workspace_id, work.channel, work.work_id

@@ -1,0 +1,89 @@
+"""The memory agent of the Sentient platform."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.bridging import handed_out, submit, the_say, work_ended
+from tests.support.sentient_daemons import Six, asked, entry, passed_on, plain, refused, sent_by, six_daemons, step
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
+    with six_daemons(tmp_path_factory.mktemp("six")) as made:
+        yield made
+
+
+def test_the_memory_agent_gets_the_ids_of_the_chain_and_its_answer_ends_its_work(six: Six) -> None:
+    session, day = "session of the user", "20260306"
+    passed_on(six, session, "req/1", day, 1, native=False)
+    answer = submit(six.at["goal"], "sentient", plain("goal_agent", None, session, "req/1", 2, day))
+    called = the_say(answer)
+    (told,) = six.told(session)
+    assert (told["id"], told["work_id"]) == (called["id"], called["work_id"])
+    memory = six.at["memory"]
+    handed = handed_out(memory, "sentient", told["id"])
+    metadata = handed["message"]["metadata"]
+    assert (metadata["session_id"], metadata["request_id"]) == (session, "req/1")
+    before = {peer: sent_by(daemon) for peer, daemon in six.at.items() if peer != "memory"}
+    learnt = plain("memory_agent", None, "forgotten", "forgotten", 2, day)
+    learnt["message_id"] = "learnt-1"
+    learnt["metadata"]["parent_message_id"] = handed["message"]["message_id"]
+    answer = submit(memory, "sentient", learnt)
+    assert [sent["kind"] for sent in answer["sent"]] == ["trace"]
+    assert answer["message"]["metadata"]["session_id"] == session
+    assert work_ended(six.at["goal"], told["work_id"])["state"] == "completed"
+    text = entry("memory_agent", "x", 2).replace("ID: x-2]", "ID: learnt-1]").replace("ID: x]", f"ID: {session}]")
+    six.logs("memory", day, text)
+    assert {peer: sent_by(six.at[peer]) for peer in before} == before  # its end calls nobody
+
+
+def test_an_answer_with_the_ids_of_the_chain_ends_the_memory_work(six: Six) -> None:
+    session, day = "thread_copied", "20260313"
+    work_id, _steps, _sent = passed_on(six, session, "req_copied", day, 1)
+    submit(six.at["goal"], "sentient", plain("goal_agent", None, session, "req_copied", 2, day))
+    work_ended(six.at["desk"], work_id)
+    (told,) = six.told(session)
+    handed_out(six.at["memory"], "sentient", told["id"])
+    first = {**plain("memory_agent", None, session, "req_copied", 1, day), "message_id": "copied-memory"}
+    submit(six.at["memory"], "sentient", first)
+    assert work_ended(six.at["goal"], told["work_id"])["state"] == "completed"
+
+
+def test_a_chain_of_the_memory_agent_itself_notifies_no_peer(six: Six) -> None:
+    day = "20260314"
+    memory = six.at["memory"]
+    before = {peer: sent_by(daemon) for peer, daemon in six.at.items()}
+    own = {**plain("memory_agent", None, "nightly", "req_nightly", 1, day), "message_id": "learnt-2"}
+    answer = submit(memory, "sentient", own)
+    assert (answer["sent"], answer["repeated"]) == ([], False)
+    assert {one["severity"] for one in answer["findings"]} == {"warning"}
+    again = submit(memory, "sentient", own)
+    assert (again["sent"], again["repeated"]) == ([], True)
+    other = {**own, "status": {"code": "success", "message": "something else"}}
+    assert refused(memory, other) == {("/message_id", "id_conflict")}
+    ids = [row["message_id"] for row in memory.get("/v1/bridge/sentient/log")["rows"]]
+    assert ids.count("learnt-2") == 1
+    six.logs("memory", day, entry("memory_agent", "nightly", 1).replace("nightly-1", "learnt-2"))
+    assert {peer: sent_by(daemon) for peer, daemon in six.at.items()} == before
+
+
+def test_a_memory_agent_with_the_assigned_work_is_not_notified_again(six: Six) -> None:
+    session, day = "thread_on-demand", "20260312"
+    work_id, _handed = asked(six, session, "req_on-demand")
+    first = plain("objective_agent", "memory_agent", session, "req_on-demand", 1, day)
+    given = step(six, first, "memory").handed
+    submit(six.at["memory"], "sentient", plain("memory_agent", None, session, "req_on-demand", 2, day))
+    assert work_ended(six.at["memory"], given["work_id"])["state"] == "completed"
+    assert work_ended(six.at["desk"], work_id)["result"]["content"] == "what memory_agent says"
+    assert six.told(session) == []  # a say to remember by would name the session
+    six.logs("memory", day, entry("memory_agent", session, 2))
+
+
+def test_an_unrequested_end_is_refused_for_other_agents(six: Six) -> None:
+    lone = plain("goal_agent", None, "lonely", "req_lonely", 1, "20260307")
+    assert refused(six.at["goal"], lone) == {("/next_agent/name", "no_user_peer")}
+    told = plain("memory_agent", "user", "lonely", "req_lonely", 1, "20260307")
+    assert refused(six.at["memory"], told) == {("/next_agent/name", "no_user_peer")}
+    assert six.log("goal", "20260307") is None
+    assert six.log("memory", "20260307") is None
