@@ -6,7 +6,6 @@ fault.
 
 import json
 import re
-from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -71,10 +70,14 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
     ext: Raw | None
     proof: Raw | None
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of the bytes, in hexadecimal."""
-        return sha256(self.raw).hexdigest()
+        """SHA-256 of the bytes, in hexadecimal. It is computed once, without the lock of cached_property in Python 3.11."""
+        kept: dict[str, str] = self.__dict__
+        digest = kept.get("digest")
+        if digest is None:
+            digest = kept["digest"] = sha256(self.raw).hexdigest()
+        return digest
 
     def document(self) -> dict[str, Any]:
         """The whole envelope as received, unknown fields and `ext` included."""

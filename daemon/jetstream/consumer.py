@@ -7,7 +7,6 @@ daemon under the same peer id.
 
 import asyncio
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,11 +27,8 @@ _IN_USE: Final = 10013  # the consumer pushes to another subject, which has a su
 FLUSH_TIMEOUT: Final = 5.0
 """Seconds for the broker to begin or end a subscription."""
 _MAX_FLOW_SUBJECT: Final = 512  # characters: the server ends a connection over a line too long
-_PART: Final = r"[^.]*\."
-# Stream, consumer, count of deliveries, stream sequence, three more; or with domain and account before, and perhaps more after.
-_DELIVERY: Final = re.compile(
-    rf"\$JS\.ACK\.(?:(?:{_PART}){{3}}([0-9]{{1,20}})(?:\.[^.]*){{3}}|(?:{_PART}){{5}}([0-9]{{1,20}})(?:\.[^.]*){{3,}})"
-).fullmatch
+_ACK_PREFIX: Final = "$JS.ACK."
+_SEQUENCE_DIGITS: Final = 20  # of 64 bits
 _MAX_REQUESTED: Final = 65_536  # stream sequences between the oldest and the newest delivery that are asked for again
 
 
@@ -252,6 +248,14 @@ def _state(info: ConsumerInfo) -> ConsumerState:
 
 
 def stream_sequence(reply: str) -> int | None:
-    """The stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; None for any other subject."""
-    found = _DELIVERY(reply)
-    return None if found is None else int(found[1] or found[2])
+    """The stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; None for any other subject.
+
+    `$JS.ACK`, stream, consumer, count of deliveries, stream sequence, and three more; or with domain and account before the
+    stream, and perhaps more after.
+    """
+    parts = reply.split(".")
+    count = len(parts)
+    if count < 9 or count == 10 or not reply.startswith(_ACK_PREFIX):
+        return None
+    text = parts[5] if count == 9 else parts[7]
+    return int(text) if text.isdigit() and text.isascii() and len(text) <= _SEQUENCE_DIGITS else None

@@ -4,7 +4,7 @@ from typing import Final
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import INBOX_BYTES_MIN, Settings
-from aghbus.daemon.state.standing import Standings, allowance
+from aghbus.daemon.state.standing import SHARES, Standings, allowance
 from aghbus.protocol.effects import Advance, Effects, StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.store.engine.transaction import Transaction
@@ -15,6 +15,8 @@ SENDER_PARTS: Final = 4
 A peer that floods by mistake, or an agent that has stopped reading one conversation, leaves room for at least three others. A
 smaller part would refuse the usual burst of one peer that hands out many works.
 """
+
+_FOR_EVERYBODY: Final = SHARES["unknown"]
 
 SMALL_BYTES: Final = INBOX_BYTES_MIN // SENDER_PARTS
 """So many bytes fit into each share of any inbox."""
@@ -51,6 +53,8 @@ class InboxAdmission:
         messages, used = held.senders.get(envelope.sender, (0, 0))
         if messages and (SENDER_PARTS * messages >= capacity or SENDER_PARTS * (used + size) > bound):
             return SENDER
+        if held.waiting < int(capacity * _FOR_EVERYBODY) and held.size + size <= int(bound * _FOR_EVERYBODY):
+            return ""
         trust = next(effect.trust for effect in effects if isinstance(effect, StoreEnvelope))
         standing = self._standings.of(envelope.sender, trust)
         if held.waiting >= allowance(capacity, standing) or held.size + size > allowance(bound, standing):

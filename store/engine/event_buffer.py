@@ -6,7 +6,7 @@ gaps, so that a reader whose position is in it misses nothing.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -128,6 +128,16 @@ def _matcher(wanted: EnvelopeFilter) -> Callable[[BufferedEvent], bool]:
         tests.append(lambda one: one.message.direction == "out" or one.message.delivery is not None)
     if wanted.for_agent:  # a sent envelope counts when the daemon ended a work with it
         tests.append(lambda one: one.message.direction != "observed")
-    if len(tests) == 1:
-        return tests[0]
-    return lambda one: all(test(one) for test in tests)
+    return tests[0] if len(tests) == 1 else _all_of(tests)
+
+
+def _all_of(tests: Sequence[Callable[[BufferedEvent], bool]]) -> Callable[[BufferedEvent], bool]:
+    """Whether all `tests` hold."""
+
+    def hold(one: BufferedEvent) -> bool:
+        for test in tests:  # noqa: SIM110 - a generator for each event takes longer than the tests
+            if not test(one):
+                return False
+        return True
+
+    return hold
