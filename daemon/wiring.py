@@ -14,6 +14,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.questions import Questions
 from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
@@ -189,7 +190,7 @@ class DaemonParts:
             identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
         opener = WorkOpener(settings, identity, clock, presence, closer, messages)
-        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), waiters)
+        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), Questions(waiters))
         self.chains = chains = ChainRunner(
             identity.workspace, store, steps, presence, notifier, counters, sender, messages, transitions
         )

@@ -16,7 +16,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.adapters.derived_ids import digest
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.chain import ChainNode
-from aghbus.protocol.chains.run import Result, run_value, scope_of
+from aghbus.protocol.chains.run import Result, opening_key, run_value, scope_of
 from aghbus.protocol.chains.templates import input_text, references, render
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.send import Draft
@@ -36,8 +36,11 @@ class WorkOpener:
     closer: WorkCloser
     messages: ChainMessages
 
-    def _peer_of(self, channel: str, node: ChainNode) -> str | None:
-        """The node's peer; for a capability the first active peer that claims it, in order of ids, or None."""
+    def _peer_of(self, channel: str, node: ChainNode, visit: Visit) -> str | None:
+        """The node's peer; for a capability the first active peer that claims it, in order of ids, or None.
+
+        If that peer refused the visit's last work as busy, the next one in this order.
+        """
         if node.capability is None:
             return node.peer
         now_ms = self.clock.millis()
@@ -49,7 +52,9 @@ class WorkOpener:
             and peer.peer_id != self.identity.self_id
             and self.presence.of(peer, now_ms) == "active"
         )
-        return min(able, default=None)
+        ordered = sorted(able)
+        after = [peer for peer in ordered if visit.busy and visit.peer is not None and peer > visit.peer]
+        return next(iter(after + ordered), None)
 
     def _thread(self, run: Run) -> str:
         """The thread of all works of a run."""
@@ -66,13 +71,13 @@ class WorkOpener:
         cannot be sent; nothing is written then.
         """
         value = render(node.input, self._input_scope(tx, run, visit, node))
-        peer = self._peer_of(run.channel, node)
+        peer = self._peer_of(run.channel, node, visit)
         if peer is None:
             return None
         if node.opening_format is None:
-            say = self._say(run, node, visit.step, peer, input_text(value), causation_id)
+            say = self._say(run, node, visit, peer, input_text(value), causation_id)
             return peer, batch.send(say, replace_secrets=True)
-        key = f"{run.run_id}/{visit.step}"
+        key = f"{run.run_id}/{opening_key(visit.step, visit.busy)}"
         plan, draft = self.messages.opening(tx, node.opening_format, value, run.channel, peer, key)
         sent = batch.send(draft, replace_secrets=True)
         self.messages.remember(tx, node.opening_format, plan, draft, sent)
@@ -113,7 +118,7 @@ class WorkOpener:
     def run_value(self, tx: Transaction, visit: Visit) -> dict[str, Any]:
         """`run` for the conditions and templates of a visit."""
         number = chains.visits_of(tx, visit)
-        return run_value(self.identity.self_id, visit.run_id, visit.step, number, visit.started_ms // 1000)
+        return run_value(self.identity.self_id, visit.run_id, visit.step, number, visit.started_ms // 1000, visit.busy)
 
     def _input_scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
         """The scope for the input of a visit: `response` and `work` are those of the previous visit."""
@@ -127,10 +132,11 @@ class WorkOpener:
             json.loads(run.input), self.run_value(tx, visit), chains.responses(tx, run.run_id, wanted), result
         )
 
-    def _say(self, run: Run, node: ChainNode, step: int, peer: str, text: str, causation_id: str | None) -> Draft:
+    def _say(self, run: Run, node: ChainNode, visit: Visit, peer: str, text: str, causation_id: str | None) -> Draft:
         now = self.clock.seconds()
         life = min(self.settings.current.defaults.directed_ttl, max(1.0, node.timeout))  # no result is expected later
-        identity = (self.identity.workspace, run.channel, self.identity.self_id, run.run_id, str(step))
+        key = opening_key(visit.step, visit.busy)
+        identity = (self.identity.workspace, run.channel, self.identity.self_id, run.run_id, key)
         return Draft(
             id="msg_" + digest("chain.message", *identity),
             workspace_id=self.identity.workspace,

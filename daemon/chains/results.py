@@ -46,6 +46,13 @@ class WorkResults:
         return result_of(visit, state, _receipt_text(body) if isinstance(body, Receipt) else None)
 
 
+def is_busy(work: WorkView, envelope: Envelope | None) -> bool:
+    """Whether the peer refused the work because it is busy."""
+    body = None if envelope is None else envelope.body
+    refused = isinstance(body, Receipt) and (body.status, body.reason_code) == ("rejected", "busy")
+    return refused and envelope is not None and envelope.sender == work.target
+
+
 def _receipt_text(receipt: Receipt) -> str:
     """The reason in a receipt: its detail, else status and reason code."""
     return receipt.detail or " ".join(filter(None, (receipt.status, receipt.reason_code)))

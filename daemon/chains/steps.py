@@ -15,23 +15,33 @@ import msgspec
 from aghbus.daemon.bridge.inbound import parse_stored
 from aghbus.daemon.chains.messages import ArtifactNotFetched
 from aghbus.daemon.chains.opening import WorkOpener
-from aghbus.daemon.chains.results import WorkResults, result_of
+from aghbus.daemon.chains.questions import Questions, asking, asking_node
+from aghbus.daemon.chains.results import WorkResults, is_busy, result_of
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.bodies import Trace
 from aghbus.protocol.chains.branches import ready
 from aghbus.protocol.chains.chain import Chain
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
-from aghbus.protocol.chains.run import ENDED, Fail, Finish, Next, Result, RunState, decide, over_limit, scope_of
+from aghbus.protocol.chains.run import (
+    ENDED,
+    Fail,
+    Finish,
+    Next,
+    Result,
+    RunState,
+    busy_pause,
+    decide,
+    over_limit,
+    scope_of,
+)
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.lifecycle import State
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
-from aghbus.store.tables import inbox
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
 
 _WORK_GONE: Final = "the work is no longer known here"
@@ -46,7 +56,7 @@ class RunTransitions:
     steps: ClockSteps
     opener: WorkOpener
     results: WorkResults
-    waiters: InboxWaiters
+    questions: Questions
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
         """Add a run and visit its start nodes."""
@@ -74,11 +84,12 @@ class RunTransitions:
         return _known(tx, run_id).version != before.version
 
     def _advance(self, tx: Transaction, batch: Batch, run: Run, visit: Visit) -> None:
-        late = visit.due_ms is not None and visit.due_ms <= self.steps.now_millis()
-        if visit.work_id is None:
+        now_ms = self.steps.now_millis()
+        late = visit.due_ms is not None and visit.due_ms <= now_ms
+        if visit.work_id is None or visit.open_ms is not None:
             if late:
                 self._end(tx, batch, run, visit, _no_peer(run, visit), None)
-            else:
+            elif (visit.open_ms or 0) <= now_ms:
                 self._open(tx, batch, run, visit, None)
             return
         found = self._followed(tx, run, visit)
@@ -96,7 +107,7 @@ class RunTransitions:
         """
         run = _known(tx, run_id)
         self.steps.now_after_clock_check(tx)
-        visit = _asking(tx, run, node)
+        visit = asking_node(tx, run, node)
         found = self._followed(tx, run, visit)
         if found is None or found.work.is_terminal:
             raise Refused(f"the work of node {visit.node} has ended meanwhile", code="work_closed")
@@ -129,6 +140,9 @@ class RunTransitions:
             progress = body.message if isinstance(body, Trace) and body.state == "working" else None
             self._resume(tx, run, visit, work.state, found.last_seq, progress)
             return
+        if work.is_terminal and is_busy(work, envelope):
+            self._wait_for_busy(tx, run, visit, found)
+            return
         result = self.results.read(tx, visit, work, envelope)
         visit = chains.change_visit(tx, visit, seen_seq=found.last_seq)
         if work.is_terminal:
@@ -136,23 +150,28 @@ class RunTransitions:
         else:
             self._ask(tx, run, visit, result, found.seq)
 
+    def _wait_for_busy(self, tx: Transaction, run: Run, visit: Visit, found: Followed) -> None:
+        """The peer refused the work as busy: another one is opened after a pause, until the timeout of the node."""
+        busy = visit.busy + 1
+        chains.change_visit(
+            tx,
+            visit,
+            work_state="waiting",
+            message=f"{found.work.target} is busy",
+            seen_seq=found.last_seq,
+            busy=busy,
+            open_ms=self.steps.now_millis() + int(busy_pause(busy) * 1000),
+        )
+        self._show(tx, run)
+
     def _ask(self, tx: Transaction, run: Run, visit: Visit, result: Result, question_seq: int | None) -> None:
         """The node asks: the question goes to the inbox, and the time for the answer begins."""
         node = _chain(run).nodes[visit.node]
         asked_already = visit.work_state == "needs_input"
         due_ms = visit.due_ms if asked_already else self.steps.now_millis() + int(node.answer_timeout * 1000)
-        if question_seq is not None and question_seq != visit.question_seq:
-            self._forget_question(tx, visit)
-            where = f"{run.run_id} --node {visit.node}"
-            inbox.notify(tx, question_seq, f"a chain waits for the answer: aghctl chain resume {where} --answer TEXT")
-            tx.after_commit(self.waiters.wake_all)
+        self.questions.put(tx, visit, question_seq)
         self._record(tx, visit, result, due_ms=due_ms, question_seq=question_seq)
         self._show(tx, run)
-
-    def _forget_question(self, tx: Transaction, visit: Visit) -> None:
-        if visit.question_seq is not None:
-            with contextlib.suppress(NotFound):  # retention removed it
-                inbox.ack(tx, visit.question_seq)
 
     def _resume(
         self, tx: Transaction, run: Run, visit: Visit, state: State, seen_seq: int, progress: str | None
@@ -160,7 +179,7 @@ class RunTransitions:
         """The work is in progress (again). After a question its timeout restarts."""
         due_ms = visit.due_ms
         if visit.work_state == "needs_input":
-            self._forget_question(tx, visit)
+            self.questions.remove(tx, visit)
             due_ms = self._due_ms(run, visit.node)
         values = {"seen_seq": seen_seq, "due_ms": due_ms, "question_seq": None}
         chains.change_visit(tx, visit, work_state=state, message=progress, **values)
@@ -179,7 +198,7 @@ class RunTransitions:
         self, tx: Transaction, batch: Batch, run: Run, visit: Visit, result: Result, causation_id: str | None
     ) -> None:
         """Record the result of a visit, and take the decision that follows from it."""
-        self._forget_question(tx, visit)
+        self.questions.remove(tx, visit)
         self._record(tx, visit, result, ended_ms=self.steps.now_millis(), due_ms=None, question_seq=None)
         chain = _chain(run)
         wanted = {
@@ -276,16 +295,18 @@ class RunTransitions:
             return
         if opened is not None:
             peer, sent = opened
-            chains.change_visit(tx, visit, peer=peer, work_id=sent.work_id, work_state="submitted", seen_seq=sent.seq)
+            chains.change_visit(
+                tx, visit, peer=peer, work_id=sent.work_id, work_state="submitted", seen_seq=sent.seq, open_ms=None
+            )
             chains.change(tx, run)
 
     def _show(self, tx: Transaction, run: Run, node: str | None = None) -> Run:
         """The state of a run in progress, from its visits: it waits while a node asks."""
         now = {"step": run.step, "updated_ms": self.steps.now_millis()}
-        asking = _questions(tx, run)
-        if not asking:
+        asked = asking(tx, run)
+        if not asked:
             return chains.change(tx, run, state="running", node=node or run.node, question=None, **now)
-        return chains.change(tx, run, state="waiting", node=asking[0].node, question=asking[0].message or "", **now)
+        return chains.change(tx, run, state="waiting", node=asked[0].node, question=asked[0].message or "", **now)
 
     def _close(
         self, tx: Transaction, batch: Batch | None, run: Run, state: RunState, error: str | None, why: str
@@ -296,7 +317,7 @@ class RunTransitions:
             found = None if batch is None else self._followed(tx, run, visit)
             if batch is not None and found is not None and not found.work.is_terminal:
                 self.opener.cancel(tx, batch, found.work, why)
-            self._forget_question(tx, visit)
+            self.questions.remove(tx, visit)
             chains.change_visit(
                 tx, visit, work_state="canceled", message=why, ended_ms=now_ms, due_ms=None, question_seq=None
             )
@@ -315,26 +336,10 @@ def _known(tx: Transaction, run_id: str) -> Run:
     return run
 
 
-def _questions(tx: Transaction, run: Run) -> list[Visit]:
-    return [visit for visit in chains.open_visits(tx, run.run_id) if visit.work_state == "needs_input"]
-
-
-def _asking(tx: Transaction, run: Run, node: str | None) -> Visit:
-    """The visit whose question is answered. Raises Refused."""
-    asking = _questions(tx, run)
-    found = [visit for visit in asking if node in (None, visit.node)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(visit.node for visit in found)
-        raise Refused(f"several nodes of run {run.run_id} ask: {names}", code="conflict", hint="name one of them: node")
-    where = f"node {node} of run {run.run_id}" if asking else f"run {run.run_id} is {run.state} and"
-    raise Refused(f"{where} has no question", code="conflict", hint="`aghctl chain show` shows its state")
-
-
 def _no_peer(run: Run, visit: Visit) -> Result:
     node = _chain(run).nodes[visit.node]
-    return result_of(visit, "failed", f"no peer with capability {node.capability} within {node.timeout:g} s")
+    why = f"{visit.peer} is busy for" if visit.busy else f"no peer with capability {node.capability} within"
+    return result_of(visit, "failed", f"{why} {node.timeout:g} s")
 
 
 def _chain(run: Run) -> Chain:

@@ -36,13 +36,13 @@ SELECT r.run_id FROM chain_steps AS s
 JOIN chain_runs AS r ON r.run_id = s.run_id
 LEFT JOIN works AS w ON w.workspace_id = ?1 AND w.channel = r.channel AND w.work_id = s.work_id
 WHERE s.ended_ms IS NULL
-    AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > s.seen_seq OR s.due_ms <= ?2)
+    AND (s.work_id IS NULL OR w.id IS NULL OR w.last_seq > s.seen_seq OR s.due_ms <= ?2 OR s.open_ms <= ?2)
     AND r.run_id NOT IN (SELECT value FROM json_each(?3))
 GROUP BY r.run_id ORDER BY min(s.work_id IS NULL), r.rowid LIMIT ?4
 """
 _IN_PROGRESS: Final = """
 SELECT (SELECT count(*) FROM chain_runs WHERE state IN ('running', 'waiting')), (
-    SELECT min(due_ms) FROM chain_steps
+    SELECT min(min(coalesce(due_ms, open_ms), coalesce(open_ms, due_ms))) FROM chain_steps
     WHERE ended_ms IS NULL AND run_id NOT IN (SELECT value FROM json_each(?)))
 """
 _FORGET: Final = """
@@ -85,6 +85,8 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     work_id: str | None = None
     seen_seq: int = 0
     due_ms: int | None = None
+    busy: int = 0
+    open_ms: int | None = None
     question_seq: int | None = None
     work_state: str = "waiting"
     message: str | None = None

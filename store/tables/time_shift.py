@@ -12,6 +12,7 @@ _SHIFTS: Final = (
     "UPDATE inbox SET lease_until_ms = max(1, lease_until_ms + ?) WHERE state = 'leased'",
     "UPDATE inbox SET available_ms = max(1, available_ms + ?) WHERE state IN ('ready', 'leased') AND available_ms > 0",
     "UPDATE chain_steps SET due_ms = max(1, due_ms + ?) WHERE ended_ms IS NULL AND due_ms IS NOT NULL",
+    "UPDATE chain_steps SET open_ms = max(1, open_ms + ?) WHERE ended_ms IS NULL AND open_ms IS NOT NULL",
     "UPDATE bridge_log SET due_ms = max(1, due_ms + ?) WHERE due_ms IS NOT NULL",
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chain_agents import Agent, Envelope, begin, chain, reach, show
+from tests.support.chain_agents import Agent, Envelope, asked, begin, chain, reach, show
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.serving import Bus, script, serving
 
@@ -212,6 +212,48 @@ def test_a_question_that_is_not_answered_in_time_cancels_the_work_and_fails_the_
         assert agent.texts() == ["ask", "no answer within 0.5 s"]
         wait_for(lambda: worker.state_of(run["history"][0]["work_id"]) == "canceled", WITHIN, "the receipt")
         assert questions(ops) == []
+
+
+def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free(tmp_path: Path) -> None:
+    def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
+        if len(agent.taken) < 3:
+            agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
+        else:
+            agent.complete(envelope)
+
+    # The message has an id of its own, which a second opening must not repeat.
+    names = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=worker")
+    document = chain({"a": {"peer": "worker", "format": "agentos", "input": asked("{{run.visit}}")}}, max_steps=1)
+    home = Home(tmp_path)
+    with Daemon(home, "ops", *names) as ops, Daemon(home, "worker", *names) as worker, Agent(worker, work) as agent:
+        run_id = begin(ops, document)
+        wait_for(lambda: show(ops, run_id)["history"][0]["message"] == "worker is busy", WITHIN, "the refusal")
+        ops.kill()
+        ops.start()
+        run = reach(ops, run_id, "completed", "failed")
+        assert (run["state"], run["steps"]) == ("completed", 1)
+        assert len({envelope["work_id"] for envelope in agent.taken}) == 3
+
+
+def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_before(tmp_path: Path) -> None:
+    def refuse(agent: Agent, envelope: Envelope, _seq: int) -> None:
+        agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
+
+    able = ("--capability", "test.run")
+    home = Home(tmp_path)
+    busy = {"peer": "worker-1", "input": "x", "timeout": 3}
+    with (
+        Daemon(home, "ops") as ops,
+        Daemon(home, "worker-1", *able) as first,
+        Daemon(home, "worker-2", *able) as second,
+        Agent(first, refuse),
+        Agent(second, say_back) as agent,
+    ):
+        run = reach(ops, begin(ops, chain({"a": busy})), "completed", "failed")
+        assert run["error"] == "node a failed: worker-1 is busy for 3 s"
+        wait_for(lambda: ops.knows("worker-1", "worker-2"), WITHIN, "both")
+        run = reach(ops, begin(ops, chain({"a": {"capability": "test.run", "input": "x"}})), "completed", "failed")
+        assert (run["state"], run["history"][0]["peer"], agent.texts()) == ("completed", "worker-2", ["x"])
 
 
 def test_the_loop_of_adr_007_carries_notes_and_iteration_and_asks_when_it_escalates(tmp_path: Path) -> None:

@@ -134,6 +134,34 @@ async def test_a_run_is_due_when_its_time_is_up_its_work_is_gone_or_it_has_no_pe
     assert await store.write(chains.count_open) == 3
 
 
+async def test_a_run_with_a_busy_peer_is_due_when_the_next_work_is_opened(store: Store) -> None:
+    _, seq = await opened(store)
+    await add(store, a_run(), work_id="work_1", seen_seq=seq, due_ms=NOW_MS + 10, open_ms=NOW_MS + 5)
+    assert await chains.in_progress(store.reader) == (1, NOW_MS + 5)
+    assert await pending(store, NOW_MS + 4) == []
+    assert await pending(store, NOW_MS + 5) == ["run_1"]
+
+
+async def test_a_run_with_several_visits_is_due_once_and_waits_for_a_peer_only_if_nothing_else_is_due(
+    store: Store,
+) -> None:
+    run = a_run(step=3)
+    _, seq = await opened(store)
+    await add(store, a_run("run_alone"), due_ms=NOW_MS + 20)
+    await add(store, run, work_id="work_1", seen_seq=seq, due_ms=NOW_MS + 10)
+
+    def more(tx: Transaction) -> None:
+        for step in (1, 2):
+            node = f"n{step}"
+            chains.add_visit(tx, Visit(run_id="run_1", step=step, node=node, branch=node, started_ms=NOW_MS))
+
+    await store.write(more)
+    assert await pending(store, NOW_MS + 10) == ["run_1", "run_alone"]
+    assert await chains.in_progress(store.reader) == (2, NOW_MS + 10)
+    assert [visit.step for visit in await store.write(lambda tx: chains.open_visits(tx, "run_1"))] == [1, 2, 3]
+    assert await store.write(lambda tx: chains.branches(tx, "run_1")) == {"A": False, "n1": False, "n2": False}
+
+
 async def test_the_followed_envelope_is_the_end_or_the_last_trace(store: Store) -> None:
     opening_id, _ = await opened(store)
     asks = trace("needs_input", work_id="work_1", message="which?")

@@ -12,6 +12,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.questions import Questions
 from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.steps import RunTransitions
@@ -245,7 +246,7 @@ class Parts:
                 steps=self.steps,
                 opener=opener,
                 results=WorkResults(messages),
-                waiters=self.waiters,
+                questions=Questions(self.waiters),
             ),
             limits=limits,
         )
