@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from aghbus.cli.app.text import ago, counted
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError
 from aghbus.protocol.base.annotations import Any
@@ -16,6 +17,12 @@ TASK_WRITE = "task.write"
 """The capability that other implementations accept in signed cards only (docs/interop.md)."""
 RECENT_MESSAGES = 50
 """Messages whose times are compared."""
+SENT_MESSAGES = 500
+"""Latest own messages of which those without an answer are named."""
+UNANSWERED_SECONDS = 30
+"""Age of a message that should have been answered."""
+NAMED = 5
+"""Peers that one check names at most."""
 OLDEST_NOW = 1_735_689_600
 """Unix seconds of 2025-01-01, before this program was written: a clock that shows less was never set."""
 
@@ -30,8 +37,9 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
     own_clock = _own_clock()
     try:
         status = context.api.get("/v1/status")
-        peers = context.api.get("/v1/peers")["peers"]
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
+        sent = context.api.get("/v1/messages", [("last", True), ("limit", SENT_MESSAGES), ("direction", ["out"])])
+        known = context.api.get("/v1/peers", [("all", True)])["peers"]
     except ClientError as error:
         hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
         return [own_clock, check_row("daemon", "fail", error.message, hint)]
@@ -40,8 +48,9 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
         check_row("daemon", "ok", f"{status['name']}, pid {status['pid']}, aghd {status['version']}"),
         _broker(status["broker"]),
         _store(status["store"]),
-        _peers(status["peers"]),
-        *_own_card(peers),
+        _peers(known),
+        *_own_card(known),
+        _unanswered(sent["messages"], known),
         _clocks(received["messages"]),
         _problems(status),
     ]
@@ -78,11 +87,44 @@ def _store(store: dict[str, Any]) -> dict[str, str]:
     return check_row("store", "ok", f"{store['path']}, synchronous {store['synchronous']}")
 
 
-def _peers(peers: dict[str, int]) -> dict[str, str]:
-    if peers.get("active"):
-        return check_row("peers", "ok", f"{peers['active']} active")
+def _peers(known: list[dict[str, Any]]) -> dict[str, str]:
+    active = sum(peer["presence"] == "active" for peer in known)
+    gone = [peer for peer in known if peer["presence"] == "inactive"]
+    names = ", ".join(f"{peer['peer_id']} ({ago(peer['last_seen_ms'])})" for peer in gone[:NAMED])
+    more = f" and {len(gone) - NAMED} more" if len(gone) > NAMED else ""
+    detail = f"; not seen for a while: {names}{more}" if gone else ""
+    if active:
+        return check_row("peers", "ok", f"{active} active{detail}")
     hint = "start another daemon on the same broker, workspace and channel; then `aghctl whois`"
-    return check_row("peers", "warn", "no other peer is active", hint)
+    return check_row("peers", "warn", f"no other peer is active{detail}", hint)
+
+
+def _unanswered(messages: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, str]:
+    """Messages to peers that are not there, and openings that a present peer has not answered."""
+    presence = {peer["peer_id"]: peer["presence"] for peer in known}
+    before_ms = (time.time() - UNANSWERED_SECONDS) * 1000
+    waiting: dict[str, int] = {}
+    for message in messages:
+        to = message["to"]
+        if _is_pending(message, before_ms) and (message["work_id"] or presence.get(to) != "active"):
+            waiting[to] = waiting.get(to, 0) + 1
+    if not waiting:
+        return check_row("unanswered messages", "ok", "none of the latest messages")
+    shown = [f"{counted(number, 'message')} to {to} ({_seen(presence.get(to))})" for to, number in waiting.items()]
+    more = f" and to {len(shown) - NAMED} more peers" if len(shown) > NAMED else ""
+    hint = "compare the names with `aghctl peers --all`; a message is tried until it expires, `messages show` says until when"
+    return check_row("unanswered messages", "warn", ", ".join(shown[:NAMED]) + more, hint)
+
+
+def _is_pending(message: dict[str, Any], before_ms: float) -> bool:
+    answerable = message["to"] is not None and message["kind"] in ("say", "capability", "trace")
+    return answerable and message["delivery"] in ("queued", "published") and message["received_ms"] < before_ms
+
+
+def _seen(presence: str | None) -> str:
+    return (
+        "present" if presence == "active" else "no such peer is known" if presence is None else "not seen for a while"
+    )
 
 
 def _own_card(peers: list[dict[str, Any]]) -> list[dict[str, str]]:

@@ -39,6 +39,7 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.inbox import InboxService
@@ -104,7 +105,8 @@ class DaemonParts:
         write_behind = PresenceWriteBehind(store, presence)
         closer = WorkCloser(identity, settings, clock)
         guard = SecretGuard(settings, presence, counters, limiter)
-        drafts = DraftBuilder(identity, settings, clock, own_card)
+        recipients = Recipients(identity, presence, clock)
+        drafts = DraftBuilder(identity, settings, clock, own_card, recipients)
 
         # outbound
         self.ack_inboxes = AckInboxes(link, inbox_subject(identity.self_id, "ack"), self._acks_flooded)
@@ -125,7 +127,9 @@ class DaemonParts:
             counters,
             limiter,
         )
-        self.deadlines = deadlines = Deadlines(store, settings, identity, steps, closer, publisher, notifier, counters)
+        self.deadlines = deadlines = Deadlines(
+            store, settings, identity, steps, closer, publisher, notifier, waiters, counters
+        )
         self.sender = sender = Sender(
             store, identity, clock, link, guard, deadlines, publisher, notifier, counters, standings
         )
@@ -213,8 +217,10 @@ class DaemonParts:
             embedded,
         )
         peers = PeerService(settings, identity, presence, clock, own_card)
-        stored = MessageService(store, notifier, sender, drafts, identity.self_id, self._waiting_for)
-        works = WorkService(store, sender, drafts)
+        stored = MessageService(
+            store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
+        )
+        works = WorkService(store, sender, drafts, recipients, settings)
         inbox = InboxService(waiters, clock, store, steps, counters)
         services = (
             status,

@@ -23,6 +23,9 @@ from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 State = Literal["submitted", "working", "needs_input", "completed", "failed", "canceled"]
 StepOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
 
+Reactions = Literal["all", "questions", "none"]
+"""Which traces and receipts of a work its initiator gets in the inbox: questions and the end, questions only, or none."""
+
 OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
 TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
 REFUSING_OUTCOMES: Final[tuple[StepOutcome, ...]] = ("ignored", "rejected")
@@ -76,7 +79,7 @@ class WorkView(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a work that the lifecycle needs. `container` is the thread_id or direct_id of `surface`.
 
     `advanced` says whether any envelope after the opening one moved the work. `terminal_id` and `terminal_sender` are those
-    of the envelope that ended it.
+    of the envelope that ended it. `reactions` is what the initiator asked for: local, and not part of the protocol.
     """
 
     workspace_id: str
@@ -91,6 +94,7 @@ class WorkView(msgspec.Struct, frozen=True, kw_only=True):
     advanced: bool = False
     terminal_id: str | None = None
     terminal_sender: str | None = None
+    reactions: Reactions = "none"
 
     @property
     def is_terminal(self) -> bool:
@@ -152,7 +156,7 @@ def _without_work(conversation: bool, envelope: Envelope) -> Step:
     return Step("opened", "submitted") if envelope.to is not None else Step("unchanged", None)
 
 
-def opened_by(envelope: Envelope) -> WorkView:
+def opened_by(envelope: Envelope, reactions: Reactions = "none") -> WorkView:
     """The work that `envelope` opens. ValueError when it carries no work_id, receiver or container."""
     if envelope.work_id is None or envelope.to is None or envelope.surface is None or envelope.container is None:
         raise ValueError("a work is opened by a directed envelope with a work_id")
@@ -166,6 +170,7 @@ def opened_by(envelope: Envelope) -> WorkView:
         target=envelope.to,
         state="submitted",
         opening_id=envelope.id,
+        reactions=reactions,
     )
 
 

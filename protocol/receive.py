@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.bodies import Greet, Receipt, Whois
+from aghbus.protocol.bodies import Greet, Receipt, Trace, Whois
+from aghbus.protocol.delivery.acks import refusal_in
 from aghbus.protocol.delivery.order import Predecessor, may_take, predecessor_of
 from aghbus.protocol.effects import (
     Advance,
@@ -32,7 +33,7 @@ from aghbus.protocol.effects import (
 from aghbus.protocol.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
 from aghbus.protocol.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, pair_of
-from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
+from aghbus.protocol.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
 from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.rooms import Binding, admit
 from aghbus.protocol.send import Draft, apply_own, build, own_trust
@@ -280,7 +281,8 @@ def _in_work(
     """Step 9: the lifecycle's verdict and its effects."""
     verdict = step(view.work, envelope)
     effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
-    if envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected"):
+    conversation = envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected")
+    if conversation or _needs_reaction(envelope, verdict, view.work):
         effects.append(_DELIVER)
     if verdict.outcome == "rejected":
         effects.extend(_rejection(envelope, verdict, view, receiver))
@@ -289,6 +291,20 @@ def _in_work(
     if view.work is not None:
         effects.extend(_close_unanswered(envelope, verdict, view.work, receiver))
     return tuple(effects)
+
+
+def _needs_reaction(envelope: Envelope, verdict: Step, work: WorkView | None) -> bool:
+    """Whether our agent gets this trace or receipt in its inbox: a question, or the end, of a work that it opened.
+
+    Not a receipt that refuses the opening: that one is put into the inbox with its reason (`WorkCloser.after_failure`).
+    """
+    if work is None or work.reactions == "none" or verdict.outcome != "advanced":
+        return False
+    body = envelope.body
+    if isinstance(body, Trace) and body.state == "needs_input":
+        return True
+    refuses = isinstance(body, Receipt) and refusal_in(body, work) is not None
+    return verdict.state in TERMINAL_STATES and work.reactions == "all" and not refuses
 
 
 def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Step | None) -> Effects:

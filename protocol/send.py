@@ -11,7 +11,7 @@ from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, StoreE
 from aghbus.protocol.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
 from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
-from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.lifecycle import Reactions, WorkView, after, opened_by, step
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.rooms import Binding
 from aghbus.protocol.trust.trust import Signer, Trust
@@ -135,8 +135,11 @@ def own_trust(envelope: Envelope) -> Trust:
     return "unverified" if envelope.proof is None else "verified"
 
 
-def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) -> Effects:
-    """The effects of sending `envelope`: store it as `out`, update our copy of the work, bind the room.
+def apply_own(
+    envelope: Envelope, work: WorkView | None, bound: Binding | None, reactions: Reactions = "none"
+) -> Effects:
+    """The effects of sending `envelope`: store it as `out`, update our copy of the work, bind the room. `reactions` is that of a
+    work that it opens.
 
     Raises Refused when our copy of the work forbids it. Raises InvalidRequest for an opening work_id outside our grammar, and
     for a direct room that is neither derived from the pair nor bound to it.
@@ -159,7 +162,7 @@ def apply_own(envelope: Envelope, work: WorkView | None, bound: Binding | None) 
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
         if envelope.to == envelope.sender:  # our own messages are ignored on receipt: they would never be answered
             raise InvalidRequest("to: a work needs another peer than ourselves")
-        effects.append(Open(opened_by(envelope)))
+        effects.append(Open(opened_by(envelope, reactions)))
     elif verdict is not None and work is not None:
         effects.append(Advance(work, after(work, envelope, verdict)))
     return tuple(effects)

@@ -161,7 +161,7 @@ class _Application(msgspec.Struct):
                 result.delivered = True
             elif type(effect) is Advance:
                 assert result.seq is not None
-                works.advance(tx, effect.after, envelope, result.seq, self.now_ms)
+                self._advance(effect, envelope, result.seq)
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, result.seq)
             else:
@@ -189,7 +189,7 @@ class _Application(msgspec.Struct):
                 seq = self._store(envelope, effect, effects, before)
             elif type(effect) is Advance:
                 assert seq is not None
-                works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+                self._advance(effect, envelope, seq)
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, seq)
         assert seq is not None
@@ -240,6 +240,15 @@ class _Application(msgspec.Struct):
             envelope, effect, before, seq=seq, received_ms=self.now_ms, delivery=delivery, role=role
         )
         self.tx.memory.events.pending.append(event)
+
+    def _advance(self, effect: Advance, envelope: Envelope, seq: int) -> None:
+        """The state of a work; our agent need not read the opening of one that has ended."""
+        tx, work = self.tx, effect.after
+        works.advance(tx, work, envelope, seq, self.now_ms)
+        if work.is_terminal and work.target == self.self_id and tx.memory.inbox.waiting:
+            opening = works.opened_seq(tx, work)
+            if opening is not None and inbox.settle(tx, opening):
+                audit.note_delivery(tx, self.now_ms, opening, "acked")
 
     def _begin(self, envelope: Envelope, effect: Bind | Open, effects: Effects, seq: int | None) -> None:
         if type(effect) is Bind:

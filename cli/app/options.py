@@ -25,13 +25,22 @@ def json_object(text: str) -> dict[str, Any]:
     return value
 
 
-def artifact(text: str) -> dict[str, Any]:
-    """An artifact: a JSON object as it is, anything else as `{"uri": text}`. ValueError names the rule."""
+class LocalFile(str):
+    """The path of a file that is uploaded when the message is sent (cli/app/uploads.py)."""
+
+    __slots__ = ()
+
+
+def artifact(text: str) -> dict[str, Any] | LocalFile:
+    """An artifact: a JSON object as it is, a URI as `{"uri": text}`, any other text is a file. ValueError names the rule."""
     if text.lstrip().startswith("{"):
         return json_object(text)
+    scheme, colon, rest = text.partition(":")
+    if colon and rest and scheme.replace("+", "").replace("-", "").replace(".", "").isalnum():
+        return {"uri": text}
     if not text.strip():
-        raise ValueError("must be a JSON object, a path or a URI")
-    return {"uri": text}
+        raise ValueError("must be a file, a URI or a JSON object")
+    return LocalFile(text)
 
 
 def stdin_or(text: str) -> str:
@@ -54,7 +63,11 @@ CHANNEL = Argument("--channel", help="channel, when the daemon has joined severa
 LIMIT = Argument("--limit", metavar="N", type=limit, help="how many at most")
 THREAD = Argument("--thread", metavar="ID", help="an existing thread")
 ARTIFACT = Argument(
-    "--artifact", metavar="REF", action="append", type=artifact, help="artifact: JSON object, path or URI"
+    "--artifact",
+    metavar="REF",
+    action="append",
+    type=artifact,
+    help="a file, which is uploaded, a URI or a JSON object",
 )
 SENDING = (
     CHANNEL,

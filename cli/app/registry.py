@@ -13,6 +13,7 @@ COMMANDS = {
     "wait": ("wait", "wait until the daemon is ready, or a peer is present"),
     "say": ("say", "send conversation text"),
     "work open": ("work_open", "open a work for a peer"),
+    "work run": ("work_run", "open a work, wait for its end and print its result"),
     "work list": ("work_read", "list works, latest change first"),
     "work show": ("work_read", "show one work with its history"),
     "work watch": ("work_watch", "stream a work's receipts and traces until it ends"),

@@ -5,46 +5,27 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import safe, size, table
+from aghbus.cli.app.uploads import upload
 from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
 from aghbus.client.http import Response, quote, request
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
-from aghbus.protocol.base.annotations import Any, BinaryIO
+from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 from aghbus.store.host.stdio import output_error
-
-_PIECE = 262_144  # bytes that are read and sent at a time
 
 
 def run_put(context: Context, values: dict[str, Any]) -> int:
     """Send the file unchanged, and print the artifact's URI, size and digest."""
     name = values["as"] or os.path.basename(values["file"])  # noqa: PTH119 - pathlib would double the start-up time
-    where = f"/v1/artifacts/{quote(values['work_id'])}/{quote(name)}"
-    try:
-        with open(values["file"], "rb") as stream:  # noqa: PTH123
-            status = os.fstat(stream.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise UsageError(f"{values['file']}: is not a regular file", "write it to a file first")
-            headers = {"Content-Type": "application/octet-stream", "Content-Length": str(status.st_size)}
-            body = _pieces(stream, status.st_size)
-            answer = read_object(request(context.api.endpoint, "PUT", where, body, headers, context.timeout))
-    except OSError as error:
-        raise UsageError(f"{values['file']}: {error.strerror or error}") from None
+    answer = upload(context.api, values["work_id"], values["file"], name)
     context.output.answer(answer, lambda made: f"{safe(made['uri'])}  {size(made['size'])}  {made['digest']}")
     return YES
-
-
-def _pieces(stream: BinaryIO, length: int) -> Iterator[bytes]:
-    """Exactly `length` bytes of the file, less if it became shorter."""
-    while length and (piece := stream.read(min(_PIECE, length))):
-        yield piece
-        length -= len(piece)
 
 
 def run_get(context: Context, values: dict[str, Any]) -> int:

@@ -25,7 +25,8 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
 
 def _human(answer: dict[str, Any]) -> str:
     return table(
-        ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "RECEIVED", "MESSAGE"], map(_row, answer["items"])
+        ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "WORK STATE", "RECEIVED", "MESSAGE"],
+        map(_row, answer["items"]),
     )
 
 
@@ -38,7 +39,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         says = f"NOT DELIVERED ({why}): {says}"
     came = moment(message["received_ms"])
     head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
-    return (*head, message["work_id"], came, says)
+    return (*head, message["work_id"], item["work_state"], came, says)
 
 
 def run_follow(context: Context, values: dict[str, Any]) -> int:

@@ -40,6 +40,7 @@ def _human(item: dict[str, Any]) -> str:
             ("to", None if message["direction"] == "in" else message["to"]),
             ("not delivered", not_delivered(message)),
             ("work", message["work_id"]),
+            ("work state", item["work_state"]),
             ("in", message["thread_id"] or message["direct_id"]),
             ("received", moment(message["received_ms"])),
             ("says", body.get("text") if message["kind"] == "say" else None),
@@ -56,6 +57,8 @@ def _next_steps(item: dict[str, Any], context: Context) -> str:
         work = shell(message["work_id"])
         steps.insert(0, f"work accept {work}")
         steps.append(f"work complete {work} --result '{{}}'")
+    if item["work_state"] == "needs_input" and message["kind"] == "trace" and message["direction"] == "in":
+        steps.insert(0, f"work say {shell(message['work_id'])} TEXT")
     return "\n".join(f"next: {context.command(step)}" for step in steps) or "acknowledged"
 
 

@@ -8,6 +8,7 @@ from aghbus.cli.app.arguments import peer, seconds
 from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL
+from aghbus.cli.app.recipients import handles
 from aghbus.cli.app.text import fields, indented, safe
 from aghbus.cli.context import Context
 from aghbus.protocol.base.annotations import Any
@@ -25,6 +26,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
     body = request_body(values)
     answer = ask(context, body) if values["wait"] is None else ask_until_answered(context, body)
+    if not answer["peers"] and (nickname := values["to"] or values["query"]):
+        answer = _ask_handles(context, body, nickname) or answer
     if answer["peers"] or not context.output.human:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
@@ -35,6 +38,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def ask(context: Context, body: dict[str, Any]) -> dict[str, Any]:
     """The response to one question (`WhoisResponse`)."""
     return context.api.post("/v1/whois", body, wait=body["wait"])
+
+
+def _ask_handles(context: Context, body: dict[str, Any], nickname: str) -> dict[str, Any] | None:
+    """The answers of the peers with a key that are called `nickname`; None if none is known here."""
+    answers = [ask(context, {**body, "query": "", "to": handle}) for handle in handles(context.api, nickname)]
+    found = [peer for answer in answers for peer in answer["peers"]]
+    return {**answers[0], "query": body["query"], "peers": found} if found else None
 
 
 def ask_until_answered(context: Context, body: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +74,9 @@ def _asked(values: dict[str, Any]) -> str:
 
 def _hint(values: dict[str, Any]) -> str:
     if values["query"]:
-        return "a query matches a whole peer id, name or capability; `aghctl whois` without one asks every peer"
+        return (
+            "a query matches a whole peer id, nickname, name or capability; `aghctl whois` without one asks every peer"
+        )
     return "is another daemon running on the same broker, workspace and channel? See `aghctl peers` and `aghctl doctor`"
 
 
@@ -103,9 +115,9 @@ COMMANDS = {
     "whois": Command(
         run,
         description=(
-            "Ask the network for peers by QUERY: a peer id, a display name, a capability, a profile, an artifact type or a trust\n"
-            "mode, each in full. Without QUERY every peer answers. Returns when the answers are complete, or after 1.5 s;\n"
-            "with --wait the question is repeated until a peer answers. Exits 1 if none does."
+            "Ask the network for peers by QUERY: a peer id, a nickname, a display name, a capability, a profile, an artifact\n"
+            "type or a trust mode, each in full. Without QUERY every peer answers. Returns when the answers are complete, or\n"
+            "after 1.5 s; with --wait the question is repeated until a peer answers. Exits 1 if none does."
         ),
         examples=["aghctl whois test.run", "aghctl whois --first -o json", "aghctl whois --to patch-worker --catalog"],
         arguments=[

@@ -6,8 +6,10 @@ from aghbus.cli.app.arguments import peer, seconds
 from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
-from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, one_of, sending, stdin_or
+from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, LocalFile, one_of, sending, stdin_or
+from aghbus.cli.app.recipients import TO_CAPABILITY, note_absent, with_capability
 from aghbus.cli.app.text import safe, shell
+from aghbus.cli.app.uploads import place_of, references
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
@@ -16,18 +18,32 @@ from aghbus.store.host.command_line import Argument, Command
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Open the work; print its id on standard output, and a next step on standard error."""
-    body = request_body(values)
-    sent = context.api.post("/v1/works", body)
+    sent = open_work(context, values)
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
     follow = context.command(f"work watch {shell(sent['work_id'])}")
     context.output.note(f"{sent_line(sent)}\nfollow it: {follow}")
+    note_absent(context.api, context.output, sent)
     return YES
+
+
+def open_work(context: Context, values: dict[str, Any]) -> dict[str, Any]:
+    """Choose the target, upload files, and open the work; the answer (`SendResponse`)."""
+    body = request_body(values)
+    if values["to_capability"]:
+        body["to"] = with_capability(context.api, values["to_capability"], values["channel"])
+    if any(isinstance(entry, LocalFile) for entry in values["artifact"] or ()):
+        body["work_id"] = values["work_id"] or place_of("work_", values["id"])
+        body["artifacts"] = references(context.api, body["work_id"], values["artifact"])
+    return context.api.post("/v1/works", body)
 
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`WorkOpenRequest`). Raises UsageError without a text or a capability."""
     one_of(values, "thread", "direct")
     one_of(values, "text", "capability")
+    one_of(values, "to", "to_capability")
+    if not (values["to"] or values["to_capability"]):
+        raise UsageError("name the peer: --to PEER or --to-capability ID")
     if values["text"] is None and not values["capability"]:
         raise UsageError("describe the work: --text TEXT or --capability ID")
     body: dict[str, Any] = {
@@ -40,12 +56,43 @@ def request_body(values: dict[str, Any]) -> dict[str, Any]:
         "work_id": values["work_id"],
         "accept_within": values["accept_within"],
         "progress_within": values["progress_within"],
+        "reactions": values["reactions"],
         **sending(values),
     }
     if values["intent"]:
         body["intent"] = values["intent"]
     return body
 
+
+OPENING = (
+    Argument("--to", metavar="PEER", type=peer, completer=peers, help="peer that is asked to do the work"),
+    TO_CAPABILITY,
+    Argument("--text", help="what to do; - reads standard input"),
+    Argument(
+        "--capability",
+        metavar="ID",
+        completer=own_capabilities,
+        help="send this record of our catalog instead of a text",
+    ),
+    THREAD,
+    Argument("--direct", action="store_true", help="in the direct room with that peer"),
+    Argument("--intent", metavar="WORD", help="purpose of the text (default request)"),
+    ARTIFACT,
+    Argument("--work-id", metavar="ID", help="your own id for the work: work_ and letters, digits, _ or -"),
+    Argument(
+        "--accept-within",
+        metavar="TIME",
+        type=seconds,
+        help="cancel it if not accepted by then (0: never)",
+    ),
+    Argument(
+        "--progress-within",
+        metavar="TIME",
+        type=seconds,
+        help="cancel it after so long with no trace (0: never)",
+    ),
+)
+"""Options of the commands that open a work."""
 
 COMMANDS = {
     "work open": Command(
@@ -58,39 +105,14 @@ COMMANDS = {
             'aghctl work open --to patch-worker --text "Run the migration smoke test"',
             'aghctl work open --to patch-worker --direct --text "Quick question" --expires-in 10m -o json',
             "aghctl work open --to patch-worker --capability test.run --accept-within 5m",
+            'aghctl work open --to-capability test.run --text "Check this" --artifact patch.diff',
         ],
         arguments=[
+            *OPENING,
             Argument(
-                "--to",
-                metavar="PEER",
-                type=peer,
-                required=True,
-                completer=peers,
-                help="peer that is asked to do the work",
-            ),
-            Argument("--text", help="what to do; - reads standard input"),
-            Argument(
-                "--capability",
-                metavar="ID",
-                completer=own_capabilities,
-                help="send this record of our catalog instead of a text",
-            ),
-            THREAD,
-            Argument("--direct", action="store_true", help="in the direct room with that peer"),
-            Argument("--intent", metavar="WORD", help="purpose of the text (default request)"),
-            ARTIFACT,
-            Argument("--work-id", metavar="ID", help="your own id for the work: work_ and letters, digits, _ or -"),
-            Argument(
-                "--accept-within",
-                metavar="TIME",
-                type=seconds,
-                help="cancel it if not accepted by then (0: never)",
-            ),
-            Argument(
-                "--progress-within",
-                metavar="TIME",
-                type=seconds,
-                help="cancel it after so long with no trace (0: never)",
+                "--reactions",
+                choices=("all", "questions", "none"),
+                help="what of it reaches our inbox: questions and the end, questions, or nothing (default: as configured)",
             ),
             *SENDING,
         ],

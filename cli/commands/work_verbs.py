@@ -6,6 +6,7 @@ from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
+from aghbus.cli.app.uploads import references
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
@@ -30,6 +31,8 @@ def _runner(verb: str) -> Run:
         if verb == "say" and (values["text"] is None) == (values["message"] is None):
             raise UsageError("give the text: either TEXT or --message TEXT")
         body = request_body(values)
+        if body["artifacts"]:
+            body["artifacts"] = references(context.api, values["work"], body["artifacts"])
         sent = context.api.post(f"/v1/works/{quote(values['work'])}/{verb}", body)
         context.output.answer(sent, _human)
         if verb == "accept":

@@ -6,9 +6,12 @@ import glob
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+from aghbus.client.errors import ClientError
 
 MAX_ARTIFACTS = 100
 """References in one trace: at about 5 KiB each they fit an envelope of 1 MiB."""
@@ -19,6 +22,10 @@ MAX_PATH_BYTES = 1_024
 CLOCK_SLACK_NS = 20_000_000
 """File timestamps use the kernel's coarse clock, which is up to one timer tick (at most 10 ms) behind."""
 _CHUNK = 1 << 20
+
+
+Put = Callable[[BinaryIO, int, str], dict[str, Any]]
+"""Stores the content of an open file, of so many bytes, under a name; the members of the reference that name it."""
 
 
 class CollectedArtifacts(NamedTuple):
@@ -69,18 +76,9 @@ def collect(patterns: Sequence[str], root: str, since_ns: int) -> CollectedArtif
 def describe(root: str, name: str, since_ns: int) -> dict[str, Any] | None:
     """The reference to one file, as in `artifact_refs`; None for a folder or a file older than the job. Raises OSError."""
     _check_name(name)
-    path = os.path.join(root, name)  # noqa: PTH118 - names come from glob, relative to root
-    mode = os.stat(path).st_mode  # noqa: PTH116 - before opening: opening a device or a pipe can have side effects
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(os.stat(os.path.join(root, name)).st_mode):  # noqa: PTH116, PTH118 - names come from glob, relative to root
         return None
-    if not stat.S_ISREG(mode):
-        raise _NotAnArtifact("not a regular file")
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise _NotAnArtifact("not a regular file")
-        _check_inside(root, handle)
+    with _opened(root, name) as (stream, status):
         if status.st_ctime_ns < since_ns - CLOCK_SLACK_NS:
             return None
         digest, size = hashlib.sha256(), 0
@@ -88,6 +86,38 @@ def describe(root: str, name: str, since_ns: int) -> dict[str, Any] | None:
             digest.update(chunk)
             size += len(chunk)
     return {"type": "file", "name": os.path.basename(name), "path": name, "size": size, "sha256": digest.hexdigest()}  # noqa: PTH119
+
+
+def upload_all(found: CollectedArtifacts, root: str, put: Put) -> CollectedArtifacts:
+    """Store the files, and add the URI to their references. A file that cannot be stored keeps its reference, and is in
+    `skipped` with the reason."""
+    names = [reference["name"] for reference in found.references]
+    references, skipped = [], list(found.skipped)
+    for reference in found.references:
+        path, name = reference["path"], reference["name"]
+        name = name if names.count(name) == 1 else path.replace("/", "_")
+        try:
+            with _opened(root, path) as (stream, status):
+                references.append({**reference, "name": name, **put(stream, status.st_size, name)})
+        except (_NotAnArtifact, OSError, ClientError) as error:
+            references.append(reference)
+            skipped.append({"path": path, "reason": f"not uploaded: {error}"})
+    return CollectedArtifacts(references, skipped)
+
+
+@contextmanager
+def _opened(root: str, name: str) -> Iterator[tuple[BinaryIO, os.stat_result]]:
+    """The regular file `name` below `root`, open, and its status. Raises _NotAnArtifact and OSError."""
+    path = os.path.join(root, name)  # noqa: PTH118
+    if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - opening a device or a pipe can have side effects
+        raise _NotAnArtifact("not a regular file")
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _NotAnArtifact("not a regular file")
+        _check_inside(root, handle)
+        yield stream, status
 
 
 def _check_name(name: str) -> None:

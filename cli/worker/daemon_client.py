@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
+from aghbus.cli.app.uploads import content_of, put
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
@@ -80,6 +81,10 @@ class DaemonClient:
     def step(self, work_id: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """One step of a work, tried once. Raises RefusedByDaemon or Unreachable."""
         return self.api.post(f"/v1/works/{quote(work_id)}/{verb}", request)
+
+    def put_artifact(self, work_id: str, stream: BinaryIO, length: int, name: str) -> dict[str, Any]:
+        """Store an open file as an artifact of a work, tried once; the members of a reference that name it. Raises ClientError."""
+        return content_of(put(self.api, work_id, stream, length, name))
 
     def release(self, seq: int, lease: str | None) -> None:
         """Make a leased message ready again; ignored when the lease is no longer ours. Retries."""

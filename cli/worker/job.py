@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from aghbus.cli.app.text import span
@@ -146,7 +147,9 @@ class Job:
     def _finish(self, end: JobOutcome, began_ns: int) -> None:
         """Write the outcome to the journal. If that fails (disk full), the result is reported anyway."""
         if end.verb is not None and began_ns:
-            found = worker_artifacts.collect(self._options.artifacts, self._options.cwd, began_ns)
+            root = self._options.cwd
+            found = worker_artifacts.collect(self._options.artifacts, root, began_ns)
+            found = worker_artifacts.upload_all(found, root, partial(self._client.put_artifact, self.work_id))
             result = {**(end.result or {}), **({"artifacts_skipped": found.skipped} if found.skipped else {})}
             end = end._replace(result=result, artifacts=found.references)
         self.verb = end.verb

@@ -26,6 +26,7 @@ from aghbus.daemon.config.value_types import (
     hide_userinfo,
 )
 from aghbus.protocol.identifiers import PEER_ID, is_channel, is_peer, is_workspace_id
+from aghbus.protocol.lifecycle import Reactions
 from aghbus.protocol.limits import (
     BROADCAST_TTL,
     DIRECTED_TTL,
@@ -218,7 +219,7 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Deadlines of works that have none of their own; 0 is no deadline."""
+    """Deadlines of works that have none of their own (0 is no deadline), and what their initiator gets in the inbox."""
 
     accept_within: Annotated[
         float, Key(Duration(0, MAX_LIFETIME), "longest time until the target accepts", reload=True)
@@ -226,6 +227,14 @@ class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     progress_within: Annotated[
         float, Key(Duration(0, MAX_LIFETIME), "longest time between two traces of the target", reload=True)
     ] = 0.0
+    reactions: Annotated[
+        Reactions,
+        Key(
+            choice("all", "questions", "none"),
+            "what of a work that our agent opens reaches its inbox: questions and the end, questions, or nothing",
+            reload=True,
+        ),
+    ] = "all"
 
 
 class JetStreamSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from aghbus.protocol.effects import (
     RecordId,
     StoreEnvelope,
 )
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.partial_parse import Origin, origin_of
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
@@ -53,6 +53,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
 
+_DELIVER: Final = Deliver()
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 
@@ -215,6 +216,13 @@ class Decider:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
+        if (
+            envelope.kind not in OPENING_KINDS
+            and _DELIVER in effects
+            and not self._admission.admits_reaction(tx, envelope)
+        ):
+            effects = tuple(effect for effect in effects if effect != _DELIVER)
+            self._counters.add("inbox.reactions_left_out")
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
         if limit := self._over_limit(tx, envelope, effects, receiver.now, settings):

@@ -21,6 +21,12 @@ _FOR_EVERYBODY: Final = SHARES["unknown"]
 SMALL_BYTES: Final = INBOX_BYTES_MIN // SENDER_PARTS
 """So many bytes fit into each share of any inbox."""
 
+REACTION_PARTS: Final = 10
+"""Questions and ends of our own works enter the inbox while less than one of so many parts of it is used.
+
+An agent that never reads its inbox loses only these notices: they are in `aghctl work list`, too.
+"""
+
 FULL: Final = "inbox"
 STORE: Final = "inbox.store"
 SENDER: Final = "inbox.sender"
@@ -38,6 +44,13 @@ class InboxAdmission:
     def __init__(self, settings: LiveSettings, standings: Standings) -> None:
         self._settings = settings
         self._standings = standings
+
+    def admits_reaction(self, tx: Transaction, envelope: Envelope) -> bool:
+        """Whether a trace or receipt that our agent should react to enters the inbox. It is stored in any case."""
+        settings, held = self._settings.current, tx.memory.inbox
+        used = held.size + len(envelope.raw)
+        within = REACTION_PARTS * held.waiting < settings.inbox.capacity
+        return within and REACTION_PARTS * used <= inbox_bytes(settings) and not tx.memory.excess
 
     def rejection(self, tx: Transaction, envelope: Envelope, effects: Effects) -> str:
         """Why the message may not enter the inbox, empty if it may.

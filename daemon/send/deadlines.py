@@ -11,13 +11,14 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import deadlines, works
+from aghbus.store.tables import deadlines, inbox, works
 from aghbus.store.tables.deadlines import Overdue
 from aghbus.store.tables.outbox import Outgoing
 
@@ -37,6 +38,7 @@ class Deadlines:
         closer: WorkCloser,
         publisher: Publisher,
         notifier: Notifier,
+        waiters: InboxWaiters,
         counters: Counters,
     ) -> None:
         self._store = store
@@ -46,6 +48,7 @@ class Deadlines:
         self._closer = closer
         self._publisher = publisher
         self._notifier = notifier
+        self._waiters = waiters
         self._counters = counters
         self._changed = asyncio.Event()
 
@@ -104,10 +107,19 @@ class Deadlines:
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._closing(work, late)
-                rows += self._closer.close_unanswered(tx, work, kind, body)
+                closing = self._closer.close_unanswered(tx, work, kind, body)
+                self._notify(tx, work, closing, body)
+                rows += closing
                 self._counters.add("deadlines.passed")
             deadlines.lift(tx, late)
         return rows, deadlines.next_due_ms(tx)
+
+    def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], body: dict[str, Any]) -> None:
+        """Tell our agent, the initiator, in its inbox that the work has ended."""
+        if work.reactions == "all" and work.initiator in self._identity:
+            for row in closing:
+                inbox.notify(tx, row.seq, f"{body['status']}: {body['detail']}")
+            tx.after_commit(self._waiters.wake_all)
 
     def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
         """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""

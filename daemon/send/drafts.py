@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock, expiry
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.protocol.api.messages import SendRequest
@@ -27,19 +28,26 @@ _SENDABLE: Final = ("say", "capability", "receipt", "trace")
 class DraftBuilder:
     """Makes drafts of requests, and fills in defaults."""
 
-    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock, own_card: OwnCard) -> None:
+    def __init__(
+        self, identity: Identity, settings: LiveSettings, clock: Clock, own_card: OwnCard, recipients: Recipients
+    ) -> None:
         self._identity = identity
         self._settings = settings
         self._clock = clock
         self._own_card = own_card
+        self._recipients = recipients
 
     def for_envelope(self, ask: SendRequest, work: WorkView | None) -> Draft:
         """An envelope by its parts; the work's own container where the request names none."""
         if ask.kind not in _SENDABLE:
             raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
         own_id = (self._identity.participant_in(work) if work is not None else None) or self._identity.self_id
-        to = ask.to if ask.to is not None or work is None else work.other(own_id)
         channel = self._channel(ask.channel or (work.channel if work else None))
+        to = ask.to if ask.to is not None or work is None else work.other(own_id)
+        if to is not None:
+            to = to if work is not None else self._recipients.resolve(to, channel)
+            if to in self._identity:
+                raise InvalidRequest("to: is this daemon's own id; a message is sent to another peer")
         return self._draft(
             ask.kind,
             channel,
@@ -64,8 +72,9 @@ class DraftBuilder:
             raise InvalidRequest("to: is this daemon's own id; a work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
-        place = self._container(ask.thread_id, ask.direct, None, ask.to, channel, None, self_id)
-        return self._draft(kind, channel, body, ask.to, place, ask, self_id, work_id=work_id, trace_id=ask.trace_id)
+        to = self._recipients.resolve(ask.to, channel)
+        place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id)
+        return self._draft(kind, channel, body, to, place, ask, self_id, work_id=work_id, trace_id=ask.trace_id)
 
     def for_work_step(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""

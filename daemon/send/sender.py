@@ -22,7 +22,7 @@ from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.delivery.order import AFTER
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
-from aghbus.protocol.lifecycle import State
+from aghbus.protocol.lifecycle import Reactions, State
 from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.store.apply_effects import load_own, send
 from aghbus.store.engine.database import Store
@@ -111,14 +111,15 @@ class Batch(msgspec.Struct):
         replace_secrets: bool = False,
         accept_within: float | None = None,
         progress_within: float | None = None,
+        reactions: Reactions = "none",
     ) -> SendResponse:
         """Queue `draft`.
 
         `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
-        that the caller chose beside kind, receiver and content. The limits, in seconds, are deadlines of a work that this
-        opens (None: as configured, 0: none). `allow_secrets` turns the secret guard off; `replace_secrets` replaces what a receiver
-        of another implementation refuses. Raises InvalidRequest, and Refused (our own copy of the work forbids it, or the id
-        is taken by other content).
+        that the caller chose beside kind, receiver and content. Of a work that this opens, the limits, in seconds, are the
+        deadlines (None: as configured, 0: none), and `reactions` says what of it reaches our inbox. `allow_secrets` turns the
+        secret guard off; `replace_secrets` replaces what a receiver of another implementation refuses. Raises InvalidRequest,
+        and Refused (our own copy of the work forbids it, or the id is taken by other content).
         """
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
@@ -134,7 +135,7 @@ class Batch(msgspec.Struct):
             )
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
-        own = apply_own(envelope, *load_own(tx, envelope))
+        own = apply_own(envelope, *load_own(tx, envelope), reactions)
         applied = send(tx, envelope, own, self_id=envelope.sender, now_ms=now_ms)
         state = None
         if applied.after is not None:

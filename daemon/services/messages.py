@@ -8,7 +8,9 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.drafts import DraftBuilder
+from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.messages import (
@@ -40,6 +42,8 @@ class MessageService:
     notifier: Notifier
     sender: Sender
     drafts: DraftBuilder
+    recipients: Recipients
+    settings: LiveSettings
     own_id: str
     waiting_for: Callable[[], str | None]  # why queued messages are not published now
 
@@ -51,7 +55,10 @@ class MessageService:
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
             draft = self.drafts.for_envelope(request, known.work if known else None)
-            return batch.send(draft, repeats=repeats, **secret_rules(request))
+            reactions = self.settings.current.work.reactions
+            return self.recipients.note(
+                batch.send(draft, repeats=repeats, reactions=reactions, **secret_rules(request))
+            )
 
         return self.sender.send_all(job)
 

@@ -3,7 +3,9 @@
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.drafts import DraftBuilder
+from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.messages import chosen_fields, secret_rules
 from aghbus.protocol.api.messages import SendResponse
@@ -24,6 +26,8 @@ class WorkService:
     store: Store
     sender: Sender
     drafts: DraftBuilder
+    recipients: Recipients
+    settings: LiveSettings
 
     def open_work(self, request: WorkOpenRequest) -> Awaitable[SendResponse]:
         """Open a work for a peer."""
@@ -31,13 +35,15 @@ class WorkService:
         repeats = None if request.id is None else chosen_fields(request)
 
         def job(_tx: Transaction, batch: Batch) -> SendResponse:
-            return batch.send(
+            sent = batch.send(
                 draft,
                 repeats=repeats,
                 **secret_rules(request),
                 accept_within=request.accept_within,
                 progress_within=request.progress_within,
+                reactions=request.reactions or self.settings.current.work.reactions,
             )
+            return self.recipients.note(sent)
 
         return self.sender.send_all(job)
 
@@ -50,7 +56,7 @@ class WorkService:
                 raise _unknown(work_id)
             draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id)
             repeats = None if request.id is None else _WORK_FIELDS
-            return batch.send(draft, repeats=repeats, **secret_rules(request))
+            return self.recipients.note(batch.send(draft, repeats=repeats, reactions="none", **secret_rules(request)))
 
         return self.sender.send_all(job)
 

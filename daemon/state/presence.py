@@ -185,6 +185,16 @@ class PresenceTable:
         """Whether `peer_id` is in the table for one of these channels, even if its presence has expired."""
         return any((workspace_id, channel, peer_id) in self._peers for channel in channels)
 
+    def handles_of(self, workspace_id: str, channel: str, nickname: str) -> list[str]:
+        """The handles on that channel that begin with `nickname@`."""
+        begins = f"{nickname}@"
+        return [key[2] for key in self._peers if key[:2] == (workspace_id, channel) and key[2].startswith(begins)]
+
+    def presence(self, workspace_id: str, channel: str, peer_id: str, now_ms: int) -> str | None:
+        """The presence of a peer on that channel: `active`, `inactive` or `expired`; None when it is not in the table."""
+        peer = self._peers.get((workspace_id, channel, peer_id))
+        return None if peer is None else self.of(peer, now_ms)
+
     def all(self) -> Iterator[PeerSeen]:
         """Every peer in the table, in the order of their last sighting."""
         return iter(tuple(self._peers.values()))

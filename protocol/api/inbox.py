@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, text
 from aghbus.protocol.api.messages import Message
+from aghbus.protocol.lifecycle import State
 
 InboxState = Literal["ready", "leased", "acked", "dead"]
 
@@ -29,7 +30,8 @@ class InboxItem(ResponseModel):
     lease: str | None  # the token that acks it, null unless it is leased
     lease_until_ms: int | None  # when the lease ends, null unless it is leased
     available_ms: int  # when it is ready (again)
-    last_error: str | None  # reason of the last nack, null without one
+    last_error: str | None  # reason of the last nack, or why a message of ours was given up; null without one
+    work_state: State | None  # of its work as it is now, null without one
     message: Message  # the message
 
 

@@ -19,6 +19,7 @@ from aghbus.protocol.api.base import (
 from aghbus.protocol.api.works import WorkChange
 from aghbus.protocol.lifecycle import State
 
+Recipient = Literal["present", "inactive", "unknown"]
 OutboxState = Literal["queued", "published", "receipted", "refused", "expired", "dead"]
 
 
@@ -27,7 +28,9 @@ class SendRequest(RequestModel):
 
     kind: Literal["say", "capability", "receipt", "trace"]  # of the envelope; discovery is `POST /v1/whois`
     body: dict[str, Any]  # as the protocol defines it for the kind
-    to: PeerName | None = None  # the receiver, null for everybody in the channel; the work's other peer without it
+    # the receiver, null for everybody in the channel; the work's other peer without it; a nickname that only one handle has
+    # addresses that handle
+    to: PeerName | None = None
     channel: Channel | None = None  # that of the work, else the default channel without it
     thread_id: ThreadId | None = None  # a thread; the work's own, else a new one without it
     direct: bool = False  # use the direct room with `to`
@@ -58,6 +61,8 @@ class SendResponse(ResponseModel):
     work_id: str | None  # its work, null without one
     work_state: State | None  # of the work after it, null without one
     state: OutboxState  # of the envelope in the outbox
+    # what presence knows of the receiver: `present`, `inactive` (not seen for a while) or `unknown`; null for everybody
+    recipient: Recipient | None = None
 
 
 class Message(ResponseModel):

@@ -18,7 +18,7 @@ from aghbus.protocol.api.base import (
     ThreadId,
 )
 from aghbus.protocol.errors import REASON_CODES
-from aghbus.protocol.lifecycle import State
+from aghbus.protocol.lifecycle import Reactions, State
 
 Role = Literal["initiator", "target", "observer"]
 WorkVerb = Literal["accept", "update", "need-input", "complete", "fail", "reject", "cancel", "say"]
@@ -28,7 +28,7 @@ Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted(REASON_CODES)})]
 class WorkOpenRequest(RequestModel):
     """Open a work for a peer."""
 
-    to: PeerName  # the target
+    to: PeerName  # the target; a nickname that only one handle has addresses that handle
     text: NonBlank | None = None  # the task; required unless `capability_id` is given
     intent: str | None = "request"  # of the opening say, null for none
     artifacts: References | None = None  # references to artifacts, any JSON values
@@ -43,6 +43,8 @@ class WorkOpenRequest(RequestModel):
     accept_within: Delay | None = None
     # seconds without progress until the work is canceled (0: never, null: as configured)
     progress_within: Delay | None = None
+    # what of it reaches our inbox: questions and the end (`all`), `questions`, or `none`; as configured without it
+    reactions: Reactions | None = None
     ext: dict[str, Any] | None = None  # extension members of the envelope
     id: MessageId | None = None  # makes the request idempotent: the same id with the same content is sent once
     allow_secrets: bool = False  # send text that looks like a credential all the same

@@ -46,6 +46,10 @@ class InboxMemory:
         """The messages that were not taken."""
         return [seq for seq in self._untouched if seq not in self._out_of_order]
 
+    def is_untouched(self, seq: int) -> bool:
+        """Whether no consumer has taken the delivered message `seq`."""
+        return seq > self.seq and seq not in self._out_of_order
+
     def add(self, seq: int, sender: str, size: int) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)

@@ -81,6 +81,7 @@ CREATE TABLE works (
     advanced INTEGER NOT NULL,
     terminal_id TEXT,
     terminal_sender TEXT,
+    reactions TEXT NOT NULL DEFAULT 'none', -- all, questions or none: what its initiator gets in the inbox
     opened_seq INTEGER NOT NULL,
     opened_ms INTEGER NOT NULL,
     last_seq INTEGER NOT NULL,

@@ -18,6 +18,7 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
+from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLES,
@@ -78,7 +79,9 @@ DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
 # A message without a row that is acked was leased once, as far as is known.
 _COLUMNS: Final = f"""{INBOX_STATE}, coalesce(i.attempts, e.seq <= {INBOX_POSITION}), i.lease, i.lease_until_ms,
     coalesce(i.available_ms, 0), i.last_error"""
-SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS} {MESSAGE_TABLES}"
+_WORK_STATE: Final = """(SELECT w.state FROM works AS w
+    WHERE w.work_id = e.work_id AND w.channel = e.channel AND w.workspace_id = e.workspace_id)"""
+SELECT_ITEM: Final = f"SELECT {MESSAGE_COLUMNS}, {_COLUMNS}, {_WORK_STATE} {MESSAGE_TABLES}"
 """Rows for `read_item`, also of envelopes that are not in the inbox: their state is NULL."""
 _SELECT_HELD: Final = f"""
 SELECT {_COLUMNS}, i.seq IS NULL FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq WHERE e.seq = ?
@@ -132,12 +135,12 @@ def lease_next(
     none.
 
     With `ack` it is acked immediately. `fresh` is a message that this job has delivered, for a caller that found no
-    older one. Expired leases are ready again, or dead after `max_attempts`.
+    older one; it may have been settled since. Expired leases are ready again, or dead after `max_attempts`.
     """
     state: InboxState = "acked" if ack else "leased"
     until = None if ack else now_ms + visibility_ms
     leased = None
-    if fresh is not None and now_ms < tx.memory.inbox_due_ms:
+    if fresh is not None and tx.memory.inbox.is_untouched(fresh) and now_ms < tx.memory.inbox_due_ms:
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
     if leased is None:
         leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
@@ -188,7 +191,10 @@ def _lease_fresh(tx: Transaction, seq: int, state: InboxState, lease: str, until
     if message is None:
         return None
     _take(tx, seq, state, lease, until)
-    return _item_of((state, 1, lease, until, 0, None), message)
+    work = None
+    if message.work_id is not None:
+        work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+    return _item_of((state, 1, lease, until, 0, None, None if work is None else work.state), message)
 
 
 def _lease_oldest(
@@ -332,6 +338,17 @@ def give_up(tx: Transaction, seq: int, error: str) -> None:
     _change(tx, seq, held, held._replace(state="dead", lease=None, available_ms=0, last_error=error[:ERROR_CHARS]))
 
 
+def settle(tx: Transaction, seq: int) -> bool:
+    """Acks a message that nobody needs any more, because its work has ended, even if it is leased. Returns whether it was
+    ready or leased; any other sequence has no effect."""
+    held = _find(tx, seq) if tx.memory.inbox.waiting else None
+    if held is None or held.state not in _OPEN:
+        return False
+    _change(tx, seq, held, held._replace(state="acked", attempts=max(held.attempts, 1)))
+    _sweep(tx)
+    return True
+
+
 def requeue(tx: Transaction, seq: int) -> InboxItem:
     """Ready immediately, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
     NotFound."""
@@ -419,7 +436,7 @@ def read_item(row: Row) -> InboxItem:
 
 
 def _item_of(columns: Row, message: Message) -> InboxItem:
-    state, attempts, lease, lease_until_ms, available_ms, last_error = columns
+    state, attempts, lease, lease_until_ms, available_ms, last_error, work_state = columns
     return InboxItem(
         seq=message.seq,
         state=state,
@@ -428,5 +445,6 @@ def _item_of(columns: Row, message: Message) -> InboxItem:
         lease_until_ms=lease_until_ms,
         available_ms=available_ms,
         last_error=last_error,
+        work_state=work_state,
         message=message,
     )

@@ -104,6 +104,18 @@ def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role
     return None if row is None else row[0]
 
 
+def opened_seq(tx: Transaction, work: WorkView) -> int | None:
+    """The sequence of the message that opened a known work."""
+    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
+    if cached is not None:
+        return cached.opened_seq
+    row = tx.db_unflushed.execute(
+        "SELECT opened_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
+        (work.workspace_id, work.channel, work.work_id),
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
 class Known(NamedTuple):
     """An own work to act on, and the `trace_id` of the message that opened it, while that message is stored."""
 

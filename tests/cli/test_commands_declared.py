@@ -87,16 +87,16 @@ def wire(body: dict[str, Any]) -> bytes:
             WhoisRequest(query="q", to="p", wait=3, first=True, catalog=True, channel="c"),
         ),
         (
-            "aghctl work open --to p --text t --direct --expires-in 5m --artifact report.xml",
-            WorkOpenRequest(to="p", text="t", direct=True, expires_in=300, artifacts=[{"uri": "report.xml"}]),
+            "aghctl work open --to p --text t --direct --expires-in 5m --artifact https://x/report.xml",
+            WorkOpenRequest(to="p", text="t", direct=True, expires_in=300, artifacts=[{"uri": "https://x/report.xml"}]),
         ),
         (
             "aghctl work open --to p --capability test.run --thread thread_abc --work-id work_1 --id m",
             WorkOpenRequest(to="p", capability_id="test.run", thread_id="thread_abc", work_id="work_1", id="m"),
         ),
         (
-            'aghctl work complete w --result \'{"passed":true}\' --artifact \'{"uri":"x","n":1}\' --artifact y',
-            WorkStepRequest(result={"passed": True}, artifacts=[{"uri": "x", "n": 1}, {"uri": "y"}]),
+            'aghctl work complete w --result \'{"passed":true}\' --artifact \'{"uri":"x","n":1}\' --artifact y:1',
+            WorkStepRequest(result={"passed": True}, artifacts=[{"uri": "x", "n": 1}, {"uri": "y:1"}]),
         ),
         ("aghctl work reject w --reason busy --message later", WorkStepRequest(reason="busy", message="later")),
         ("aghctl work say w hello", WorkStepRequest(message="hello")),

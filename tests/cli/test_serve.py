@@ -345,6 +345,8 @@ raise SystemExit(1)
     with serving(bus, tmp_path, *options, command=command):
         end = bus.end_of(bus.open())
     references = {reference.pop("path"): reference for reference in end["artifacts"]}
+    for reference in references.values():
+        assert bus.home.ctl("--name", "ops", "artifact", "get", reference.pop("uri"), "-O", "-").stdout == b"<ok/>"
     printed = subprocess.run(["sha256sum", cwd / "reports" / "new.xml"], capture_output=True, check=True, text=True)
     sha256 = printed.stdout.split()[0]
     assert references == {

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given
@@ -17,11 +17,12 @@ from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.serve import plan_of
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
-from aghbus.cli.worker.artifacts import check_pattern, collect
+from aghbus.cli.worker.artifacts import check_pattern, collect, upload_all
 from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.process import TAIL_BYTES, OutputTail, Process, ProcessExit
 from aghbus.cli.worker.reporter import EVENTS, Reporter
 from aghbus.cli.worker.result import line, outcome_of
+from aghbus.client.errors import RefusedByDaemon
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
@@ -282,3 +283,53 @@ def test_the_manual_names_every_option_event_and_variable() -> None:
         assert f"`{name}`" in manual
     for name in worker_input.document(full):
         assert f"`{name}`" in manual
+
+
+# uploading artifacts
+
+
+def test_a_file_that_became_a_link_out_of_the_folder_is_not_uploaded(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    (cwd / "kept.xml").write_text("<ok/>")
+    (cwd / "swapped.xml").write_text("<ok/>")
+    found = collect(["*.xml"], str(cwd), 0)
+    (cwd / "swapped.xml").unlink()
+    (cwd / "swapped.xml").symlink_to("../secret")
+    stored: dict[str, bytes] = {}
+
+    def put(stream: BinaryIO, size: int, name: str) -> dict[str, Any]:
+        stored[name] = stream.read(size)
+        return {"uri": f"agh://artifacts/work_1/{name}", "size": size, "sha256": "0" * 64}
+
+    uploaded = upload_all(found, str(cwd), put)
+    assert stored == {"kept.xml": b"<ok/>"}
+    assert [reference.get("uri") for reference in uploaded.references] == ["agh://artifacts/work_1/kept.xml", None]
+    (skipped,) = uploaded.skipped
+    assert (skipped["path"], "outside the folder" in skipped["reason"]) == ("swapped.xml", True)
+
+
+def test_files_of_one_name_are_stored_under_their_paths(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "out.txt").write_text(name)
+    names: list[str] = []
+
+    def put(_stream: BinaryIO, _size: int, name: str) -> dict[str, Any]:
+        names.append(name)
+        return {"uri": name}
+
+    upload_all(collect(["*/out.txt"], str(tmp_path), 0), str(tmp_path), put)
+    assert names == ["a_out.txt", "b_out.txt"]
+
+
+def test_a_store_that_refuses_leaves_the_reference_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "out.txt").write_text("x")
+
+    def put(_stream: BinaryIO, _size: int, _name: str) -> dict[str, Any]:
+        raise RefusedByDaemon("no JetStream", code="unavailable")
+
+    found = upload_all(collect(["out.txt"], str(tmp_path), 0), str(tmp_path), put)
+    assert [(one["name"], "uri" in one) for one in found.references] == [("out.txt", False)]
+    assert found.skipped == [{"path": "out.txt", "reason": "not uploaded: no JetStream"}]

@@ -20,6 +20,7 @@ WORK = "work_with_stable_fields"
 ARGUMENTS = {
     "wait": ["--peer", "worker"],
     "work open": ["--to", "worker", "--text", "another"],
+    "work run": ["--to", "worker", "--text", "another", "--wait", "0"],
     "work show": [WORK],
     "work watch": [WORK],
     "messages show": ["msg_stable"],

@@ -166,3 +166,59 @@ asyncio.run(main())
         refused = ctl(home, here, "--name", "ops", "artifact", "get", "w", "f", "-O", "back")
         assert refused.returncode == 5, refused.stderr
         assert sorted(path.name for path in here.iterdir()) == ["f"]
+
+
+def test_files_of_messages_are_uploaded_and_fetched_by_name(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, ops, worker = pair
+    there, here = folder(tmp_path, "there"), folder(tmp_path, "here")
+    (here / "patch.diff").write_bytes(b"+1\n")
+    (there / "report.xml").write_bytes(b"<ok/>")
+    wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    opened = ctl(
+        home, here, "--name", "ops", "work", "open", "--to", "worker", "--text", "t", "--artifact", "patch.diff"
+    )
+    assert opened.returncode == 0, opened.stderr
+    work_id = opened.stdout.decode().strip()
+    got = home.ctl_json("--name", "worker", "inbox", "next", "--wait", "30s", "--ack", "--work", work_id)["item"]
+    digest = hashlib.sha256(b"+1\n").hexdigest()
+    uri = f"agh://artifacts/{work_id}/patch.diff"
+    reference = {"type": "file", "name": "patch.diff", "uri": uri, "size": 3, "sha256": digest}
+    assert got["message"]["envelope"]["body"]["artifacts"] == [reference]
+    assert ctl(home, there, "--name", "worker", "artifact", "get", work_id, "patch.diff").returncode == 0
+    assert (there / "patch.diff").read_bytes() == b"+1\n"
+
+    complete = ["work", "complete", work_id, "--artifact", "report.xml", "--artifact", "https://example.org/x"]
+    assert ctl(home, there, "--name", "worker", *complete).returncode == 0
+    wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
+    assert ctl(home, here, "--name", "ops", "artifact", "get", work_id, "report.xml").returncode == 0
+    assert (here / "report.xml").read_bytes() == b"<ok/>"
+    (last,) = ops.get(f"/v1/works/{work_id}")["history"][-1:]
+    assert [entry["uri"] for entry in last["artifacts"]] == [
+        f"agh://artifacts/{work_id}/report.xml",
+        "https://example.org/x",
+    ]
+
+    said = ctl(home, here, "--name", "ops", "say", "see", "--to", "worker", "--artifact", "patch.diff", "-o", "json")
+    sent = ops.get(f"/v1/messages/{json.loads(said.stdout)['id']}")["envelope"]["body"]["artifacts"]
+    assert ctl(home, there, "--name", "worker", "artifact", "get", sent[0]["uri"], "-O", "-").stdout == b"+1\n"
+
+
+def test_the_same_id_with_the_same_file_is_sent_once(pair: tuple[Home, Daemon, Daemon], tmp_path: Path) -> None:
+    home, _, _ = pair
+    here = folder(tmp_path, "here")
+    (here / "patch.diff").write_bytes(b"+1\n")
+    send = ["work", "open", "--to", "worker", "--text", "t", "--artifact", "patch.diff", "--id", "msg_once"]
+    answers = [ctl(home, here, "--name", "ops", *send) for _ in range(2)]
+    assert [answer.returncode for answer in answers] == [0, 0]
+    assert answers[0].stdout == answers[1].stdout
+
+
+@pytest.mark.parametrize("path", ["missing.xml", "/nowhere/x", "."])
+def test_a_path_without_a_file_is_refused_before_anything_is_sent(
+    pair: tuple[Home, Daemon, Daemon], tmp_path: Path, path: str
+) -> None:
+    home, ops, _ = pair
+    done = ctl(home, tmp_path, "--name", "ops", "work", "open", "--to", "worker", "--text", "t", "--artifact", path)
+    assert done.returncode == 2
+    assert b"hint: " in done.stderr
+    assert ops.get("/v1/works")["works"] == []

@@ -70,6 +70,7 @@ async def test_a_rejection_by_the_lifecycle_is_a_reject_row_and_our_answer_a_sen
     assert events(store) == [
         ("receive", "opened", None, BOB, "say"),
         ("send", "advanced", None, US, "trace"),
+        ("deliver", "acked", None, BOB, "say"),
         ("receive", "ignored", "actor_not_allowed", EVE, "say"),
         ("reject", "rejected", "work_closed", BOB, "say"),
         ("send", "unchanged", None, US, "receipt"),

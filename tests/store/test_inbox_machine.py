@@ -204,6 +204,38 @@ class InboxMachine(RuleBasedStateMachine):
             assert (item.state, item.attempts, item.lease) == ("ready", message.attempts, None)
 
     @rule(data=st.data())
+    def the_work_of_one_ends(self, data: st.DataObject) -> None:
+        self.expire()
+        self.write(lambda tx: inbox.expire_leases(tx, self.now_ms, MAX_ATTEMPTS))
+        seq = self.drawn(data, "ready", "leased", "acked", "dead")
+        if seq is not None:
+            message = self.messages[seq]
+            waits = message.state in ("ready", "leased")
+            assert self.write(lambda tx: inbox.settle(tx, seq)) == waits
+            if waits:
+                message.state, message.attempts, message.available_ms = "acked", max(1, message.attempts), 0
+
+    @rule(work=WORKS)
+    def the_work_of_a_message_ends_before_a_waiting_consumer_gets_it(self, work: str | None) -> None:
+        self.expire()
+        self.write(lambda tx: inbox.expire_leases(tx, self.now_ms, MAX_ATTEMPTS))
+        expected = self.oldest_ready(work)
+
+        def job(tx: Transaction) -> tuple[int | None, int | None]:
+            _, applied = receiving(say(work_id=work))(tx)
+            if not applied.delivered or applied.seq is None:
+                return None, None
+            assert inbox.settle(tx, applied.seq)
+            return applied.seq, self.lease(tx, work, ack=False, fresh=applied.seq)
+
+        delivered, taken = self.write(job)
+        if delivered is not None:
+            self.messages[delivered] = Message(work, "acked", attempts=1)
+            assert taken == expected
+            if taken is not None:
+                self.leased(taken, ack=False)
+
+    @rule(data=st.data())
     def one_is_requeued(self, data: st.DataObject) -> None:
         seq = self.drawn(data, "ready", "leased", "acked", "dead")
         if seq is not None:

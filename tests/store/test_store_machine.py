@@ -36,6 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "store.db"
+        self.openings: dict[str, int] = {}  # sequences
         self.works: dict[str, WorkView] = {}
         self.history: dict[str, list[str]] = {}
         self.inbox: dict[int, str] = {}
@@ -75,10 +76,13 @@ class StoreMachine(RuleBasedStateMachine):
             self.inbox[applied.seq] = "ready"
         if verdict is not None and verdict.outcome == "opened":
             self.works[envelope.work_id or ""] = opened_by(envelope)
+            self.openings[envelope.work_id or ""] = applied.seq
             self.history[envelope.work_id or ""] = [envelope.id]
         elif verdict is not None and work is not None and verdict.outcome in ("advanced", "unchanged"):
             self.works[work.work_id] = after(work, envelope, verdict)
             self.history[work.work_id].append(envelope.id)
+            if self.works[work.work_id].is_terminal:
+                self.inbox[self.openings[work.work_id]] = "acked"
 
     def waiting(self) -> int:
         return sum(state in ("ready", "leased") for state in self.inbox.values())

@@ -119,6 +119,7 @@ class Parts:
             closer=self.closer,
             publisher=self.publisher,
             notifier=self.notifier,
+            waiters=self.waiters,
             counters=self.counters,
         )
         self.sender = sender_type(

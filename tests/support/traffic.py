@@ -87,7 +87,7 @@ class Traffic:
 
     @property
     def handled(self) -> int:
-        """Works that the worker is done with so far: the clock of a test."""
+        """Works that the worker is done with so far, or that were canceled: the clock of a test."""
         return len(self._handled)
 
     def start(self) -> None:
@@ -177,6 +177,7 @@ class Traffic:
             self._step(caller, work_id, "say", "more", message="one thing more")
         if canceled:
             self._step(caller, work_id, "cancel", "end")
+            self._handled.add(work_id)  # its opening may have left the inbox unread
 
     def _step(self, caller: Caller, work_id: str, verb: str, mark: str, **body: Any) -> bool:
         """One verb; False when the work has ended meanwhile."""

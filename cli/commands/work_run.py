@@ -1,0 +1,134 @@
+"""`aghctl work run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aghbus.cli.app.arguments import seconds
+from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.message_text import TERMINAL, event_line, sent_line
+from aghbus.cli.app.options import SENDING
+from aghbus.cli.app.recipients import note_absent
+from aghbus.cli.app.text import readable, safe, shell
+from aghbus.cli.commands.work_open import OPENING, open_work
+from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.context import Context
+from aghbus.client.events import follow
+from aghbus.client.http import quote
+from aghbus.protocol.base.annotations import Any
+from aghbus.store.host.command_line import Argument, Command
+
+_SETTLED = (*TERMINAL, "needs_input")
+"""States in which the command returns."""
+
+
+class _Expired(BaseException):
+    """`--wait` has passed. Not an Exception: nothing on the way handles it."""
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Open the work, wait until it has ended or asks something, and print the result; 0 when it completed, else 1."""
+    sent = open_work(context, {**values, "reactions": "none"})
+    context.output.note(sent_line(sent))
+    note_absent(context.api, context.output, sent)
+    with _bounded(values["wait"]):
+        _follow(context, sent)
+    answer = _outcome(context, sent)
+    context.output.answer(answer, _human)
+    context.output.note(_next_step(context, answer))
+    return YES if answer["state"] == "completed" else NO
+
+
+@contextmanager
+def _bounded(wait: float | None) -> Iterator[None]:
+    """Leave the block after `wait` seconds; None: never."""
+    import signal
+
+    def expire(_number: int, _frame: object) -> None:
+        raise _Expired
+
+    if wait is None:
+        yield
+        return
+    signal.signal(signal.SIGALRM, expire)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, max(wait, 0.001))
+        yield
+    except _Expired:
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _follow(context: Context, sent: dict[str, Any]) -> None:
+    """Print what happens as notes, until the work has ended or asks something."""
+    query = [("work", sent["work_id"]), ("channel", sent["channel"])]
+    for event in follow(context.api, query, sent["seq"], lost_note(context)):
+        context.output.note(event_line(event))
+        if event["type"] == "gap" and _work(context, sent)["work"]["state"] in _SETTLED:
+            return
+        if (event.get("work") or {}).get("after") in _SETTLED:
+            return
+
+
+def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
+    return context.api.get(f"/v1/works/{quote(sent['work_id'])}", [("channel", sent["channel"])])
+
+
+def _outcome(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
+    """The answer of this command: the work as it is now, with the reason and artifacts of its last step."""
+    answer = _work(context, sent)
+    work, last = answer["work"], answer["history"][-1]
+    return {
+        "work_id": work["work_id"],
+        "to": work["target"],
+        "state": work["state"],
+        "message": work["message"],
+        "reason": last["reason"],
+        "result": work["result"],
+        "artifacts": last["artifacts"] or [],
+    }
+
+
+def _human(answer: dict[str, Any]) -> str:
+    """The result member by member; the message where there is none; the artifacts."""
+    lines = [safe(answer["message"])] if answer["result"] is None and answer["message"] else []
+    lines += [] if answer["result"] is None else [readable(answer["result"])]
+    named = [entry for entry in answer["artifacts"] if isinstance(entry, dict)]
+    lines += [f"artifact:  {safe(entry.get('uri') or entry.get('name'))}" for entry in named]
+    return "\n".join(lines)
+
+
+def _next_step(context: Context, answer: dict[str, Any]) -> str:
+    work, state = shell(answer["work_id"]), answer["state"]
+    reason = f" ({safe(answer['reason'])})" if answer["reason"] else ""
+    line = f"{safe(answer['work_id'])} {safe(state)}{reason}"
+    watch = context.command(f"work watch {work}")
+    if state == "needs_input":
+        say = context.command(f"work say {work} TEXT")
+        return f"{line}\nanswer: {say}\nthen: {watch}"
+    return line if state in TERMINAL else f"{line}: it has not ended in time\nfollow it: {watch}"
+
+
+COMMANDS = {
+    "work run": Command(
+        run,
+        description=(
+            "Open a work for a peer, show its progress on standard error, and print its result when it has ended. Returns\n"
+            "also when the peer asks something, or when --wait has passed; the work goes on. Exits 0 when it completed, else 1.\n"
+            "Nothing of this work reaches our inbox."
+        ),
+        examples=[
+            'aghctl work run --to patch-worker --text "Run the migration smoke test" --wait 10m',
+            'aghctl work run --to-capability test.run --text "Check this" --artifact patch.diff -o json',
+        ],
+        arguments=[
+            *OPENING,
+            Argument(
+                "--wait", metavar="TIME", type=seconds, help="how long to wait for the end (default: until it ends)"
+            ),
+            *SENDING,
+        ],
+    )
+}

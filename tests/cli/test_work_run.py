@@ -1,0 +1,99 @@
+"""`aghctl work run`: open, watch, print the result, and an exit code by the state."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, wait_for
+
+Bus = tuple[Home, Daemon, Daemon]
+WORK = "work_of_this_test"
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
+    home = Home(tmp_path_factory.mktemp("run"))
+    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        yield home, ops, worker
+
+
+@contextlib.contextmanager
+def running(bus: Bus, work_id: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, with a work that has reached the worker."""
+    home, _, worker = bus
+    command = ["--name", "ops", "work", "run", "--to", "worker", "--text", "do it", "--work-id", work_id, *options]
+    with subprocess.Popen(
+        [sys.executable, "-m", "aghbus.cli", *command], env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            wait_for(lambda: worker.state_of(work_id), 30, "the work")
+            yield process
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    out, errors = process.communicate(timeout=30)
+    return process.returncode, out.decode(), errors.decode()
+
+
+def test_the_result_is_printed_and_progress_is_a_note(bus: Bus) -> None:
+    _, ops, worker = bus
+    with running(bus, "work_done") as process:
+        worker.post("/v1/works/work_done/update", message="half \x1b[31mdone")
+        worker.post("/v1/works/work_done/complete", result={"stdout": "two\nlines\x1b[2J\n", "exit_code": 0})
+        code, out, errors = ended(process)
+    assert (code, out) == (0, "stdout:\n  two\n  lines\\x1b[2J\nexit_code:  0\n")
+    assert "half \\x1b[31mdone" in errors and "work_done completed" in errors
+    assert [item for item in ops.get("/v1/inbox")["items"] if item["message"]["work_id"] == "work_done"] == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "expected"),
+    [
+        ("complete", {"result": {"n": 1}}, {"state": "completed", "result": {"n": 1}, "reason": None}),
+        ("fail", {"message": "no disk"}, {"state": "failed", "message": "no disk", "result": None}),
+        ("cancel", {}, {"state": "canceled"}),
+        ("reject", {"reason": "busy", "message": "later"}, {"state": "failed", "reason": "busy", "message": "later"}),
+    ],
+)
+def test_the_exit_code_and_the_json_tell_the_state(bus: Bus, verb: str, body: Any, expected: dict[str, Any]) -> None:
+    worker = bus[2]
+    with running(bus, f"work_{verb}", "-o", "json") as process:
+        worker.post(f"/v1/works/work_{verb}/{verb}", **body)
+        code, out, _ = ended(process)
+    answer = json.loads(out)
+    assert code == (0 if verb == "complete" else 1)
+    assert {name: answer[name] for name in expected} == expected
+    assert (answer["work_id"], answer["to"], answer["artifacts"]) == (f"work_{verb}", "worker", [])
+
+
+def test_a_question_ends_the_command_and_not_the_work(bus: Bus) -> None:
+    _, ops, worker = bus
+    with running(bus, "work_asks") as process:
+        worker.post("/v1/works/work_asks/need-input", message="which branch?")
+        code, out, errors = ended(process)
+    assert (code, out) == (1, "which branch?\n")
+    assert "aghctl --name ops work say work_asks TEXT" in errors
+    assert ops.state_of("work_asks") == "needs_input"
+
+
+def test_the_wait_is_bounded(bus: Bus) -> None:
+    with running(bus, "work_slow", "--wait", "0.2s") as process:
+        code, out, errors = ended(process)
+    assert (code, out) == (1, "")
+    assert "work_slow submitted: it has not ended in time" in errors
+    assert "aghctl --name ops work watch work_slow" in errors
+
+
+def test_a_target_is_required(bus: Bus) -> None:
+    done = bus[0].ctl("--name", "ops", "work", "run", "--text", "x")
+    assert (done.returncode, b"--to PEER or --to-capability ID" in done.stderr) == (2, True)
