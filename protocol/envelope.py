@@ -213,10 +213,13 @@ def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
         _check_text(raw)
     try:
         wire = _decode_plain(raw)
-        body = BODIES[wire.kind].decode_plain(wire.body)
-        return wire, body, {} if wire.ext == wire.proof == NULL else decode_document(raw)
-    except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
+    except (msgspec.DecodeError, RecursionError, ValueError):
         return _decode_fully(raw)
+    try:
+        body = BODIES[wire.kind].decode_plain(wire.body)
+    except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
+        return wire, None, decode_document(raw)
+    return wire, body, {} if wire.ext == wire.proof == NULL else decode_document(raw)
 
 
 def _decode_fully(raw: bytes) -> tuple[Wire, None, dict[str, Any]]:
