@@ -4,10 +4,12 @@ from collections.abc import Container, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.bodies import Greet, PeerCard
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import PROTOCOL
-from aghbus.protocol.text import trim
+from aghbus.protocol.text import shorten, trim
 
 BRIEF_KEY: Final = "agh.capabilities_brief"
 INCLUDE_KEY: Final = "agh.include"
@@ -16,6 +18,8 @@ CATALOG_KEY: Final = "agh.capability_catalog"
 CATALOG: Final = "capability_catalog"
 TASK_WRITE: Final = "task.write"
 """A capability that other implementations accept in signed cards only: they refuse a greet without a proof that has it."""
+SUMMARY_KEY: Final = "aghbus.summary"  # in ext of a whois response: what the greets of the peer have as summary
+MAX_SUMMARY_CHARS: Final = 1_024  # of a peer's summary that are kept
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -106,3 +110,12 @@ def _filtered(card: PeerCard, wanted: Container[str]) -> PeerCard:
         return msgspec.structs.replace(card, capabilities=names)
     brief = [entry for entry in card.ext[BRIEF_KEY] if entry["id"] in wanted]
     return msgspec.structs.replace(card, capabilities=names, ext={**card.ext, BRIEF_KEY: brief})
+
+
+def summary_of(envelope: Envelope) -> str | UnsetType | None:
+    """The sender's summary in a greet or a whois response, cut to MAX_SUMMARY_CHARS; UNSET in a response without one."""
+    body = envelope.body
+    said = body.summary if isinstance(body, Greet) else envelope.extensions().get(SUMMARY_KEY, UNSET)
+    if isinstance(said, str):
+        return shorten(said, MAX_SUMMARY_CHARS) or None
+    return None if isinstance(body, Greet) else UNSET

@@ -35,12 +35,14 @@ from aghbus.protocol.identifiers import (
 )
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
-Kind = Literal["greet", "whois", "say", "capability", "receipt", "trace"]
+StoredKind = Literal["say", "capability", "receipt", "trace"]
+"""The kinds that the log has; greet and whois are not stored."""
+Kind = StoredKind | Literal["greet", "whois"]
 KINDS: Final = frozenset(BODIES)
 DISCOVERY_KINDS: Final = frozenset({"greet", "whois"})
 WORK_KINDS: Final = frozenset({"receipt", "trace"})  # work_id required
-OPENING_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability"})  # may open a work
-CONVERSATION_KINDS: Final[frozenset[Kind]] = frozenset({"say", "capability", "receipt", "trace"})
+OPENING_KINDS: Final[frozenset[StoredKind]] = frozenset({"say", "capability"})  # may open a work
+CONVERSATION_KINDS: Final[frozenset[StoredKind]] = frozenset({"say", "capability", "receipt", "trace"})
 
 
 class Envelope(msgspec.Struct, frozen=True, dict=True):

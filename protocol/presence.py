@@ -13,7 +13,7 @@ Presence = Literal["active", "inactive", "expired", "local"]
 class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
     """One peer of one channel: its latest card, and the times of its first and last message in Unix milliseconds.
 
-    `acknowledges`: whether its daemon acknowledges commits, None if that is not known.
+    `acknowledges`: whether its daemon acknowledges commits, None if that is not known. `summary` is that of its last greet.
     """
 
     workspace_id: str
@@ -23,6 +23,7 @@ class PeerSeen(msgspec.Struct, frozen=True, kw_only=True):
     first_seen_ms: int
     last_seen_ms: int
     acknowledges: bool | None = None
+    summary: str | None = None
 
     @property
     def peer_id(self) -> str:

@@ -14,7 +14,7 @@ from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
-KINDS = ("say", "capability", "receipt", "trace", "greet", "whois")
+KINDS = ("say", "capability", "receipt", "trace")  # greet and whois are not stored
 DIRECTIONS = ("in", "out", "observed")
 
 

@@ -28,10 +28,11 @@ def _human(answer: dict[str, Any]) -> str:
             peer["channel"],
             "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),
             ", ".join(map(str, peer["card"].get("capabilities") or ())) or None,
+            peer["summary"],
         )
         for peer in answer["peers"]
     ]
-    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "CAPABILITIES"], rows)
+    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "CAPABILITIES", "SUMMARY"], rows)
 
 
 COMMANDS = {

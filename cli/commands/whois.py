@@ -90,6 +90,7 @@ def _found(found: dict[str, Any]) -> str:
     head = f"{safe(found['peer_id'])}  {safe(found['trust'])}, answered in {found['rtt_ms']:.0f} ms"
     lines = [
         ("name", card.get("display_name")),
+        ("summary", found["summary"]),
         ("capabilities", None if brief else _joined(card.get("capabilities"))),
         ("profiles", _joined(card.get("profiles_supported"))),
         ("artifacts", _joined(card.get("artifacts_supported"))),

@@ -411,6 +411,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
     peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
     display_name: Annotated[str | None, Key(_CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
+    summary: Annotated[
+        str | None, Key(_CARD_TEXT, "one line about us in our greets: why we are here, what we do", reload=True)
+    ] = None
     workspace: Annotated[str, Key(_WORKSPACE, "our workspace")] = "ws_local"
     channels: Annotated[tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels to join", flag="--channel")] = (
         "default",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from msgspec import json
+from msgspec import UnsetType, json
 
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
@@ -25,7 +25,16 @@ from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import Standing
 from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, rich_response, should_answer
+from aghbus.protocol.discovery import (
+    CATALOG,
+    CATALOG_KEY,
+    FILTER_KEY,
+    INCLUDE_KEY,
+    SUMMARY_KEY,
+    rich_response,
+    should_answer,
+    summary_of,
+)
 from aghbus.protocol.effects import AnswerWhois, Discovered
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import InvalidRequest, Unavailable
@@ -122,6 +131,8 @@ class Discovery:
 
     def _greet_on(self, workspace_id: str, channel: str, *, joined: bool = False) -> None:
         body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
+        if (summary := self._settings.current.summary) is not None:
+            body["summary"] = summary
         ext = {JOINED_KEY: True} if joined else None
         self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
 
@@ -196,7 +207,8 @@ class Discovery:
         if filtered:
             self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
         else:
-            self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms)
+            summary = summary_of(envelope)
+            self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms, summary)
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
@@ -214,10 +226,18 @@ class Discovery:
                 trust=effect.trust,
                 rtt_ms=round(took * 1000, 3),
                 card=card,
+                summary=self._summary(envelope),
                 capabilities=_catalog_of(envelope) if question.ask.catalog else None,
             ),
         )
         question.answered.notify()
+
+    def _summary(self, envelope: Envelope) -> str | None:
+        """The summary of the sender: in its answer, else that of its last greet."""
+        said = summary_of(envelope)
+        if isinstance(said, UnsetType):
+            return self._presence.summary_of(envelope.workspace_id, envelope.channel, envelope.sender)
+        return said
 
     def _answer(self, request: Envelope, standing: Standing) -> None:
         card = self._own_card.card()
@@ -231,10 +251,13 @@ class Discovery:
             self._limits.replied(size, standing)  # for the work of encoding it
             card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
         body = {"type": "response", "peer_card": card.to_wire()}
+        plain = not ext
+        if (summary := self._settings.current.summary) is not None:
+            ext = {**ext, SUMMARY_KEY: summary}
         draft = self._draft(
             "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
         )
-        size = self._send(draft, validated=card is self._sent and not ext)
+        size = self._send(draft, validated=card is self._sent and plain)
         self._limits.replied(size, standing)
         if size:
             self._sent = card

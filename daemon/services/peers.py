@@ -41,6 +41,7 @@ class PeerService:
                     last_seen_ms=peer.last_seen_ms,
                     card=card_object(peer.card),
                     aghbus=peer.acknowledges,
+                    summary=peer.summary,
                 )
             )
         return PeersResponse(
@@ -63,6 +64,7 @@ class PeerService:
             last_seen_ms=now_ms,
             card=card_object(self.own_card.card()),
             aghbus=True,
+            summary=self.settings.current.summary,
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:

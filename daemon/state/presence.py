@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.protocol.bodies import PeerCard
@@ -65,8 +66,16 @@ class PresenceTable:
             if peer.acknowledges is not None:
                 self._acknowledging[peer.peer_id] = peer.acknowledges
 
-    def observe(self, workspace_id: str, channel: str, card: PeerCard, trust: str, now_ms: int) -> PeerSeen:
-        """Record a greet or a whois response; returns the peer's entry."""
+    def observe(
+        self,
+        workspace_id: str,
+        channel: str,
+        card: PeerCard,
+        trust: str,
+        now_ms: int,
+        summary: str | UnsetType | None = UNSET,
+    ) -> PeerSeen:
+        """Record a greet or a whois response; returns the peer's entry. `summary` UNSET: as before."""
         key = (workspace_id, channel, card.peer_id)
         before = self._peers.get(key)
         peer = PeerSeen(
@@ -77,6 +86,7 @@ class PresenceTable:
             first_seen_ms=before.first_seen_ms if before else now_ms,
             last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
             acknowledges=self._acknowledging.get(card.peer_id),
+            summary=(before.summary if before else None) if isinstance(summary, UnsetType) else summary,
         )
         self._put(key, peer)
         here = before is not None and self.of(before, now_ms) == "active"
@@ -119,17 +129,17 @@ class PresenceTable:
         stored = self._stored.get(key)
         if stored is None:
             return True
-        seen = (stored.card, stored.trust, stored.acknowledges) == (peer.card, peer.trust, peer.acknowledges)
-        return not seen or abs(peer.last_seen_ms - stored.last_seen_ms) >= REFRESH_MS
+        seen, known = ((one.card, one.trust, one.acknowledges, one.summary) for one in (peer, stored))
+        return seen != known or abs(peer.last_seen_ms - stored.last_seen_ms) >= REFRESH_MS
 
     def _put(self, key: PeerKey, peer: PeerSeen) -> None:
         """Insert at the end (the order is by last sighting), and drop from the front."""
         before = self._peers.pop(key, None)
         self._dropped.discard(key)
         self._peers[key] = peer
-        if before is None or before.card is not peer.card:
+        if before is None or before.card is not peer.card or before.summary != peer.summary:
             self._bytes -= self._sizes.get(key, 0)
-            self._sizes[key] = len(msgspec.json.encode(peer.card))
+            self._sizes[key] = len(msgspec.json.encode(peer.card)) + len(peer.summary or "")
             self._bytes += self._sizes[key]
         self._note_new(key, peer)
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
@@ -180,6 +190,11 @@ class PresenceTable:
         """Whether the sender was active on that channel before this envelope."""
         peer = self._peers.get((envelope.workspace_id, envelope.channel, envelope.sender))
         return peer is not None and self.of(peer, now_ms) == "active"
+
+    def summary_of(self, workspace_id: str, channel: str, peer_id: str) -> str | None:
+        """The summary of a peer's last greet; None when it had none or is not known."""
+        peer = self._peers.get((workspace_id, channel, peer_id))
+        return None if peer is None else peer.summary
 
     def knows(self, workspace_id: str, channels: Iterable[str], peer_id: str) -> bool:
         """Whether `peer_id` is in the table for one of these channels, even if its presence has expired."""

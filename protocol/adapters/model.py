@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
-from aghbus.protocol.envelope import Envelope, Kind
+from aghbus.protocol.envelope import Envelope, StoredKind
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import DIRECTED_TTL
@@ -220,7 +220,7 @@ class Adapter(Protocol):
         ...
 
     @property
-    def delivered_kinds(self) -> frozenset[Kind]:
+    def delivered_kinds(self) -> frozenset[StoredKind]:
         """The kinds of envelopes that are delivered to agents of this format."""
         ...
 

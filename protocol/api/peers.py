@@ -23,6 +23,7 @@ class Peer(ResponseModel):
     card: dict[str, Any]  # its Peer Card
     # whether its daemon is an aghbus; false for another implementation (docs/interop.md), null while it is not known
     aghbus: bool | None
+    summary: str | None  # of its last greet, null without one
 
 
 class PeersResponse(ResponseModel):
@@ -50,6 +51,7 @@ class WhoisMatch(ResponseModel):
     trust: str  # `verified` or `unverified`
     rtt_ms: float  # milliseconds until the answer
     card: dict[str, Any]  # its Peer Card
+    summary: str | None  # of its greets, null without one
     capabilities: list[dict[str, Any]] | None  # full records when they were asked for, else null
 
 

@@ -13,7 +13,7 @@ from aghbus.protocol.api.works import Role, WorkVerb
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.effects import Direction
-from aghbus.protocol.envelope import Kind
+from aghbus.protocol.envelope import StoredKind
 from aghbus.protocol.lifecycle import State
 
 MAX_LIMIT: Final = 1000
@@ -37,7 +37,7 @@ class NoParameters(Query, frozen=True):
 class EnvelopeFilter(Query, frozen=True):
     """Which envelopes: all without parameters. Values of one parameter are alternatives, different parameters combine."""
 
-    kinds: frozenset[Kind] = msgspec.field(default=frozenset(), name="kind")  # of the envelope; may be repeated
+    kinds: frozenset[StoredKind] = msgspec.field(default=frozenset(), name="kind")  # of the envelope; may be repeated
     work_id: str | None = msgspec.field(default=None, name="work")  # id of its work
     thread_id: str | None = msgspec.field(default=None, name="thread")  # id of its thread
     # id of its direct room: the room of the current pair of peers, with `peer` the room with that peer

@@ -132,6 +132,7 @@ CREATE TABLE peers (
     last_seen_ms INTEGER NOT NULL,
     card BLOB NOT NULL,
     acknowledges INTEGER, -- whether its daemon acknowledges commits; null: not known
+    summary TEXT, -- of its last greet
     PRIMARY KEY (workspace_id, channel, peer_id)
 ) STRICT, WITHOUT ROWID;
 

@@ -27,15 +27,18 @@ _SEEN_COLUMNS: Final = (
     "first_seen_ms",
     "last_seen_ms",
     "acknowledges",
+    "summary",
 )  # of PeerSeen
 _SEEN: Final = insert_into(
     "peers",
     (*_SEEN_COLUMNS, "card"),
     "ON CONFLICT DO UPDATE SET trust = excluded.trust, last_seen_ms = excluded.last_seen_ms, card = excluded.card,"
-    " acknowledges = excluded.acknowledges",
+    " acknowledges = excluded.acknowledges, summary = excluded.summary",
 )
 _values_of: Final[Callable[[PeerSeen], tuple[Any, ...]]] = attrgetter(*_SEEN_COLUMNS)
-_SELECT: Final = "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms, acknowledges FROM peers"
+_SELECT: Final = (
+    "SELECT workspace_id, channel, card, trust, first_seen_ms, last_seen_ms, acknowledges, summary FROM peers"
+)
 
 
 def seen(tx: Transaction, peer: PeerSeen) -> None:
@@ -64,7 +67,8 @@ async def stale(
     """
     sql = """
         SELECT workspace_id, channel, peer_id, last_seen_ms
-        FROM (SELECT *, row_number() OVER latest AS place, sum(length(card)) OVER latest AS bytes FROM peers
+        FROM (SELECT *, row_number() OVER latest AS place,
+                sum(length(card) + coalesce(length(summary), 0)) OVER latest AS bytes FROM peers
             WINDOW latest AS (ORDER BY last_seen_ms DESC ROWS UNBOUNDED PRECEDING))
         WHERE last_seen_ms < ? OR place > ? OR bytes > ? LIMIT ?
     """
@@ -77,6 +81,6 @@ async def load(reader: Reader) -> list[PeerSeen]:
 
 
 def _seen_of(row: Row) -> PeerSeen:
-    *columns, acknowledges = row
+    *columns, acknowledges, summary = row
     known = None if acknowledges is None else bool(acknowledges)
-    return as_struct(PeerSeen, (*columns[:2], _decode_card(columns[2]), *columns[3:], known))
+    return as_struct(PeerSeen, (*columns[:2], _decode_card(columns[2]), *columns[3:], known, summary))

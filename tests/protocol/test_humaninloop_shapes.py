@@ -37,22 +37,39 @@ def changed(message: dict[str, Any], value: Any, *path: str | int) -> dict[str, 
     return copy
 
 
+@pytest.mark.parametrize("name", ["context", "paths", "task"])
+def test_an_input_without_a_required_member_is_refused(name: str) -> None:
+    flow, checker = pair()
+    plan, _ = flow.submit(without(SEED_INPUT, name), checker, target="checker")
+    assert rules(plan) == [("error", "required", f"/{name}")]
+
+
 @pytest.mark.parametrize(
-    "path",
+    ("path", "text"),
     [
-        ("context",),
-        ("paths",),
-        ("task",),
-        ("context", "feature_id"),
-        ("context", "workflow"),
-        ("context", "iteration"),
-        ("task", "action"),
+        (("context", "feature_id"), "specify: validate, iteration 1"),
+        (("context", "workflow"), "validate 005-user-auth, iteration 1"),
+        (("context", "iteration"), "specify: validate 005-user-auth"),
+        (("task", "action"), "specify: 005-user-auth, iteration 1"),
     ],
 )
-def test_an_input_without_a_required_member_is_refused(path: tuple[str, ...]) -> None:
+def test_contents_of_an_input_can_vary(path: tuple[str, ...], text: str) -> None:
     flow, checker = pair()
-    plan, _ = flow.submit(without(SEED_INPUT, *path), checker, target="checker")
-    assert rules(plan) == [("error", "required", "/" + "/".join(path))]
+    message = without(SEED_INPUT, *path)
+    plan, delivered = flow.submit(message, checker, target="checker")
+    assert rules(plan) == [("warning", "missing", "/" + "/".join(path))]
+    assert (plan.drafts[0].body["text"], "intent" in plan.drafts[0].body) == (text, path != ("task", "action"))
+    assert delivered[0].message == message
+    assert not delivered[0].native
+
+
+def test_inputs_without_context_do_not_share_a_thread() -> None:
+    flow, checker = pair()
+    bare: dict[str, Any] = {"context": {}, "paths": {}, "task": {}}
+    plans = [flow.submit({**bare, "prior_context": [note]}, checker, target="checker")[0] for note in "ab"]
+    first, second = (plan.drafts[0] for plan in plans)
+    assert first.body["text"] == "(no text)"
+    assert first.container != second.container
 
 
 @pytest.mark.parametrize("name", ["success", "summary", "artifacts", "recommendation"])

@@ -9,13 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.adapters.attachments import (
-    CUT_BYTES,
     carried_message,
     carried_warning,
-    cut_result,
     cut_text,
     extension,
-    size_of,
 )
 from aghbus.protocol.adapters.common import (
     closed,
@@ -27,10 +24,10 @@ from aghbus.protocol.adapters.common import (
     say_in_work,
     secrets_in,
     trace,
-    warning,
     work_in_hand,
 )
-from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, thread_id, work_id
+from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, work_id
+from aghbus.protocol.adapters.humaninloop.bodies import result_of, say_body, thread_of, truncate_list
 from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
 from aghbus.protocol.adapters.humaninloop.native import input_of, output_of
 from aghbus.protocol.adapters.humaninloop.shape import ShapeKind, check_input, check_output, kind_of, state_of
@@ -49,10 +46,8 @@ from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.envelope import CONVERSATION_KINDS
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.text import escape, shorten
 
 NAME: Final = "humaninloop"
-_MAX_NAME_CHARACTERS: Final = 120  # of workflow, action and feature in the text of a say
 _REPORTED: Final = frozenset({"completed", "failed", "canceled", "needs_input"})  # a working trace has no equivalent
 
 _Findings = tuple[Finding, ...]
@@ -131,11 +126,9 @@ class HumanInLoop:
         body: dict[str, Any] = {
             "state": state_of(message),
             "message": cut_text(message["summary"]),
-            "result": _result(message, files),
+            "result": result_of(message, files),
         }
-        references, shortened = _truncate_list(
-            [file.reference() for file in files.files], "/artifacts", "artifact_refs"
-        )
+        references, shortened = truncate_list([file.reference() for file in files.files], "/artifacts", "artifact_refs")
         if references:
             body["artifact_refs"] = references
         findings += shortened
@@ -226,14 +219,13 @@ def _open(
 ) -> SubmitPlan:
     """A say that opens a work; `in_hand` is the assigned work that causes it."""
     message_id, repeats = _opening_id(canonical(message), context, history)
-    body, shortened = _say_body(message)
+    body, shortened = say_body(message)
     findings += shortened
-    input_context = message["context"]
     draft = say(
         context,
         context.target or "",
         message_id,
-        thread_id(NAME, input_context["feature_id"], input_context["workflow"]),
+        thread_of(message["context"], message_id),
         body,
         work_id=work_id(message_id),
         causation_id=in_hand.opening_id if in_hand is not None else None,
@@ -273,7 +265,7 @@ def _continue(
         )
     if has_errors(findings):
         return SubmitPlan(message=message, findings=findings)
-    body, shortened = _say_body(message)
+    body, shortened = say_body(message)
     findings += shortened
     draft = say_in_work(
         context,
@@ -300,46 +292,6 @@ def _bad_target(context: BridgeContext) -> _Findings:
     if context.target == context.us:
         return (error("", "bad_target", "the target is this peer itself: a work needs another peer"),)
     return ()
-
-
-def _say_body(message: dict[str, Any]) -> tuple[dict[str, Any], _Findings]:
-    """The body: one line of text, action as intent, paths as artifacts (adapters.md, humaninloop)."""
-    input_context, action = message["context"], message["task"]["action"]
-    workflow, name, feature = (
-        shorten(escape(text), _MAX_NAME_CHARACTERS)
-        for text in (input_context["workflow"], action, input_context["feature_id"])
-    )
-    body: dict[str, Any] = {
-        "text": f"{workflow}: {name} {feature}, iteration {input_context['iteration']}",
-        "intent": cut_text(action),
-    }
-    paths = [{"type": "path", "name": key, "path": value} for key, value in message["paths"].items()]
-    artifacts, shortened = _truncate_list(paths, "/paths", "artifacts")
-    if artifacts:
-        body["artifacts"] = artifacts
-    return body, shortened
-
-
-def _result(message: dict[str, Any], files: FilePlan) -> dict[str, Any]:
-    """The result for native peers: all members without a field in a trace, with paths relative to the feature root."""
-    result: dict[str, Any] = {"success": message["success"], "recommendation": message["recommendation"]}
-    if "notes" in message:
-        result["notes"] = message["notes"]
-    result["artifacts"] = [
-        {"path": file.path, "operation": file.operation, "content": file.content} for file in files.files
-    ]
-    return cut_result(result)
-
-
-def _truncate_list(entries: list[dict[str, Any]], path: str, member: str) -> tuple[list[dict[str, Any]], _Findings]:
-    """As many entries as fit CUT_BYTES of JSON; `ext` has the complete list."""
-    used = 2
-    for count, entry in enumerate(entries):
-        used += size_of(entry) + 1
-        if used > CUT_BYTES:
-            cut = f"the first {count} of {len(entries)} are in `{member}` of the envelope"
-            return entries[:count], (warning(path, "list_cut", cut),)
-    return entries, ()
 
 
 def _as_sent(message: Any, findings: _Findings, scope: str = "") -> Delivered:

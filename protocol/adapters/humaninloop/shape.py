@@ -75,14 +75,14 @@ def _input_faults(message: Any) -> Iterator[Finding]:
     yield from _missing(message, INPUT_REQUIRED, ())
     context = message.get("context", {})
     if (yield from _check_type(context, dict, ("context",), "an object")) and "context" in message:
-        yield from _missing(context, ("feature_id", "workflow", "iteration"), ("context",))
+        yield from _lacking(context, ("feature_id", "workflow", "iteration"), ("context",))
         yield from _name(context, "feature_id", ("context",))
         yield from _name(context, "workflow", ("context",))
         yield from _iteration(context)
     yield from _paths(message.get("paths", {}))
     task = message.get("task", {})
     if (yield from _check_type(task, dict, ("task",), "an object")) and "task" in message:
-        yield from _missing(task, ("action",), ("task",))
+        yield from _lacking(task, ("action",), ("task",))
         yield from _name(task, "action", ("task",))
         yield from _check_type(task.get("params", {}), dict, ("task", "params"), "an object")
     yield from _strings(message, "prior_context")
@@ -140,6 +140,15 @@ def _missing(members: dict[str, Any], wanted: tuple[str, ...], path: Path) -> It
     for name in wanted:
         if name not in members:
             yield error(pointer(*path, name), "required", "is required")
+
+
+def _lacking(members: dict[str, Any], wanted: tuple[str, ...], path: Path) -> Iterator[Finding]:
+    """The members of the ADR's example that are missing: contents can vary (seed 001, Design Principle)."""
+    for name in wanted:
+        if name not in members:
+            yield warning(
+                pointer(*path, name), "missing", "is missing: the text, intent or thread of the envelope lacks it"
+            )
 
 
 def _name(members: dict[str, Any], name: str, path: Path) -> Iterator[Finding]:
