@@ -7,7 +7,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aghbus.protocol.bodies import Greet, PeerCard
-from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.limits import PROTOCOL
 from aghbus.protocol.text import shorten, trim
 
@@ -112,10 +111,12 @@ def _filtered(card: PeerCard, wanted: Container[str]) -> PeerCard:
     return msgspec.structs.replace(card, capabilities=names, ext={**card.ext, BRIEF_KEY: brief})
 
 
-def summary_of(envelope: Envelope) -> str | UnsetType | None:
-    """The sender's summary in a greet or a whois response, cut to MAX_SUMMARY_CHARS; UNSET in a response without one."""
-    body = envelope.body
-    said = body.summary if isinstance(body, Greet) else envelope.extensions().get(SUMMARY_KEY, UNSET)
+def summary_of(body: object, ext: dict[str, Any]) -> str | UnsetType | None:
+    """The sender's summary in a greet, or in the `ext` of a whois response, cut to MAX_SUMMARY_CHARS.
+
+    UNSET in a response without one.
+    """
+    said = body.summary if isinstance(body, Greet) else ext.get(SUMMARY_KEY, UNSET)
     if isinstance(said, str):
         return shorten(said, MAX_SUMMARY_CHARS) or None
     return None if isinstance(body, Greet) else UNSET

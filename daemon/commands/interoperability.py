@@ -34,7 +34,8 @@ def _task_write(catalog: Catalog, *, signed: bool | None) -> Iterator[str]:
 
 
 def _refused_texts(settings: Settings, catalog: Catalog) -> Iterator[str]:
-    texts = {"display_name": settings.display_name, **{f"capability {one.id}": one.document for one in catalog.records}}
+    card = {"display_name": settings.display_name, "summary": settings.summary}
+    texts = {**card, **{f"capability {one.id}": one.document for one in catalog.records}}
     for where, value in texts.items():
         form = next((form for _, form in refused_paths(value)), None)
         if form is not None:

@@ -207,7 +207,7 @@ class Discovery:
         if filtered:
             self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
         else:
-            summary = summary_of(envelope)
+            summary = summary_of(envelope.body, ext)
             self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms, summary)
 
     def _answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
@@ -234,7 +234,7 @@ class Discovery:
 
     def _summary(self, envelope: Envelope) -> str | None:
         """The summary of the sender: in its answer, else that of its last greet."""
-        said = summary_of(envelope)
+        said = summary_of(envelope.body, envelope.extensions())
         if isinstance(said, UnsetType):
             return self._presence.summary_of(envelope.workspace_id, envelope.channel, envelope.sender)
         return said
