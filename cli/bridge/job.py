@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from aghbus.cli.app.message_text import TERMINAL
+from aghbus.cli.bridge.conversation import Said, transcript, with_conversation
+from aghbus.cli.worker.conversation import Question, Turn
 from aghbus.cli.worker.daemon_client import FINAL_REFUSALS, DaemonClient
 from aghbus.cli.worker.job import Job
 from aghbus.cli.worker.journal import JournalEntry
@@ -17,8 +21,6 @@ from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 
 SUBMIT = "submit"
 """The verb of a job whose command printed a message: the adapter decides what it means for the work."""
-_VERBS = {"failed": "fail", "canceled": "fail", "needs_input": "asked"}
-"""The verb of a job by the state of its work after the submission; any other state is `complete`."""
 MAX_FINDINGS = 20
 """Findings in the trace about a refused message."""
 SHOWN_CHARACTERS = 16_384
@@ -36,18 +38,34 @@ class BridgeJob(Job):
         super().__init__(entry, options, client, reporter)
         self._format = format
 
-    def _input(self) -> bytes:
-        """The message as delivered: text as it is, any other JSON value on one line."""
-        path = f"/v1/bridge/{self._format}/messages/{self.seq}"
+    def _input(self, conversation: Sequence[Turn]) -> bytes:
+        """The message as delivered, with the conversation: text as it is, any other JSON value on one line."""
+        message = self._delivered(self.seq)["message"]
+        if conversation:
+            said = [self._said(turn) for turn in conversation]
+            text_only = isinstance(message, str)
+            message = transcript(message, said) if text_only else with_conversation(self._format, message, said)
+        text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        return text.encode(errors="replace") + b"\n"
+
+    def _delivered(self, seq: int) -> dict[str, Any]:
+        """The BridgeMessage of an envelope. Raises ValueError when it has no equivalent in the format."""
+        path = f"/v1/bridge/{self._format}/messages/{seq}"
         try:
             response = self._client.with_retry(lambda: self._client.api.get(path))
         except RefusedByDaemon as error:
             raise ValueError(f"its input: {error.message}") from None
         for finding in response["findings"]:
             self.emit("problem", message=_words(finding))
-        message = response["message"]
-        text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
-        return text.encode(errors="replace") + b"\n"
+        return response
+
+    def _said(self, turn: Turn) -> Said:
+        if turn.message is not None:
+            delivered = self._delivered(turn.seq)
+            return Said(turn.message["sender"], delivered["message"], native=delivered["native"])
+        assert turn.finished is not None
+        output = (turn.finished["result"] or {}).get("text", "")
+        return Said(None, output.strip() or turn.text or "")
 
     def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
         if ended.code != 0 or ended.stopped is not None:
@@ -65,22 +83,38 @@ class BridgeJob(Job):
         """The last line of standard error; standard output is the message itself."""
         return process.stderr.last_line()
 
-    def _send_result(self, verb: str, finished: dict[str, Any]) -> None:
+    def _send_result(self, verb: str, finished: dict[str, Any]) -> Question | None:
         if verb != SUBMIT:
-            super()._send_result(verb, finished)
-            return
+            return super()._send_result(verb, finished)
         text = finished["result"]["text"]
-        body = {"text": text, "work_id": self.work_id, "channel": self.channel}
+        if not text.strip() and (question := self._question()) is not None:
+            return question
+        key = f"{self.entry.token}_{len(self.entry.questions())}"
+        body = {"text": text, "work_id": self.work_id, "channel": self.channel, "key": key}
         try:
             response = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", body))
         except RefusedByDaemon as error:
             self._refused(error, text)
-            return
+            return None
         for finding in response["findings"]:
             self.emit("problem", message=_words(finding))
-        states = [sent["work_state"] for sent in response["sent"] if sent["work_id"] == self.work_id]
-        self.verb = _VERBS.get(states[-1], "complete") if states else "complete"
-        self.emit("reported", verb=self.verb)
+        return self._after_submission(response["sent"])
+
+    def _after_submission(self, sent: list[dict[str, Any]]) -> Question | None:
+        """The question, unless the output ended the work or passed it on to a next agent.
+
+        An output that did neither is one too: the work would stay open for ever.
+        """
+        own = [one for one in sent if one["work_id"] == self.work_id]
+        state = own[-1]["work_state"] if own else None
+        if state in TERMINAL or (own and len(own) < len(sent)):
+            self.verb = "fail" if state in ("failed", "canceled") else "complete"
+            self.emit("reported", verb=self.verb)
+            return None
+        seq = max((one["seq"] for one in sent), default=self.seq)
+        work = self._client.work(self.work_id, self.channel) if own else None
+        texts = (step["message"] for step in work["history"] if step["seq"] == seq) if work is not None else iter(())
+        return Question(seq, next(texts, None))
 
     def _refused(self, error: RefusedByDaemon, text: str) -> None:
         """Fail the work with the findings when the output breaks rules of the format; drop the job when the work has ended."""
@@ -95,7 +129,7 @@ class BridgeJob(Job):
             f"the output was refused: {why}{more}", findings=findings[:MAX_FINDINGS], output=text[:SHOWN_CHARACTERS]
         )
         self.emit("problem", message=end.message)
-        super()._send_result("fail", end._asdict())
+        self._send_end("fail", end._asdict())
 
 
 def _words(finding: dict[str, Any]) -> str:

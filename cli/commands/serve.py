@@ -48,6 +48,7 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
         grace=values["grace"],
         heartbeat=values["heartbeat"],
         drain=values["drain"],
+        answer_within=values["answer_within"],
         artifacts=tuple(values["artifact"]),
         cwd=cwd,
         accept=_accepts(values["accept"], allow_unverified=values["allow_unverified"]),
@@ -226,6 +227,13 @@ RUNNING = (
         default=30.0,
         help="when stopping, wait this long for running commands (default 30s)",
     ),
+    Argument(
+        "--answer-within",
+        metavar="TIME",
+        type=lifetime,
+        default=86400.0,
+        help="how long a work waits for the answer to a question (default 1d)",
+    ),
     Argument("--cwd", metavar="DIR", help="folder to run the command in (default: this one)"),
     Argument(
         "--accept",
@@ -254,12 +262,14 @@ COMMANDS = {
         description=(
             "Run any command as a worker: it takes work from the inbox, accepts it, runs the command with the work as JSON on\n"
             "standard input and in AGH_ variables, reports the last output line while it runs, and exit code and output as\n"
-            "the work's result. No shell is involved, and no text of a peer becomes an argument. See docs/serve.md."
+            "the work's result. A command that asks runs again with the answer. No shell is involved, and no text of a peer\n"
+            "becomes an argument. In COMMAND, {capability} is the served capability that the work names. See docs/serve.md."
         ),
         examples=[
             "aghctl --name patch-worker serve --capability test.run -- pytest -q",
             "aghctl serve --capability test.run --concurrency 2 --time-limit 10m --artifact 'reports/*.xml' -- make test",
             "aghctl serve --capability test.run --accept intent=request --once -o jsonl -- ./run-tests",
+            "aghctl serve --capability test.run --capability test.lint -- make {capability}",
         ],
         arguments=[
             Argument("command", nargs="*", help="the command and its arguments, after --"),

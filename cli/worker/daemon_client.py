@@ -11,6 +11,7 @@ from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
 from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES
 
 T = TypeVar("T")
 
@@ -70,13 +71,30 @@ class DaemonClient:
         ]
         return item
 
-    def state(self, work_id: str, channel: str) -> str | None:
-        """The state of a work; None when the daemon does not know it. Retries."""
+    def work(self, work_id: str, channel: str) -> dict[str, Any] | None:
+        """A work with its history; None when the daemon does not know it. Retries."""
         try:
-            answer = self.with_retry(lambda: self.api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)]))
+            return self.with_retry(lambda: self.api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)]))
         except RefusedByDaemon:
             return None
-        return str(answer["work"]["state"])
+
+    def state(self, work_id: str, channel: str) -> str | None:
+        """The state of a work; None when the daemon does not know it. Retries."""
+        answer = self.work(work_id, channel)
+        return None if answer is None else str(answer["work"]["state"])
+
+    def received(self, work_id: str, channel: str, since: int) -> list[dict[str, Any]]:
+        """The messages of the initiator in a work after sequence `since`, oldest first. Retries."""
+        kinds = [("kind", kind) for kind in sorted(_OPENING)]
+        query = [("work", work_id), ("channel", channel), ("direction", "in"), ("limit", MAX_LISTED), *kinds]
+        found: list[dict[str, Any]] = []
+        while True:
+            where = [*query, ("since", since)]
+            page = self.with_retry(lambda where=where: self.api.get("/v1/messages", where))  # type: ignore[misc]
+            found += [message for message in page["messages"] if message["outcome"] not in REFUSING_OUTCOMES]
+            if len(page["messages"]) < MAX_LISTED:
+                return found
+            since = page["next_since"]
 
     def step(self, work_id: str, verb: str, request: dict[str, Any]) -> dict[str, Any]:
         """One step of a work, tried once. Raises RefusedByDaemon or Unreachable."""

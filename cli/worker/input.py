@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aghbus.cli.worker.conversation import Turn
 from aghbus.cli.worker.process_group import JOB_VARIABLE
 
 MAX_VARIABLE_BYTES = 32_768
@@ -21,8 +22,8 @@ OMITTED = "AGH_OMITTED"
 """Space-separated names of omitted variables: too long, with a NUL, or not UTF-8. The JSON has their values."""
 
 
-def document(message: dict[str, Any]) -> dict[str, Any]:
-    """The input of the command, from the opening message (a Message of the API); docs/serve.md lists the fields."""
+def document(message: dict[str, Any], conversation: Sequence[Turn] = ()) -> dict[str, Any]:
+    """The input of the command: the opening message (a Message of the API) and what followed; docs/serve.md lists the fields."""
     envelope = message["envelope"]
     body = envelope.get("body") or {}
     return {
@@ -40,12 +41,22 @@ def document(message: dict[str, Any]) -> dict[str, Any]:
         "capability": body.get("capability"),
         "body": body,
         "envelope": envelope,
+        "conversation": [_line(turn, message["to"]) for turn in conversation],
     }
 
 
-def written(message: dict[str, Any]) -> bytes:
+def written(message: dict[str, Any], conversation: Sequence[Turn]) -> bytes:
     """The input of the command as bytes."""
-    return json.dumps(document(message)).encode() + b"\n"
+    return json.dumps(document(message, conversation)).encode() + b"\n"
+
+
+def _line(turn: Turn, us: str) -> dict[str, Any]:
+    """An entry of `conversation`: a question of an earlier run with its result, or a message of the initiator."""
+    if turn.finished is not None:
+        return {"from": us, "kind": "question", "text": turn.text, "result": turn.finished["result"]}
+    assert turn.message is not None
+    body = turn.message["envelope"].get("body") or {}
+    return {"from": turn.message["sender"], "kind": turn.message["kind"], "text": turn.text, "body": body}
 
 
 def write(path: Path, content: bytes) -> None:
@@ -61,8 +72,19 @@ def inherited(base: Mapping[str, str], more: Collection[str]) -> dict[str, str]:
     return {name: value for name, value in base.items() if name in INHERITED or name.startswith("LC_") or name in more}
 
 
-def environment(base: Mapping[str, str], message: dict[str, Any], token: str, path: Path) -> dict[str, str]:
-    """`base` without the variables of an outer worker, and with ours; unsuitable values are omitted."""
+def environment(
+    base: Mapping[str, str],
+    message: dict[str, Any],
+    token: str,
+    path: Path,
+    *,
+    answer: str | None = None,
+    socket: str | None = None,
+) -> dict[str, str]:
+    """`base` without the variables of an outer worker, and with ours; unsuitable values are omitted.
+
+    `answer` is the latest answer, `socket` the path of the daemon's socket, both None where there is none.
+    """
     fields = document(message)
     wanted = {
         "AGH_WORK_ID": fields["work_id"],
@@ -75,8 +97,10 @@ def environment(base: Mapping[str, str], message: dict[str, Any], token: str, pa
         "AGH_DIRECT_ID": fields["direct_id"],
         "AGH_INTENT": fields["intent"],
         "AGH_TEXT": fields["text"],
+        "AGH_ANSWER": answer,
         "AGH_INPUT": str(path),
         JOB_VARIABLE: token,
+        "AGHD_API_SOCKET": socket,
     }
     given = {name: value for name, value in wanted.items() if isinstance(value, str)}
     omitted = [name for name, value in given.items() if not _fits(value)]

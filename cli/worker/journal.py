@@ -5,17 +5,21 @@
     taken      the message and its lease           before the work is accepted or rejected
     starting   the command is about to be started  before the command is started
     started    pid and start time of the command   once it runs
-    finished   verb, message, result, artifacts    before the terminal trace is sent
+    finished   verb, message, result, artifacts    before the terminal trace or the question is sent
+    waiting    the question, and when it expires   before the thread of the job ends
     reported   the daemon accepted the trace       before the message is acknowledged
 
-Then the file is deleted. File names are random: no value chosen by a peer becomes a path. A file is locked (flock) while
-its worker lives, so a file that can be locked belongs to a dead worker; any worker of the same daemon recovers it. The lock
-of the folder protects files that are being created.
+After an answer, `starting` follows `waiting`. After `reported` the file is deleted.
+
+File names are random: no value chosen by a peer becomes a path. A file is locked (flock) while its worker lives, so a file
+that can be locked belongs to a dead worker; any worker of the same daemon recovers it. The lock of the folder protects files
+that are being created.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -56,6 +60,11 @@ class JournalEntry:
     def last(self, phase: str) -> dict[str, Any] | None:
         """The latest record of that phase."""
         return next((record for record in reversed(self.records) if record["phase"] == phase), None)
+
+    def questions(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """The records `finished` and `waiting` of each run that ended with a question, oldest first."""
+        pairs = itertools.pairwise(self.records)
+        return [(before, record) for before, record in pairs if record["phase"] == "waiting"]
 
     def write(self, phase: str, **fields: Any) -> None:
         """Append a record and sync it. Raises OSError."""

@@ -9,6 +9,9 @@ from typing import Any
 
 from aghbus.cli.worker import confine
 
+CAPABILITY = "{capability}"
+"""Placeholder in the command line of `aghctl serve`."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
@@ -17,7 +20,8 @@ class WorkerOptions:
 
     `queue` is the number of works that are left in the inbox while no slot is free; more are rejected. `rerun` runs a command again
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
-    the worker's environment for the command, `limits` its resource limits (confine.LIMITS). `sandbox` has the paths that a
+    the worker's environment for the command, `limits` its resource limits (confine.LIMITS).
+    `answer_within` is how long a work waits for the answer to a question. `sandbox` has the paths that a
     sandboxed command may read, and those that it may write, besides the defaults; None: no sandbox.
     """
 
@@ -28,6 +32,7 @@ class WorkerOptions:
     grace: float
     heartbeat: float
     drain: float
+    answer_within: float
     artifacts: tuple[str, ...]
     cwd: str
     accept: dict[str, frozenset[str]]
@@ -49,14 +54,31 @@ class WorkerOptions:
         }
         return all(found[name] in values for name, values in self.accept.items())
 
-    def command_line(self, input_path: str) -> list[str]:
-        """The command line that starts the command for the job whose input is in the file `input_path`."""
+    def command_line(self, input_path: str, message: dict[str, Any]) -> list[str]:
+        """The command line for the job that `message` opened and whose input is in the file `input_path`. Raises ValueError."""
+        command = self._filled(message)
         if self.sandbox is None:
-            return confine.launched(self.command, self.limits, None)
+            return confine.launched(command, self.limits, None)
         read, write = self.sandbox
         system = tuple(path for path in confine.READABLE if os.path.exists(path))  # noqa: PTH110 - pathlib is slow to load
         paths = {
             "read": (*system, self.command[0], input_path, *read),
             "write": (*confine.WRITABLE, self.cwd, *write),
         }
-        return confine.launched(self.command, self.limits, paths)
+        return confine.launched(command, self.limits, paths)
+
+    def _filled(self, message: dict[str, Any]) -> tuple[str, ...]:
+        """The command with `CAPABILITY` replaced by the served capability that `message` names, else by the only one served.
+
+        Raises ValueError when it names none of them: no other text of a peer becomes an argument.
+        """
+        if not self.capabilities or not any(CAPABILITY in word for word in self.command):
+            return self.command
+        body = message["envelope"].get("body") or {}
+        named = (body.get("capability") or {}).get("id") if message["kind"] == "capability" else None
+        if named is None and len(self.capabilities) == 1:
+            named = self.capabilities[0]
+        if named not in self.capabilities:
+            what = "no capability" if named is None else "a capability that is not served here"
+            raise ValueError(f"the work names {what}, and the command line has {CAPABILITY}")
+        return tuple(word.replace(CAPABILITY, named) for word in self.command)

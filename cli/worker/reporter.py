@@ -18,10 +18,9 @@ EVENTS = (
     ("started", "the command runs; `pid`"),
     ("heartbeat", "a `working` trace is sent; `message`"),
     ("finished", "the command has ended; `verb` (null when the work was ended by another peer) and `message`"),
-    (
-        "reported",
-        "the terminal trace is sent; `verb` (of `aghctl bridge` also `asked`: a question instead of a terminal trace)",
-    ),
+    ("asked", "the work waits for the answer to a question; `message` (the question)"),
+    ("answered", "the answer has come; the command runs again when a slot is free"),
+    ("reported", "the terminal trace is sent; `verb`"),
     ("dropped", "the work had ended before it was accepted or reported"),
     ("recovered", "a job of a dead worker is recovered; `phase`, and how many `processes` of it were terminated"),
     ("unreported", "the daemon is unreachable and the worker stops; the job stays in the journal"),

@@ -69,16 +69,18 @@ class EventWatcher:
         job = self._worker.job(message["channel"], change["work_id"])
         if job is None:
             self._worker.wake()
-        elif change["after"] in TERMINAL:
+            return
+        if change["after"] in TERMINAL:
             job.stop("canceled")  # no effect when the trace was our own: the command has ended by then
-        elif (
-            message["direction"] == "in" and message["kind"] in ("say", "capability") and change["outcome"] != "opened"
-        ):
-            job.note_unread_message()
+        asks = message["direction"] == "in" and message["kind"] in ("say", "capability")
+        job.note_change(change["after"], message=asks and change["outcome"] != "opened")
+        if job.is_waiting:
+            self._worker.wake()
 
     def _check_all_jobs(self) -> None:
         """Retention removed events before we received them: read the state of every work instead."""
         for job in self._worker.jobs():
+            job.changed = True
             if self._worker.client.state(job.work_id, job.channel) in TERMINAL:
                 job.stop("canceled")
         self._worker.wake()

@@ -25,10 +25,10 @@ from aghbus.cli.worker.watch import EventWatcher, send_heartbeats
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable
 
-SUCCESS_VERBS = ("complete", "asked")
-"""Verbs of successful jobs; a question of a bridged command is one too."""
 POLL_INTERVAL = 5.0
 """Seconds between polls for works: releasing a message by another consumer makes no event."""
+MIN_WAIT = 0.05
+"""Shortest wait in seconds for the expiry of a question, also while the clock of the machine is set back."""
 RETRY_INTERVAL = 1.0
 """Seconds between attempts while the daemon is unreachable."""
 LEASED_ELSEWHERE_PAUSE = 15.0
@@ -85,7 +85,7 @@ class Worker:
                 "ready", capabilities=list(self.options.capabilities), concurrency=self.options.concurrency
             )
             while not self._stopping and not self._reached_max_jobs:
-                self.wakeup.wait(self._take_works())
+                self.wakeup.wait(min(self._continue_waiting(), self._take_works()))
             self._drain()
         return self._exit_code()
 
@@ -189,7 +189,8 @@ class Worker:
         if job.accept():
             job.emit("accepted")
             self._taken += 1
-            self._start(job, counts=True)
+            job.counts = True
+            self._start(job)
         else:
             job.emit("dropped")
             job.close()
@@ -204,10 +205,10 @@ class Worker:
 
     # running
 
-    def _start(self, job: Job, *, counts: bool) -> None:
-        threading.Thread(target=self._run_job, args=(job, counts), name=job.entry.token, daemon=True).start()
+    def _start(self, job: Job) -> None:
+        threading.Thread(target=self._run_job, args=(job,), name=job.entry.token, daemon=True).start()
 
-    def _run_job(self, job: Job, counts: bool) -> None:
+    def _run_job(self, job: Job) -> None:
         """The thread of a job. An error affects only this job, which stays in the journal for the next worker."""
         try:
             job.run()
@@ -216,9 +217,11 @@ class Worker:
         except Exception as error:
             self._leave_in_journal(job, "problem", message=f"{type(error).__name__}: {error}")
         finally:
-            if counts and job.verb not in SUCCESS_VERBS:
-                self._all_completed = False
-            self._discard(job)
+            if job.is_waiting:
+                self.wakeup.wake()
+            else:
+                self._all_completed = self._all_completed and (job.verb == "complete" or not job.counts)
+                self._discard(job)
 
     def _leave_in_journal(self, job: Job, event: str, **more: Any) -> None:
         job.emit(event, **more)
@@ -233,6 +236,36 @@ class Worker:
         with self._lock:
             self._jobs.pop(job.key, None)
         self.wakeup.wake()
+
+    # questions
+
+    def _continue_waiting(self) -> float:
+        """Continue the jobs that have an answer or have expired. Returns the seconds until the next one expires."""
+        now, due = time.time(), POLL_INTERVAL
+        try:
+            for job in self.jobs():
+                if job.is_waiting and (job.changed or now >= job.waits_until):
+                    self._continue(job, now)
+                if job.is_waiting:
+                    due = min(due, max(MIN_WAIT, job.waits_until - now))
+        except RetryAbandoned:
+            return 0.0
+        return due
+
+    def _continue(self, job: Job, now: float) -> None:
+        match job.look(now):
+            case "ended":
+                job.emit("dropped")
+                job.close()
+                self._discard(job)
+            case "answered" if self._free:
+                job.resume()
+                self._start(job)
+            case "answered":
+                job.changed = True
+            case "expired":
+                job.expire()
+                self._start(job)
 
     # recovery
 
@@ -255,12 +288,15 @@ class Worker:
         elif state is None or state in TERMINAL:
             job.emit("dropped")
             job.close()
+        elif phase == "waiting" and self._may_run(job.entry, ran=False):
+            self._register_job(job)
         elif phase == "taken" and state == "submitted":
             self.client.release(job.seq, job.lease)
             job.entry.remove()
         else:
             if not self._may_run(job.entry, ran):
                 job.fail(RESTARTED, restarted=True)
+            job.is_waiting = False
             self._resume(job)
 
     def _may_run(self, entry: JournalEntry, ran: bool) -> bool:
@@ -269,7 +305,7 @@ class Worker:
 
     def _resume(self, job: Job) -> None:
         self._register_job(job)
-        self._start(job, counts=False)
+        self._start(job)
 
     # shutdown
 
@@ -279,19 +315,24 @@ class Worker:
         return (here and self._stopping) or time.monotonic() >= self._close_at
 
     def _drain(self) -> None:
-        """Wait for the running jobs; once stopping, for at most `drain` seconds or until a second signal. Then stop them."""
+        """Wait for all jobs; once stopping, for the running ones, at most `drain` seconds or until a second signal. Then stop them.
+
+        When stopping, jobs that wait for an answer stay in the journal.
+        """
         drain_until = float("inf")
-        while self.jobs():
+        while jobs := [job for job in self.jobs() if not (self._stopping and job.is_waiting)]:
+            if not self._stopping:
+                self._continue_waiting()
             now = time.monotonic()
             if self._stopping and drain_until == float("inf"):
-                self._reporter.emit("stopping", running=len(self.jobs()))
+                self._reporter.emit("stopping", running=len(jobs))
                 drain_until = now + self.options.drain
                 self._close_at = drain_until + self.options.grace + FINAL_REPORT_TIME
             if len(self.wakeup.signals) > 1 and drain_until > now:
                 drain_until = now
                 self._close_at = now + self.options.grace + FINAL_REPORT_TIME
             if now >= drain_until:
-                for job in self.jobs():
+                for job in jobs:
                     job.stop("stopped")
             self.wakeup.wait(min(RETRY_INTERVAL, max(0.05, drain_until - now)))
 

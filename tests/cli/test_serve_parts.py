@@ -196,7 +196,7 @@ def test_only_a_dead_workers_file_is_recovered(tmp_path: Path) -> None:
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     entry = Journal(str(folder)).begin(seq=1, command=[], item=ITEM)
-    worker_input.write(entry.input_path, worker_input.written(message("secret")))
+    worker_input.write(entry.input_path, worker_input.written(message("secret"), ()))
     assert folder.stat().st_mode & 0o077 == 0
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.glob("job_*"))
     entry.remove()
@@ -279,7 +279,7 @@ def test_the_manual_names_every_option_event_and_variable() -> None:
     for event, meaning in EVENTS:
         assert f"| `{event}` | {meaning} |" in manual
     full = message("x") | {"direct_id": "d"}
-    for name in worker_input.environment({}, full, "job_1", Path("/i")):
+    for name in worker_input.environment({}, full, "job_1", Path("/i"), answer="yes", socket="/s"):
         assert f"`{name}`" in manual
     for name in worker_input.document(full):
         assert f"`{name}`" in manual

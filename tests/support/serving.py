@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.daemons import Daemon, Home, wait_for
 
 WAIT = 30.0
+SERVE = ("serve", "--capability", "test.run")
 
 
 class Bus:
@@ -24,7 +25,7 @@ class Bus:
     def meet(self) -> None:
         wait_for(lambda: self.ops.knows("worker") and self.worker.knows("ops"), WAIT, "the two to know each other")
 
-    def open(self, text: str = "do it", **more: Any) -> str:
+    def open(self, text: str | None = "do it", **more: Any) -> str:
         """A new work for `worker`, which its daemon has received."""
         work_id: str = self.ops.post("/v1/works", to="worker", text=text, **more)["work_id"]
         query = f"/v1/messages?work={work_id}&direction=in"
@@ -60,29 +61,28 @@ class Bus:
 
 
 @contextlib.contextmanager
-def two_peers(root: Path) -> Iterator[Bus]:
+def two_peers(root: Path, *options: str) -> Iterator[Bus]:
+    """The two daemons, `ops` with more `options`."""
     home = Home(root)
-    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
+    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops", *options) as ops:
         bus = Bus(home, ops, worker)
         bus.meet()
         yield bus
 
 
 class Serve:
-    """One `aghctl serve -o jsonl`; its events are collected as they come."""
+    """One `aghctl serve -o jsonl`, or the command that `words` begin; its events are collected as they come."""
 
-    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str]) -> None:
+    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple[str, ...] = SERVE) -> None:
         head = [
             sys.executable,
             "-m",
             "aghbus.cli",
             "--name",
             "worker",
-            "serve",
+            *words,
             "-o",
             "jsonl",
-            "--capability",
-            "test.run",
         ]
         self.process = subprocess.Popen(
             [*head, *options, "--", *command], env=bus.home.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -126,8 +126,8 @@ class Serve:
 
 
 @contextlib.contextmanager
-def serving(bus: Bus, cwd: Path, *options: str, command: list[str]) -> Iterator[Serve]:
-    serve = Serve(bus, cwd, *options, command=command)
+def serving(bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple[str, ...] = SERVE) -> Iterator[Serve]:
+    serve = Serve(bus, cwd, *options, command=command, words=words)
     try:
         serve.until("ready")
         yield serve

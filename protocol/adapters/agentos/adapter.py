@@ -1,7 +1,7 @@
 """AgentOS: typed messages with evidence, priority, ttl and a message log (seed "AgentOS Runtime Message Schema", adapters.md).
 
 A query, command, validation request or correction opens a work; a response or validation result completes it; an error fails
-it; events, gaps and evidence are says without a work.
+it; a query back to the initiator asks a question in it; events, gaps and evidence are says without a work.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ from aghbus.protocol.adapters.agentos.log import lifetime_of, record, to_plain
 from aghbus.protocol.adapters.agentos.message import NAME, AgentOsMessage, is_retry, typed
 from aghbus.protocol.adapters.agentos.native import native_message
 from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
-from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, check_carried
+from aghbus.protocol.adapters.agentos.works import AnsweredWork, answered_work, check_carried, questioned_work
 from aghbus.protocol.adapters.attachments import (
     carried_message,
     carried_warning,
@@ -146,7 +146,9 @@ def _check_id(value: Any, message: AgentOsMessage, history: MessageHistory) -> t
 def _find_work(
     message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
 ) -> AnsweredWork | Finding | None:
-    """The work that an answer or an error is about; None for other types, and for an error without a work."""
+    """The work that an answer, an error or a question is about; None for other types, and for an error without a work."""
+    if message.type == "query":
+        return questioned_work(message, to, context, history)
     if not message.answers and message.type != "error":
         return None
     found = answered_work(message, to, context, history)
@@ -210,13 +212,14 @@ def _answer_to_question(message: AgentOsMessage, answered: AnsweredWork, context
 
 
 def _trace_draft(message: AgentOsMessage, answered: AnsweredWork, context: BridgeContext) -> Draft:
-    """The trace that ends a work."""
+    """The trace that ends a work, or asks a question in it."""
+    bodies = {"error": _failure, "query": _question}
     to = answered.work.other(context.us)
     return common.trace(
         context,
         answered.work,
         envelope_id(NAME, "trace", context.us, to, answered.envelope_id, message.id),
-        _failure(message) if message.type == "error" else _outcome(message),
+        bodies.get(message.type, _outcome)(message),
         reply_to=answered.envelope_id,
         causation_id=answered.envelope_id,
         trace_id=_trace_id(message),
@@ -234,6 +237,11 @@ def _outcome(message: AgentOsMessage) -> dict[str, Any]:
     if isinstance(content, str):
         body["message"] = cut_text(content)
     return body
+
+
+def _question(message: AgentOsMessage) -> dict[str, Any]:
+    body = {**_outcome(message), "state": "needs_input"}
+    return {"message": say_text(message.payload.content, None), **body}
 
 
 def _failure(message: AgentOsMessage) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Finds the work of an AgentOS answer or error, and checks a carried message against its envelope (adapters.md, agentos)."""
 
+from typing import Final
+
 import msgspec
 
 from aghbus.protocol.adapters.agentos.agents import peer_of
@@ -10,6 +12,9 @@ from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Findi
 from aghbus.protocol.bodies import Trace
 from aghbus.protocol.envelope import OPENING_KINDS
 from aghbus.protocol.lifecycle import WorkView
+
+_TRACE_STATES: Final = {"error": "failed", "query": "needs_input"}
+"""The state of the trace that carries a message of this type."""
 
 
 class AnsweredWork(msgspec.Struct, frozen=True):
@@ -39,6 +44,23 @@ def answered_work(
             return None
         found = AnsweredWork(earlier.work, earlier.work.opening_id)  # submitted before; that work has ended
     return _check_work(found, to, context, history)
+
+
+def questioned_work(
+    message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
+) -> AnsweredWork | None:
+    """The assigned work in which a query asks its initiator: `replyTo` names a message of the initiator in it.
+
+    None for other queries: they open a work of their own. A work that has ended counts only for the same query again.
+    """
+    found = _by_reply(message.reply_to, to, history) if message.reply_to is not None else None
+    if found is None or found.work.target != context.us:
+        return None
+    if not found.work.is_terminal:
+        return found
+    earlier = history.find(message.id, "", "out")
+    same = earlier is not None and earlier.work is not None and earlier.work.work_id == found.work.work_id
+    return found if same else None
 
 
 def check_carried(
@@ -102,7 +124,7 @@ def _kind_fits(message: AgentOsMessage, arrival: BridgedEnvelope) -> bool:
     (needs_input); a type that neither opens nor answers has no work."""
     envelope = arrival.envelope
     if isinstance(envelope.body, Trace):
-        return envelope.body.state == ("completed" if message.answers else "failed" if message.type == "error" else "")
+        return envelope.body.state == ("completed" if message.answers else _TRACE_STATES.get(message.type, ""))
     if envelope.kind not in OPENING_KINDS:
         return False
     if message.answers:

@@ -1,0 +1,52 @@
+"""The conversation of a work whose command asked a question: questions with the results of their runs, and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+NEED_INPUT = "trace:needs_input"
+"""The event of a question in the history of a work."""
+
+
+class Question(NamedTuple):
+    """A question to the initiator: the sequence of its trace, and its text (None when it has none)."""
+
+    seq: int
+    text: str | None
+
+
+class Turn(NamedTuple):
+    """One part of a conversation: a question with the `finished` record of its run, or a message of the initiator."""
+
+    seq: int
+    text: str | None
+    finished: dict[str, Any] | None = None
+    message: dict[str, Any] | None = None
+
+
+def turns(questions: Sequence[tuple[dict[str, Any], dict[str, Any]]], received: Sequence[dict[str, Any]]) -> list[Turn]:
+    """The conversation after the opening: `questions` of the journal (JournalEntry.questions) and messages of the API."""
+    own = [Turn(waiting["question"], waiting["text"], finished=finished) for finished, waiting in questions]
+    others = [Turn(message["seq"], _text(message), message=message) for message in received]
+    return sorted([*own, *others], key=lambda turn: turn.seq)
+
+
+def latest_answer(conversation: Sequence[Turn]) -> str | None:
+    """The text of the initiator's last message."""
+    return next((turn.text for turn in reversed(conversation) if turn.message is not None), None)
+
+
+def steps_of_run(history: Sequence[dict[str, Any]], own: str, since: int, heartbeats: str) -> list[dict[str, Any]]:
+    """The steps of a work from the latest question of `own` after sequence `since` on; empty when there is none.
+
+    `heartbeats` begins the ids of traces that say nothing about the question.
+    """
+    later = [step for step in history if step["seq"] > since and not step["id"].startswith(heartbeats)]
+    asked = [at for at, step in enumerate(later) if step["event"] == NEED_INPUT and step["actor"] == own]
+    return later[asked[-1] :] if asked else []
+
+
+def _text(message: dict[str, Any]) -> str | None:
+    text = (message["envelope"].get("body") or {}).get("text")
+    return text if isinstance(text, str) else None
