@@ -327,21 +327,6 @@ def test_a_failed_command_fails_its_work_as_in_serve(bus: Bus) -> None:
     assert (body["result"]["exit_code"], body["result"]["stdout"]) == (1, "half\n")
 
 
-def test_a_command_can_ask_back_and_its_job_is_done(bus: Bus) -> None:
-    work_id = bus.open("find the CEO")
-    ask = json.dumps({**RESPONSE, "status": "clarification_needed", "message": "Which company?"})
-    code, told, errors = once(bus, "sacp", AGENT + f"print({ask!r})")
-    assert (code, errors) == (0, b"")
-    assert [event["verb"] for event in told if event["event"] == "reported"] == ["asked"]
-    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question to arrive")
-    bus.ops.post(f"/v1/works/{work_id}/say", message="Acme Corp.")
-    with bridging(bus.home, "worker", "sacp") as agent:
-        assert agent.wait_lines(2) == ["find the CEO", "Acme Corp."]
-        agent.write({"thought": "", "status": "success", "data": {}, "message": "Found."})
-        assert bus.end_of(work_id)["message"] == "Found."
-        assert agent.end() == 0
-
-
 def test_the_message_log_has_the_ten_fields(bus: Bus) -> None:
     query = {
         "id": "msg-0b9e8f6e-6f8a-4c3b-9d2e-1a2b3c4d5e6f",
