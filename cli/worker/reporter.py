@@ -19,7 +19,7 @@ EVENTS = (
     ("heartbeat", "a `working` trace is sent; `message`"),
     ("finished", "the command has ended; `verb` (null when the work was ended by another peer) and `message`"),
     ("asked", "the work waits for the answer to a question; `message` (the question)"),
-    ("answered", "the answer has come; the command runs again when a slot is free"),
+    ("answered", "the answer has come, and the command runs again"),
     ("reported", "the terminal trace is sent; `verb`"),
     ("dropped", "the work had ended before it was accepted or reported"),
     ("recovered", "a job of a dead worker is recovered; `phase`, and how many `processes` of it were terminated"),

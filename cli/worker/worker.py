@@ -31,6 +31,8 @@ MIN_WAIT = 0.05
 """Shortest wait in seconds for the expiry of a question, also while the clock of the machine is set back."""
 RETRY_INTERVAL = 1.0
 """Seconds between attempts while the daemon is unreachable."""
+MAX_WAITING = 1_000
+"""Works that may wait for answers; beyond that the worker is busy."""
 LEASED_ELSEWHERE_PAUSE = 15.0
 """Seconds for which a work is skipped whose message is leased by another consumer."""
 FINAL_REPORT_TIME = 5.0
@@ -108,9 +110,9 @@ class Worker:
             for work in works:
                 if self._stopping or self._reached_max_jobs:
                     break
-                if self._free and room < self.options.queue:
+                if self._takes_more and room < self.options.queue:
                     return 0.0  # a slot has become free: the oldest is next
-                if self._free or room <= 0:
+                if self._takes_more or room <= 0:
                     self._consider_work(work)
                 elif not self._skips(work):
                     room -= 1  # it waits
@@ -125,6 +127,10 @@ class Worker:
     @property
     def _free(self) -> bool:
         return sum(job.occupies_slot for job in self.jobs()) < self.options.concurrency
+
+    @property
+    def _takes_more(self) -> bool:
+        return self._free and len(self.jobs()) < self.options.concurrency + MAX_WAITING
 
     def _prune_skipped(self, works: list[dict[str, Any]]) -> None:
         waiting = {(work["channel"], work["work_id"]) for work in works}
@@ -164,7 +170,7 @@ class Worker:
         job = self._make_job(entry, self.options, self.client, self._reporter)
         job.emit("taken")
         try:
-            if self._free:
+            if self._takes_more:
                 self._accept(job)
             else:
                 self._reject(job)

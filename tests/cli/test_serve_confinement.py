@@ -51,7 +51,9 @@ def test_the_command_gets_only_the_variables_that_are_passed(
     names = {line.partition("=")[0] for line in found.splitlines()}
     assert {"PATH", "HOME", "LC_TIME", "BUILD_NUMBER", "AGH_WORK_ID"} <= names
     assert "CLOUD_TOKEN" not in names
-    assert {name for name in names if name.startswith("AGHD_")} == {"AGHD_API_SOCKET"}  # where the daemon is; no credential
+    assert {name for name in names if name.startswith("AGHD_")} == {
+        "AGHD_API_SOCKET"
+    }  # where the daemon is; no credential
 
 
 def test_limits_hold_for_the_command(bus: Bus, tmp_path: Path) -> None:

@@ -95,13 +95,14 @@ class AgentOs:
             faults = tuple(finding for finding in findings if finding.severity == "error")
             faults = faults or check_carried(typed(value), arrival, context, history)
             if not faults:
-                return _handed(value, findings, context, history, native=False)
+                waits = arrival.envelope.kind != "trace"
+                return _handed(value, findings, context, history, native=False, waits=waits)
         made = native_message(arrival, context, history)
         if made is None:
             return Delivered(message=None, findings=carried_warning(faults))
         native, assumed = made
         lacks = (_as_warning(finding) for finding in self._check(native, arrival.envelope.ts))
-        return _handed(native, (*carried_warning(faults), *assumed, *lacks), context, history, native=True)
+        return _handed(native, (*carried_warning(faults), *assumed, *lacks), context, history, native=True, waits=False)
 
     def _check(self, value: Any, now: int) -> tuple[Finding, ...]:
         rules = check(value, now, strict=self._options.strict, manifest=self._options.manifest)
@@ -301,7 +302,8 @@ def _finish_plan(
         ended = common.closed(work, "/replyTo" if message.reply_to is not None else "")
         return _refused(value, findings + ended)
     question = history.find(message.reply_to, "", "in") if message.reply_to is not None else None
-    return msgspec.structs.replace(plan, record=to_plain(record(message, "sent", context.now, question)))
+    kept = record(message, "sent", context.now, question, waits=answered is None)
+    return msgspec.structs.replace(plan, record=to_plain(kept))
 
 
 def _is_needless_retry(message: AgentOsMessage, earlier: BridgedMessage) -> bool:
@@ -311,7 +313,13 @@ def _is_needless_retry(message: AgentOsMessage, earlier: BridgedMessage) -> bool
 
 
 def _handed(
-    value: Any, findings: tuple[Finding, ...], context: BridgeContext, history: MessageHistory, *, native: bool
+    value: Any,
+    findings: tuple[Finding, ...],
+    context: BridgeContext,
+    history: MessageHistory,
+    *,
+    native: bool,
+    waits: bool,
 ) -> Delivered:
     message = typed(value)
     question = history.find(message.reply_to, "", "out") if message.reply_to is not None else None
@@ -320,5 +328,5 @@ def _handed(
         findings=findings,
         native=native,
         foreign_id=message.id,
-        record=to_plain(record(message, "received", context.now, question, native=native)),
+        record=to_plain(record(message, "received", context.now, question, waits=waits)),
     )

@@ -50,14 +50,15 @@ def lifetime_of(ttl: float) -> int:
 
 
 def record(
-    message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None, *, native: bool = False
+    message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None, *, waits: bool = True
 ) -> LogRecord:
-    """The record of a message at Unix second `now`; `question` is the message that it answers, if known.
+    """The record of a message at Unix second `now`; `question` is the message that it answers, if known. `waits`: its ttl ends
+    the work that it opens.
 
     Its latency has a resolution of seconds; `answering` is exact if the question's row exists.
     """
     replies = message.answers or message.type == "error"
-    waits = message.opens and message.ttl is not None and not native
+    waits = waits and message.opens and message.ttl is not None
     evidence = message.evidence
     row = MessageLog(
         message_id=message.id,
