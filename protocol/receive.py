@@ -41,8 +41,8 @@ from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 
 _DELIVER: Final = Deliver()
-_REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_failed"})
-"""Reasons of automatic receipts `rejected` in steps 1 to 7 (spec section 5)."""
+_REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_failed", "not_found"})
+"""Reasons of automatic receipts `rejected` in steps 1 to 7 (spec section 5); `not_found` is that of FormerPeer."""
 
 
 class StoredState(msgspec.Struct, frozen=True):
