@@ -61,6 +61,7 @@ COMMANDS = {
     "chain resume": ("chain", "answer the question of a waiting run"),
     "chain cancel": ("chain", "cancel a run"),
     "chain check": ("chain", "check a chain file (offline)"),
+    "mcp": ("mcp", "serve an agent host over the Model Context Protocol (docs/mcp.md)"),
     "convert": ("convert", "convert between AGH envelopes and the four other formats (offline)"),
     "key generate": ("key", "create the daemon's private key, and with it a verified handle (offline)"),
     "key show": ("key", "show key id, handle and public key (offline)"),

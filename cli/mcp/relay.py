@@ -1,0 +1,141 @@
+"""The relay between a host's standard streams and `POST /mcp` of the daemon: one line is one message.
+
+Requests run in threads, because a tool may wait for a minute. While the daemon restarts, requests wait for it; one that it may
+have carried out already is not repeated, and its error says so. The relay keeps nothing but the id of a legacy session, which
+outlives the daemon's process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from aghbus.cli.mcp.messages import (
+    INTERNAL_ERROR,
+    PARSE_ERROR,
+    Message,
+    error,
+    headers_of,
+    may_repeat,
+    params_of,
+    parse,
+)
+from aghbus.client.api import Retry
+from aghbus.client.errors import ClientError, Unreachable
+from aghbus.client.events import messages as event_data
+from aghbus.client.http import Connection, Endpoint, Response, exchange, run
+from aghbus.protocol.base.annotations import Any
+
+MAX_IN_FLIGHT = 64
+"""Requests at a time; more wait for one of them to end."""
+_CALL_SECONDS = 700.0  # between two pieces of a response: a person may be asked meanwhile
+
+
+class Relay:
+    """One host's connection. `deliver` writes one message to the host; `observe` sees each message of the host first."""
+
+    def __init__(
+        self,
+        find: Callable[[], Endpoint],
+        deliver: Callable[[bytes], None],
+        observe: Callable[[Message], None],
+        timeout: float,
+    ) -> None:
+        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away."""
+        self._find = find
+        self._deliver = deliver
+        self._observe = observe
+        self._timeout = timeout
+        self._session = ""
+        self._slots = threading.BoundedSemaphore(MAX_IN_FLIGHT)
+        self._lock = threading.Lock()
+        self._in_flight: dict[object, _Flight] = {}
+
+    def run(self, lines: Iterable[bytes]) -> None:
+        """Relay every line until the host closes its end; then end the requests that still run."""
+        for line in lines:
+            if line.strip():
+                self._take(line)
+        for flight in list(self._in_flight.values()):
+            flight.cancel()
+
+    def _take(self, line: bytes) -> None:
+        message = parse(line)
+        if message is None:
+            self._deliver(error(None, PARSE_ERROR, "Parse error: a line must be one JSON object"))
+            return
+        self._observe(message)
+        if message.get("method") == "notifications/cancelled":
+            flight = self._in_flight.get(params_of(message).get("requestId"))
+            if flight is not None:
+                flight.cancel()
+            return
+        self._slots.acquire()
+        flight = _Flight()
+        if "method" in message and "id" in message:
+            self._in_flight[_key(message["id"])] = flight
+        threading.Thread(target=self._send, args=(line, message, flight), daemon=True).start()
+
+    def _send(self, line: bytes, message: Message, flight: _Flight) -> None:
+        try:
+            self._post(line, message, flight)
+        except ClientError as failure:
+            if "method" in message and "id" in message and not flight.canceled:
+                hint = f" ({failure.hint})" if failure.hint else ""
+                self._deliver(error(message["id"], INTERNAL_ERROR, failure.message + hint))
+        finally:
+            self._in_flight.pop(_key(message.get("id")), None)
+            self._slots.release()
+
+    def _post(self, line: bytes, message: Message, flight: _Flight) -> None:
+        retry = Retry(self._timeout)
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = flight.connection = self._find().open(_CALL_SECONDS)
+                self._exchange(connection, line, message, flight)
+                return
+            except Unreachable as failure:
+                if flight.canceled:
+                    return
+                if connection is not None and not may_repeat(message):
+                    why = "the daemon stopped during the call: look whether it was done before you repeat it"
+                    raise Unreachable(why) from None
+                retry.pause(failure)
+
+    def _exchange(self, connection: Connection, line: bytes, message: Message, flight: _Flight) -> None:
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        headers |= {"Content-Length": str(len(line)), **headers_of(message, self._session)}
+        self._relay(Response(run(exchange(connection, "POST", "/mcp", [line], headers))), message, flight)
+
+    def _relay(self, response: Response, message: Message, flight: _Flight) -> None:
+        try:
+            if message.get("method") == "initialize":
+                self._session = response.headers.get("mcp-session-id", "")
+            if response.headers.get("content-type") == "text/event-stream":
+                for data in event_data(response.pieces()):
+                    if not flight.canceled:
+                        self._deliver(data)
+            elif (body := response.body()) and not flight.canceled:
+                self._deliver(body)
+        finally:
+            response.close()
+
+
+class _Flight:
+    """A request that the daemon has not answered yet."""
+
+    def __init__(self) -> None:
+        self.canceled = False
+        self.connection: Connection | None = None
+
+    def cancel(self) -> None:
+        """End it without an answer: the daemon sees a closed connection."""
+        self.canceled = True
+        if self.connection is not None:
+            self.connection.abort()
+
+
+def _key(request_id: Any) -> object:
+    """A key for a dictionary: an id is a string or a number, but a host may send anything."""
+    return request_id if isinstance(request_id, str | int) else repr(request_id)

@@ -1,0 +1,56 @@
+"""`aghctl mcp` between a host and real daemons."""
+
+from pathlib import Path
+
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.mcp_relay import RelayProcess
+
+
+def test_both_eras_pass_and_a_legacy_session_outlives_the_daemon(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
+        relay.request(1, "server/discover")
+        assert "2026-07-28" in relay.receive()["result"]["supportedVersions"]
+        legacy = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        relay.send({"jsonrpc": "2.0", "id": 2, "method": "initialize", "params": legacy})
+        assert relay.receive()["result"]["protocolVersion"] == "2025-06-18"
+        relay.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        daemon.kill()
+        relay.send({"jsonrpc": "2.0", "id": 3, "method": "tools/list"})  # waits for the daemon
+        daemon.start()
+        answer = relay.receive()
+        assert (answer["id"], len(answer["result"]["tools"]) > 0) == (3, True)
+
+
+def test_a_cancelled_request_gets_no_answer_and_ends(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
+        work_id = daemon.post("/v1/works", to="nobody", text="x")["work_id"]
+        relay.request(1, "tools/call", name="work", arguments={"work_id": work_id, "wait": 50})
+        relay.request(2, "tools/call", name="peers", arguments={})
+        assert relay.receive()["id"] == 2
+        relay.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        daemon.post(f"/v1/works/{work_id}/cancel")  # would answer the first one
+        wait_for(lambda: daemon.state_of(work_id) == "canceled", 20, "the end of the work")
+        relay.request(3, "tools/call", name="peers", arguments={})
+        assert relay.receive()["id"] == 3
+
+
+def test_a_call_that_may_have_been_done_is_not_repeated(tmp_path: Path) -> None:
+    """The work is opened once; the relay does not know, and says so."""
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
+        relay.request(1, "tools/call", name="open_work", arguments={"to": "nobody", "task": "x", "wait": 50})
+        wait_for(lambda: daemon.get("/v1/works")["works"], 20, "the work")
+        daemon.kill()
+        daemon.start()
+        assert "look whether it was done" in relay.receive()["error"]["message"]
+        assert len(daemon.get("/v1/works")["works"]) == 1
+
+
+def test_a_host_is_told_when_there_is_no_daemon(tmp_path: Path) -> None:
+    with RelayProcess(Home(tmp_path), "ops", "--timeout", "0.2s") as relay:
+        relay.request(1, "server/discover")
+        assert "aghd run" in relay.receive()["error"]["message"]
+        relay.send(b"not json")
+        assert relay.receive()["error"]["code"] == -32700
