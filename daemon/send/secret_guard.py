@@ -40,12 +40,13 @@ class SecretGuard:
         self._log_limiter = log_limiter
 
     def replaced(self, draft: Draft) -> Draft:
-        """`draft` without what its receiver refuses, if that is a peer of another implementation."""
+        """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""
         if not self._is_other(draft.to):
             return draft
         changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
-        if changed != draft:
-            self._counters.add("secrets.replaced")
+        if changed == draft:
+            return draft
+        self._counters.add("secrets.replaced")
         return changed
 
     def check(self, envelope: Envelope, *, allowed: bool) -> None:

@@ -124,9 +124,10 @@ class Batch(msgspec.Struct):
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
             raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
-        if replace_secrets:
-            draft = self._guard.replaced(draft)
-        envelope = build(following(tx, draft), now_ms // 1000, self._identity.signer_of(draft.sender))
+        draft, signer = following(tx, draft), self._identity.signer_of(draft.sender)
+        envelope = build(draft, now_ms // 1000, signer)
+        if replace_secrets and (changed := self._guard.replaced(draft)) is not draft:
+            envelope = build(changed, now_ms // 1000, signer)
         self._guard.check(envelope, allowed=allow_secrets)
         if len(envelope.raw) > max_payload:
             raise InvalidRequest(

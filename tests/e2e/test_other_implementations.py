@@ -1,6 +1,7 @@
 """A peer whose daemon is not of this project, as the Go reference is, simulated on a real broker."""
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -60,6 +61,10 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
         await reference.expect(text=TEXT, to="reference")
         ops.post("/v1/works/work_1/complete", message=TEXT, result={"token": "x"}, replace_secrets=True)
         ended = await reference.expect(kind="trace", state="completed")
+        deep: Any = json.loads("[" * 600 + "]" * 600)
+        with pytest.raises(HttpError, match="nested"):  # checked before anything is replaced
+            body = {"text": "x", "artifacts": [deep]}
+            ops.post("/v1/messages", **{**say, "body": body}, to="reference", replace_secrets=True)
         assert ended["body"]["message"] == "unexpected token [REDACTED]"
         assert ended["body"]["result"] == {"token [REDACTED]": None}
 
@@ -115,6 +120,11 @@ def test_settings_that_other_implementations_do_not_accept_are_warned_of(tmp_pat
     options = ("--capability", "task.write", "--discovery-interval", "45s", "--display-name", "token: x")
     with Daemon(home, "ops", *options) as ops:
         wait_for(lambda: "task.write" in ops.log.read_text(), WAIT, "the warning at start")
+        checked = home.env | {"AGHD_CAPABILITIES": "task.write", "AGHD_DISCOVERY_INTERVAL": "45s"}
+        command = [sys.executable, "-m", "aghbus.daemon", "config", "check"]
+        told = subprocess.run(command, env=checked, capture_output=True, check=True, timeout=60).stdout.decode()
+        assert "note: capability task.write is announced without a signature" in told
+        assert "note: discovery.interval is 45s" in told
         log = ops.log.read_text()
         assert "discovery.interval is 45s" in log
         assert "display_name has text in the form of a credential" in log
