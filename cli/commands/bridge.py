@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from types import FrameType
 
+from aghbus.cli.app.arguments import lifetime
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.client.locate import locations
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aghbus.cli.bridge.pending import UnansweredWorks
+    from aghbus.cli.bridge.schedule import Schedule
     from aghbus.cli.bridge.submit import LineSubmitter
+    from aghbus.cli.worker.options import WorkerOptions
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
 SUBCOMMANDS = {
@@ -24,6 +30,12 @@ SUBCOMMANDS = {
     "apply": ("humaninloop apply",),
 }
 """Commands below `bridge`, by their last word: `aghctl bridge humaninloop log` is a wrong one of these, and no COMMAND."""
+EVERY = Argument(
+    "--every",
+    metavar="TIME",
+    type=lifetime,
+    help="also run the COMMAND on this schedule, with the log of the chains that ended since: sentient's memory agent",
+)
 _LINES_ONLY = ("target", "work", "channel", "meta", "send_only")
 
 
@@ -37,12 +49,14 @@ class _Stopped(Exception):
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Bridge lines of standard input or, with a COMMAND, works, until a signal."""
-    misplaced = [option.dest for option in RUNNING if values[option.dest] != option.default]
+    misplaced = [option.dest for option in (EVERY, *RUNNING) if values[option.dest] != option.default]
     if values["command"]:
         misplaced = [name for name in _LINES_ONLY if values[name]]
     if misplaced:
         flag = "--" + misplaced[0].replace("_", "-")
         raise UsageError(f"{flag} goes {'without' if values['command'] else 'with'} a COMMAND only")
+    if values["every"] is not None and values["format"] != "sentient":
+        raise UsageError("--every is for the memory agent of sentient only")
     return _works(context, values) if values["command"] else _lines(context, values)
 
 
@@ -61,7 +75,29 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     status = context.api.get("/v1/status")
     journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
     job = partial(BridgeJob, format=values["format"])
-    return Worker(plan, context.api, journal, context.output, job).run(int(status["store"]["last_seq"]))
+    worker = Worker(plan, context.api, journal, context.output, job)
+    last_seq = int(status["store"]["last_seq"])
+    if values["every"] is None:
+        return worker.run(last_seq)
+    schedule = _schedule(context, plan, values["every"], str(status["name"]), worker.wake)
+    schedule.start(last_seq)
+    try:
+        return worker.run(last_seq)
+    finally:
+        schedule.close()
+
+
+def _schedule(context: Context, plan: WorkerOptions, every: float, name: str, on_lost: Callable[[], None]) -> Schedule:
+    """The scheduled runs of the command, with their state next to the journal of the works. Raises UsageError."""
+    from aghbus.cli.bridge.schedule import Schedule
+    from aghbus.cli.worker.reporter import Reporter
+
+    root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
+    folder = f"{root}/serve/{name}.schedule-sentient"
+    try:
+        return Schedule(every, plan, context.api, folder, Reporter(context.output, on_lost))
+    except OSError as error:
+        raise UsageError(f"the folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME") from None
 
 
 def _complete_command(prefix: str, parsed_args: Any, **_: object) -> list[str]:
@@ -177,6 +213,7 @@ COMMANDS = {
             "aghctl --name planner bridge sentient < from-agent.jsonl > to-agent.jsonl",
             "aghctl bridge humaninloop --target specifier --send-only < input.jsonl",
             "aghctl bridge sacp -- ./ask-the-model",
+            "aghctl --name memory bridge sentient --every 1h -- ./distill",
         ],
         arguments=[
             Argument("format", choices=FORMATS, help="format of the agent"),
@@ -190,6 +227,7 @@ COMMANDS = {
                 help="lines are objects with `message` or `text`, and optionally `target`, `work_id`, `key`",
             ),
             Argument("--send-only", action="store_true", help="submit standard input, print the messages, exit"),
+            EVERY,
             *RUNNING,
         ],
         trailing="command",

@@ -5,7 +5,7 @@ forge an entry or a line.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,9 @@ from aghbus.protocol.text import byte_length, escape
 LOG_KEY: Final = f"{NAME}.log"
 LOG_BYTES: Final = 32_768  # of the entries in `ext`: with 64 KiB of text and result, far below 1 MiB
 LOG_FOLDER: Final = ("system", "logs")  # seed, Extraction and Logging Process
+
+MEMORY_INTENT: Final = "audit"
+"""Intent of the say that calls the memory agent."""
 
 _DAY: Final = re.compile(r"\d{8}", re.ASCII)
 _END: Final = "---\n"
@@ -141,15 +144,19 @@ def memory_say(message: Any, entries: Sequence[SentientLogEntry]) -> dict[str, A
 
     The envelope carries no message of the format, so a generated message delivers the text and intent to the agent.
     """
+    return {"text": cut_text(by_day(bounded(entries)) + compact(message)), "intent": MEMORY_INTENT}
+
+
+def by_day(entries: Iterable[SentientLogEntry]) -> str:
+    """The texts of entries, with the name of the log file before the entries of each day."""
     parts: list[str] = []
     day = None
-    for entry in bounded(entries):
+    for entry in entries:
         if entry.day != day:
             parts.append(f"{entry.day}.log\n")
             day = entry.day
         parts.append(entry.text)
-    parts.append(compact(message))
-    return {"text": cut_text("".join(parts)), "intent": "audit"}
+    return "".join(parts)
 
 
 def _line(value: Any) -> str:
