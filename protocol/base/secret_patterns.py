@@ -1,4 +1,6 @@
-"""Keys and text that look like credentials: the Go reference refuses them on receipt.
+"""Keys and text that are credentials in all probability, for every receiver.
+
+The Go reference refuses more text, and some other keys: refused_text.py has its rules. Neither set includes the other.
 
 All functions take time linear in their input, because the text may come from untrusted peers.
 """
