@@ -180,7 +180,7 @@ class Converter:
 
     def _submitter(self, endpoints: Endpoints, format: str, us: str, fill: str) -> str:
         """The submitting peer by earlier lines: the receiver of the answered message, or the target of the only open work."""
-        answered = self._lines.with_id(format, *endpoints.key) if endpoints.key is not None else []
+        answered = [] if endpoints.key is None else self._lines.answered(format, *endpoints.key)
         if answered:
             return answered[-1].envelope.to or us
         their_turn = len(self._lines.open_for(fill)) == 1 and not self._lines.open_for(us)
@@ -202,14 +202,16 @@ class Converter:
             return [json.loads(envelope.raw) for envelope in envelopes], []
         messages: list[Any] = []
         findings: list[Finding] = []
+        has_state = False
         for envelope, verdict in zip(envelopes, verdicts, strict=True):
             made, more = self._deliver(envelope, verdict, self._target, ours=True)
             messages += made
+            has_state = has_state or (bool(made) and envelope.kind in WORK_KINDS)
             findings += more
         if not messages:
             findings.append(self._nothing())
         elif self._options.source != self._options.target_format:
-            findings += lost_members(self._options.source, plan.message, messages)
+            findings += lost_members(self._options.source, plan.message, messages, has_state=has_state)
         return messages, findings
 
     def _sent_before(self, us: str, history: PeerHistory) -> list[Any]:
@@ -248,7 +250,7 @@ class Converter:
         if not ours and delivered.native:
             document = envelope.document()
             content = {name: document[name] for name in ("body", "ext") if document.get(name)}
-            findings += lost_members(NATIVE, content, [delivered.message])
+            findings += lost_members(NATIVE, content, [delivered.message], has_state=True)
         return [delivered.message], findings
 
     def _receiver(self, envelope: Envelope) -> str:

@@ -38,8 +38,8 @@ def find_endpoints(format: str, message: Any, agents: AgentMap) -> Endpoints:
 
 
 def answers_earlier_line(ends: Endpoints, history: MessageHistory) -> bool:
-    """Whether an earlier line has the message that this one answers."""
-    return ends.key is not None and history.find(*ends.key) is not None
+    """Whether an earlier line has the message that this one answers, in any scope: a session may be invented."""
+    return ends.key is not None and history.find(ends.key[0]) is not None
 
 
 def _sentient(message: dict[str, Any], agents: AgentMap) -> Endpoints:

@@ -132,6 +132,10 @@ class LineHistory:
         found = self._by_id.get((format, foreign_id), [])
         return [converted for converted in found if scope in ("", converted.scope)]
 
+    def answered(self, format: str, foreign_id: str, scope: str) -> list[ConvertedMessage]:
+        """As `with_id`; in any scope when there is none in this one, since an agent may have invented it."""
+        return self.with_id(format, foreign_id, scope) or self.with_id(format, foreign_id, "")
+
     def latest(self, format: str, scope: str) -> ConvertedMessage | None:
         """The latest message of a scope."""
         return self._latest.get((format, scope))

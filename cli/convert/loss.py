@@ -22,17 +22,26 @@ TRANSLATED: Final = {
     "agh": frozenset({("body", "state"), ("body", "status")}),
 }
 """Members whose meaning is carried by the state of the work or the kind of the message."""
+_NEEDS_A_STATE: Final = frozenset({"failed", "partial", "error", True})
+"""Values of these members whose meaning only a trace or receipt carries: a say has no state."""
 _LEVELS: Final = 2  # depth of reported members
 _MOST: Final = 100  # findings of one message
 _SHORT: Final = 16  # characters; a short text must occur as a whole word
 
 
-def lost_members(format: str, message: Any, made: list[Any]) -> list[Finding]:
-    """One warning for each member of `message` with a value that does not occur in `made`."""
+def lost_members(format: str, message: Any, made: list[Any], *, has_state: bool) -> list[Finding]:
+    """One warning for each member of `message` with a value that does not occur in `made`.
+
+    `has_state`: whether any of `made` comes from a trace or receipt.
+    """
     everything = _everything(made)
     found: list[Finding] = []
     for path, member in _members(message, ()):
-        if path in TRANSLATED[format] or all(_is_there(key, leaf, everything) for key, leaf in _leaves(path, member)):
+        if path in TRANSLATED[format]:
+            carried = has_state or member not in _NEEDS_A_STATE or f":{_compact(member)}" in everything
+        else:
+            carried = all(_is_there(key, leaf, everything) for key, leaf in _leaves(path, member))
+        if carried:
             continue
         found.append(Finding(pointer(*path), "not_carried", "warning", "has no place in the format converted to"))
         if len(found) == _MOST:

@@ -11,6 +11,7 @@ import pytest
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
 from aghbus.protocol.envelope import parse as parse_envelope
+from tests.support.bridge_daemons import link
 from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
 
 ALL = ("agh", *FOREIGN)
@@ -302,3 +303,32 @@ def test_a_message_over_the_envelope_limit_is_too_large() -> None:
     huge = {**RESPONSE, "data": {"text": "x" * 1_100_000}}
     (result,) = convert("sacp", "agh", huge)
     assert (result["messages"], errors(result)) == ([], [("", "too_large")])
+
+
+def test_a_parent_is_found_although_the_session_is_invented() -> None:
+    first = link("objective", "goal", 1, message_id="msg-a", session="session-a", request="req-a")
+    second = link("goal", "task", 2, "msg-a", message_id="msg-b", session="invented", request="invented")
+    last = link("task", None, 3, "msg-b", session="another", request="another")
+    opened, forwarded, ended = (one["messages"] for one in convert("sentient", "agh", first, second, last))
+    report, say = forwarded
+    assert (report["work_id"], report["to"]) == (opened[0]["work_id"], "objective")
+    assert say["thread_id"] == opened[0]["thread_id"]
+    assert (ended[0]["work_id"], ended[0]["body"]["state"]) == (say["work_id"], "completed")
+
+
+@pytest.mark.parametrize("target", ["sacp", "humaninloop", "agentos"])
+def test_a_failure_that_is_passed_on_in_a_say_is_reported_as_lost(target: str) -> None:
+    lost = {"/status/code", "/error/has_error"}
+    failed = link("objective", "goal", 1, code="failed")
+    failed["error"] = {**failed["error"], "has_error": True, "error_code": "INVALID_INPUT", "error_message": "no"}
+    failed["status"]["message"] = "it failed"
+    (result,) = convert("sentient", target, failed)
+    assert lost <= {one.path for one in result["findings"] if one.rule == "not_carried"}
+    opened, ended = convert("sentient", target, link("goal", "objective", 1, message_id="msg-a"), {**failed, **LAST})
+    assert not lost & {one.path for one in ended["findings"] if one.rule == "not_carried"}, opened
+
+
+LAST = {
+    "next_agent": {"name": None, "reason": None},
+    "metadata": {"session_id": "session-1", "request_id": "req-1", "sequence_number": 2, "parent_message_id": "msg-a"},
+}

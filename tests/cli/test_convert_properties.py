@@ -89,6 +89,6 @@ def test_a_valid_message_is_unchanged_or_has_findings(format: str, raws: list[by
 @given(json_values)
 def test_a_copy_loses_nothing_and_an_empty_message_everything(value: Any) -> None:
     message = {"member": value, "word": "unmistakable"}
-    assert lost_members("sacp", message, [message]) == []
-    paths = {finding.path for finding in lost_members("sacp", message, [{}])}
+    assert lost_members("sacp", message, [message], has_state=True) == []
+    paths = {finding.path for finding in lost_members("sacp", message, [{}], has_state=True)}
     assert "/word" in paths
