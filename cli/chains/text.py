@@ -38,10 +38,11 @@ def runs_text(answer: dict[str, Any]) -> str:
             run["node"],
             ago(run["updated_ms"]),
             run["name"],
+            run["question"] or "",
         )
         for run in answer["runs"]
     ]
-    return table(["RUN", "STATE", "STEPS", "NODE", "CHANGED", "CHAIN"], rows)
+    return table(["RUN", "STATE", "STEPS", "NODE", "CHANGED", "CHAIN", "QUESTION"], rows)
 
 
 def change_line(change: dict[str, Any]) -> str:
