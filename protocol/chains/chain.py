@@ -23,8 +23,7 @@ from aghbus.protocol.text import has_control, is_blank
 MAX_NODES: Final = 256  # the latest response of each is stored, up to the size of an envelope
 MAX_EDGES: Final = 4_096
 MAX_STEPS: Final = 1_000  # node visits of one run; each is a work
-DEFAULT_TIMEOUT: Final = 86_400.0  # seconds of a node without `timeout`
-DEFAULT_ANSWER_TIMEOUT: Final = 7 * 86_400.0  # seconds of a node without `answer_timeout`
+DEFAULT_TIMEOUT: Final = 86_400.0  # seconds of a node without `timeout`, and of its questions without `answer_timeout`
 _MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -48,7 +47,7 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     format: Format | None = None
     intent: str | None = None
     timeout: Seconds = DEFAULT_TIMEOUT
-    answer_timeout: Seconds = DEFAULT_ANSWER_TIMEOUT
+    answer_timeout: Seconds = DEFAULT_TIMEOUT
     needs: tuple[str, ...] = ()
 
     @property

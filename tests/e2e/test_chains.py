@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chain_agents import Agent, Envelope, asked, begin, chain, reach, show
+from tests.support.chain_agents import Agent, Envelope, asked, begin, chain, handed, reach, show
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
-from tests.support.seed_examples import examples
 
 # seed 004, section 6
 RESEARCHED = {
@@ -354,28 +353,6 @@ def test_a_bad_request_is_refused_with_the_place_of_its_fault(tmp_path: Path, bo
         assert refused.value.status == 400
         assert refused.value.answer["message"].startswith(named)
         assert ops.get("/v1/chains/runs")["runs"] == []
-
-
-def handed(plan: str) -> dict[str, Any]:
-    """The first message of a sentient chain as a template, on the seed's own example."""
-    return {
-        **next(example.value for example in examples("sentient")),
-        "message_id": "msg-{{run.uuid}}",
-        "timestamp": {"executed_at": "{{run.time}}", "timezone": "UTC"},
-        "agent": {"name": "asker", "type": "governance"},
-        "input": {"source": "chain", "content": "{{input}}"},
-        "output": {"content": plan, "content_type": "plan"},
-        "next_agent": {"name": "helper", "reason": "it is next"},
-        "status": {"code": "success", "message": "asked"},
-        "metadata": {
-            "session_id": "s-{{run.id}}",
-            "request_id": "r-{{run.id}}",
-            "sequence_number": 1,
-            "parent_message_id": None,
-        },
-        "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
-        "audit": {"compliance_notes": "none", "governance_files_consulted": [], "reasoning": "because"},
-    }
 
 
 def answer_agentos(agent: Agent, got: dict[str, Any]) -> None:

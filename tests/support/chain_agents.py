@@ -107,3 +107,25 @@ def asked(question: str) -> dict[str, Any]:
     }
     made.pop("replyTo", None)
     return made
+
+
+def handed(plan: str) -> dict[str, Any]:
+    """The first message of a sentient chain as a template, on the seed's own example."""
+    return {
+        **next(example.value for example in examples("sentient")),
+        "message_id": "msg-{{run.uuid}}",
+        "timestamp": {"executed_at": "{{run.time}}", "timezone": "UTC"},
+        "agent": {"name": "asker", "type": "governance"},
+        "input": {"source": "chain", "content": "{{input}}"},
+        "output": {"content": plan, "content_type": "plan"},
+        "next_agent": {"name": "helper", "reason": "it is next"},
+        "status": {"code": "success", "message": "asked"},
+        "metadata": {
+            "session_id": "s-{{run.id}}",
+            "request_id": "r-{{run.id}}",
+            "sequence_number": 1,
+            "parent_message_id": None,
+        },
+        "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
+        "audit": {"compliance_notes": "none", "governance_files_consulted": [], "reasoning": "because"},
+    }
