@@ -56,7 +56,7 @@ def offers(tmp_path: Path, line: str) -> set[str]:
         ("aghctl work re", {"reject"}),
         ("aghctl --name work inbox a", {"ack"}),
         ("aghctl inbox -o json ", {"list", "next", "ack", "nack", "requeue", "purge", "follow"}),
-        ("aghctl work open --t", {"--to", "--text", "--thread", "--token-file", "--timeout"}),
+        ("aghctl work open --t", {"--to", "--to-capability", "--text", "--thread", "--token-file", "--timeout"}),
         ("aghctl --t", {"--token-file", "--timeout"}),
         ("aghctl work list --state c", {"completed", "canceled"}),
         ("aghctl status -o js", {"json", "jsonl"}),

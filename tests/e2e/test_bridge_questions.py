@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.bridge_daemons import INPUT, link, messages, query, submit
+from tests.support.chain_agents import begin, chain, reach
 from tests.support.daemons import wait_for
 from tests.support.serving import WAIT, Bus, script, serving, two_peers
 
@@ -266,3 +267,24 @@ def test_a_message_passed_on_to_the_next_agent_is_no_question(bus: Bus, tmp_path
         assert serve.ended() == 0
     assert not serve.seen("asked")
     assert messages(bus.ops, "sentient", 1)[0]["message"]["agent"]["name"] == "worker"
+
+
+def test_a_chain_pauses_at_a_command_that_asks_and_resumes_with_the_answer(bus: Bus, tmp_path: Path) -> None:
+    nodes = {name: {"peer": "worker", "input": "find the CEO"} for name in ("a", "b")}
+    with serving(bus, tmp_path, command=script(tmp_path, START + SACP), words=("bridge", "sacp")):
+        run_id = begin(bus.ops, chain(nodes, ("a", "b", 'response.message == "Found."')))
+        for node in ("a", "b"):
+            assert reach(bus.ops, run_id, "waiting")["question"] == "Which company?"
+            bus.ops.post(f"/v1/chains/runs/{run_id}/answer", text="Acme", node=node)
+        run = reach(bus.ops, run_id, "completed", "failed")
+    assert (run["state"], [step["message"] for step in run["history"]]) == ("completed", ["Found.", "Found."])
+    assert inputs_of(tmp_path)[1].endswith("ops answered:\nAcme\n")
+
+
+def test_a_chain_fails_at_a_question_that_nobody_answers(bus: Bus, tmp_path: Path) -> None:
+    command = script(tmp_path, START + SACP)
+    with serving(bus, tmp_path, "--answer-within", "1s", command=command, words=("bridge", "sacp")):
+        run_id = begin(bus.ops, chain({"a": {"peer": "worker", "input": "find the CEO"}}))
+        run = reach(bus.ops, run_id, "completed", "failed")
+    assert run["state"] == "failed"
+    assert "no answer within 1s: Which company?" in run["history"][-1]["message"]
