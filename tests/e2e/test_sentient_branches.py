@@ -1,8 +1,13 @@
 """One agent of a sentient chain with several next agents: its work ends when all branches have ended."""
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +177,60 @@ def test_branches_submitted_together_are_sent_together_or_not_at_all(six: Six) -
         handed_out(six.at[PEERS[BRANCHES[number - 1]]], "sentient", sent["id"])
         finish(six, session, day, number)
     assert work_ended(six.at["desk"], work_id)["message"] == "2 of 2 branches completed"
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
+def test_a_command_that_prints_an_array_has_several_next_agents(six: Six, tmp_path: Path) -> None:
+    session, day = "thread_command", "20260509"
+    messages = [branch(session, day, number, agent) for number, agent in enumerate(BRANCHES, 1)]
+    (tmp_path / "answer").write_text(json.dumps(messages))
+    objective = six.at["objective"]
+    accept = ("--accept", "intent=fan-out")
+    words = ("--name", objective.name, "bridge", "sentient", "--once", *accept, "--", "cat", str(tmp_path / "answer"))
+    process = subprocess.Popen([sys.executable, "-m", "aghbus.cli", *words], env=objective.env)
+    try:
+        opened = six.at["desk"].post(
+            "/v1/works",
+            to="objective",
+            text="Go",
+            intent="fan-out",
+            thread_id=session,
+            trace_id=f"req_{session}",
+        )
+        assert process.wait(WITHIN) == 0
+    finally:
+        process.kill()
+    says = objective.get("/v1/messages?direction=out&kind=say&limit=500")["messages"]
+    for number, agent in enumerate(BRANCHES, 1):
+        (said,) = (one["id"] for one in says if carried_id(one) == f"{session}-b{number}" and one["to"] == PEERS[agent])
+        handed_out(six.at[PEERS[agent]], "sentient", said)
+        finish(six, session, day, number)
+    assert work_ended(six.at["desk"], opened["work_id"])["message"] == "2 of 2 branches completed"
+
+
+def carried_id(message: dict[str, Any]) -> str | None:
+    """The id of the message that an envelope carries."""
+    carried = (message["envelope"].get("ext") or {}).get("sentient.message") or {}
+    return carried.get("message_id")
+
+
+def test_a_branch_that_ends_after_its_work_was_canceled_is_logged(six: Six) -> None:
+    session, day = "thread_canceled-early", "20260510"
+    work_id, opened = fanned_out(six, session, day)
+    six.at["desk"].post(f"/v1/works/{work_id}/cancel")
+    objective = six.at["objective"]
+    wait_for(lambda: objective.state_of(work_id) == "canceled", WITHIN, "the cancellation")
+    finish(six, session, day, 1)
+    finish(six, session, day, 2)
+    for branch_id in opened:
+        wait_for(lambda branch_id=branch_id: ended_late(six, branch_id), WITHIN, "the log line")  # type: ignore[misc]
+    assert six.at["desk"].state_of(work_id) == "canceled"
+
+
+def ended_late(six: Six, work_id: str) -> bool:
+    """Whether the end of a branch after its work was logged."""
+    lines = six.at["objective"].log.read_text().splitlines()
+    return any("a branch ended after its work" in line and work_id in line for line in lines)
 
 
 def test_a_branch_that_comes_after_the_join_is_refused(six: Six) -> None:
