@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -38,3 +40,9 @@ def test_two_builds_in_different_places_and_circumstances_give_the_same_files(tm
     second = built(other, tmp_path / "second", 0o077, TZ="Asia/Tokyo", PYTHONHASHSEED="2", **moment)
     assert len(first) == 2
     assert first == second
+    (wheel,) = (tmp_path / "first").glob("*.whl")
+    (source,) = (tmp_path / "first").glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as installed, tarfile.open(source) as shipped:
+        for name in ("SKILL.md", "examples/input.json", "examples/output.json"):
+            assert f"aghbus/cli/skills/agent-protocol/{name}" in installed.namelist()
+            assert any(path.endswith(f"/cli/skills/agent-protocol/{name}") for path in shipped.getnames())

@@ -50,6 +50,7 @@ COMMANDS = {
     "envelope replay": ("envelope", "replay envelopes as one receiver (offline)"),
     "bridge": ("bridge", "connect an agent that uses another format"),
     "bridge humaninloop apply": ("bridge_apply", "write the artifacts of a completed work under a feature root"),
+    "bridge humaninloop skill": ("bridge_skill", "print the path of the skill folder of ADR-007 (offline)"),
     "bridge sentient log": ("bridge_log", "print the audit log of the sentient agent"),
     "bridge agentos log": ("bridge_log", "print the message log of the AgentOS agent"),
     "bridge sacp log": ("bridge_log", "print the audit table of SACP"),
