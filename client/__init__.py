@@ -1,1 +1,102 @@
-"""client: see docs/architecture.md."""
+"""The client of a daemon's local API: docs/client.md.
+
+`Client` blocks, `AsyncClient` is for asyncio, `Worker` handles works. Their modules are loaded when a name of this package is first
+used, because `aghctl` imports the package at every start and needs none of them.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from aghbus.client.core.refusals import ActorNotAllowed as ActorNotAllowed
+    from aghbus.client.core.refusals import BadRequest as BadRequest
+    from aghbus.client.core.refusals import Conflict as Conflict
+    from aghbus.client.core.refusals import Forbidden as Forbidden
+    from aghbus.client.core.refusals import HeadTooLarge as HeadTooLarge
+    from aghbus.client.core.refusals import Internal as Internal
+    from aghbus.client.core.refusals import InvalidRequest as InvalidRequest
+    from aghbus.client.core.refusals import InvalidTransition as InvalidTransition
+    from aghbus.client.core.refusals import LeaseLost as LeaseLost
+    from aghbus.client.core.refusals import MessageRefused as MessageRefused
+    from aghbus.client.core.refusals import MethodNotAllowed as MethodNotAllowed
+    from aghbus.client.core.refusals import NotFound as NotFound
+    from aghbus.client.core.refusals import Refused as Refused
+    from aghbus.client.core.refusals import RequestTimeout as RequestTimeout
+    from aghbus.client.core.refusals import SecretLike as SecretLike
+    from aghbus.client.core.refusals import TargetTooLong as TargetTooLong
+    from aghbus.client.core.refusals import TooLarge as TooLarge
+    from aghbus.client.core.refusals import Unauthorized as Unauthorized
+    from aghbus.client.core.refusals import Unavailable as Unavailable
+    from aghbus.client.core.refusals import UnknownPath as UnknownPath
+    from aghbus.client.core.refusals import UnsupportedMediaType as UnsupportedMediaType
+    from aghbus.client.core.refusals import WorkClosed as WorkClosed
+    from aghbus.client.core.refusals import WorkContainerMismatch as WorkContainerMismatch
+    from aghbus.client.errors import ClientError as ClientError
+    from aghbus.client.errors import ConnectionLost as ConnectionLost
+    from aghbus.client.errors import RefusedByDaemon as RefusedByDaemon
+    from aghbus.client.errors import Unexpected as Unexpected
+    from aghbus.client.errors import Unreachable as Unreachable
+    from aghbus.client.errors import UsageError as UsageError
+    from aghbus.client.http import Endpoint as Endpoint
+    from aghbus.client.work.clients import AsyncClient as AsyncClient
+    from aghbus.client.work.clients import Client as Client
+    from aghbus.client.work.job import AsyncJob as AsyncJob
+    from aghbus.client.work.job import Job as Job
+    from aghbus.client.work.job import JobCanceled as JobCanceled
+    from aghbus.client.work.worker import Worker as Worker
+
+__all__ = [
+    "ActorNotAllowed",
+    "AsyncClient",
+    "AsyncJob",
+    "BadRequest",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "ConnectionLost",
+    "Endpoint",
+    "Forbidden",
+    "HeadTooLarge",
+    "Internal",
+    "InvalidRequest",
+    "InvalidTransition",
+    "Job",
+    "JobCanceled",
+    "LeaseLost",
+    "MessageRefused",
+    "MethodNotAllowed",
+    "NotFound",
+    "Refused",
+    "RefusedByDaemon",
+    "RequestTimeout",
+    "SecretLike",
+    "TargetTooLong",
+    "TooLarge",
+    "Unauthorized",
+    "Unavailable",
+    "Unexpected",
+    "UnknownPath",
+    "Unreachable",
+    "UnsupportedMediaType",
+    "UsageError",
+    "WorkClosed",
+    "WorkContainerMismatch",
+    "Worker",
+]
+
+_HOMES = ("work.clients", "work.job", "work.worker", "core.refusals", "errors", "http")
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from importlib import import_module
+
+        for home in _HOMES:
+            if (found := getattr(import_module(f"{__name__}.{home}"), name, None)) is not None:
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -8,7 +8,7 @@ Unix socket a connection costs microseconds.
 from __future__ import annotations
 
 from _socket import AF_UNIX, SHUT_RDWR, SOCK_STREAM, socket
-from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from aghbus.client.errors import ConnectionLost, Unexpected, Unreachable
@@ -188,7 +188,7 @@ class Incoming:
         """The whole body."""
         return b"".join([piece async for piece in self.pieces()])
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives."""
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
             while size := _number((await self._line()).partition(b";")[0].decode("latin-1"), 16):
@@ -256,13 +256,15 @@ def run(steps: Awaitable[T]) -> T:
     raise RuntimeError("the coroutine waits for an event loop")
 
 
-def iterate(pieces: AsyncIterator[T]) -> Iterator[T]:
-    """The values of an asynchronous iterator whose every step blocks."""
+def iterate(pieces: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """The values of an asynchronous generator whose every step blocks."""
     try:
         while True:
             yield run(pieces.__anext__())
     except StopAsyncIteration:
         return
+    finally:
+        run(pieces.aclose())
 
 
 def quote(text: str) -> str:

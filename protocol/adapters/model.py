@@ -6,7 +6,7 @@ that it has read.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -14,7 +14,9 @@ from aghbus.protocol.envelope import Envelope, StoredKind
 from aghbus.protocol.identifiers import is_peer
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.limits import DIRECTED_TTL
-from aghbus.protocol.send import Draft
+
+if TYPE_CHECKING:  # a client of the API needs findings and no drafts, whose module loads libsodium
+    from aghbus.protocol.send import Draft
 
 Severity = Literal["error", "warning"]
 BridgeDirection = Literal["in", "out"]
@@ -173,7 +175,7 @@ class SubmitPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     message: Any
     findings: tuple[Finding, ...] = ()
-    drafts: tuple[Draft, ...] = ()
+    drafts: "tuple[Draft, ...]" = ()
     repeats: bool = False
     foreign_id: str | None = None
     scope: str = ""

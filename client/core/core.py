@@ -1,0 +1,230 @@
+"""Carrying calls out: repeated while the daemon is away, streams resumed, works opened and awaited."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from inspect import isawaitable
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.client.core.operation import Call, call_of, query_of
+from aghbus.client.core.refusals import Unavailable, refusal
+from aghbus.client.core.subscription import Subscription
+from aghbus.client.core.threads import Threads
+from aghbus.client.errors import ClientError, Unexpected, Unreachable
+from aghbus.client.http import Endpoint, Incoming, exchange, quote
+from aghbus.protocol.api.artifacts import Artifact
+from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.api.messages import Event, SendResponse
+from aghbus.protocol.api.queries import EventsQuery, WorkQuery
+from aghbus.protocol.api.status import StatusResponse
+from aghbus.protocol.api.works import Work, WorkOpenRequest, WorkResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.lifecycle import TERMINAL_STATES
+
+FIRST_PAUSE: Final = 0.05
+LAST_PAUSE: Final = 1.0
+"""Seconds between two attempts to reach the daemon: the first, and the longest that doubling leads to."""
+
+Answering = Callable[[str], str | Awaitable[str]]
+"""Answers a question of the peer that has a work."""
+
+
+class Core:
+    """One daemon. `timeout` in seconds bounds a call, restarts of the daemon included, and every step of a request."""
+
+    def __init__(self, endpoint: Endpoint, timeout: float, surroundings: Threads) -> None:
+        self.endpoint = endpoint
+        self.timeout = timeout
+        self.surroundings = surroundings
+
+    # calls
+
+    async def fetch(self, call: Call) -> bytes:
+        """The body of the answer to `call`, which is repeated as long as that can help. Raises ClientError."""
+        response = await self.answer(call)
+        try:
+            return await response.body()
+        finally:
+            response.close()
+
+    async def answer(self, call: Call) -> Incoming:
+        """The answer to `call`, its body unread. Close it."""
+        backoff, deadline = Backoff(FIRST_PAUSE, LAST_PAUSE), time.monotonic() + self.timeout
+        while True:
+            sent = False
+            try:
+                connection = await self.surroundings.connect(self.endpoint, self.timeout + call.wait)
+                sent = call.again is False
+                response = await exchange(connection, call.method, call.target, call.body, call.headers)
+                if response.status in call.statuses:
+                    return response
+                raise await _error(response)
+            except (Unreachable, Unavailable) as error:
+                if time.monotonic() >= deadline or (sent and isinstance(error, Unreachable)):
+                    raise
+            await self.surroundings.sleep(backoff.next())
+
+    async def ask(self, method: str, path: str, form: msgspec.Struct, answer: type[Any]) -> Any:
+        """The answer to one call of the API, with the fields of `form`."""
+        return msgspec.json.decode(await self.fetch(call_of(method, path, form, again=True)), type=answer)
+
+    # streams
+
+    async def position(self) -> int:
+        """The sequence of the daemon's latest envelope."""
+        status = msgspec.json.decode(await self.fetch(Call("GET", "/v1/status")), type=StatusResponse)
+        return status.store.last_seq
+
+    async def events(self, query: EventsQuery, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
+        """Server-sent events, without end: `GET /v1/events`. Those after `since`, else from now on; a gap has the type `gap`.
+
+        After a restart of the daemon, the stream continues behind the last event that was returned.
+        """
+        query = query if query.since is not None else msgspec.structs.replace(query, since=await self.position())
+        subscription = Subscription(self, "/v1/events", query_of(query), query.since, timeout)
+        async with aclosing(subscription.events()) as events:
+            async for _, data in events:
+                yield msgspec.json.decode(data, type=Event)
+
+    async def foreign_messages(
+        self, name: Format, *, since: int | None = None
+    ) -> AsyncGenerator[BridgeMessage | Event, None]:
+        """The messages of a foreign format, without end: `GET /v1/bridge/{format}/stream`.
+
+        They begin after `since`, else after the acknowledged position. An Event is a gap.
+        """
+        path = f"/v1/bridge/{name}/stream"
+        async with aclosing(Subscription(self, path, [], since).events()) as events:
+            async for kind, data in events:
+                form: Any = Event if kind == b"gap" else BridgeMessage
+                yield msgspec.json.decode(data, type=form)
+
+    # artifacts
+
+    async def put_artifact(
+        self, work_id: str, name: str, content: bytes | Iterable[bytes], *, size: int = -1
+    ) -> Artifact:
+        """Store an artifact: `PUT /v1/artifacts/{work_id}/{name}`. `content` is bytes, or pieces of `size` bytes together.
+
+        The same content again succeeds, other content raises Conflict. Only bytes are sent again when an answer is lost.
+        """
+        whole = isinstance(content, bytes)
+        length = len(content) if isinstance(content, bytes) else size
+        if length < 0:
+            raise ValueError("size: is needed for content in pieces")
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
+        pieces = (content,) if isinstance(content, bytes) else content
+        call = Call("PUT", _artifact(work_id, name), pieces, headers, again=whole)
+        return msgspec.json.decode(await self.fetch(call), type=Artifact)
+
+    async def get_artifact(self, work_id: str, name: str) -> AsyncGenerator[bytes, None]:
+        """The content of an artifact, in pieces: `GET /v1/artifacts/{work_id}/{name}`.
+
+        Raises ConnectionLost when it does not match its digest: use the pieces after the last one only.
+        """
+        response = await self.answer(Call("GET", _artifact(work_id, name)))
+        try:
+            async for piece in response.pieces():
+                yield piece
+        finally:
+            response.close()
+
+    # works
+
+    async def step(self, work_id: str, verb: WorkVerb, form: WorkStepRequest) -> SendResponse:
+        """One step of a work."""
+        found: SendResponse = await self.ask("POST", f"/v1/works/{quote(work_id)}/{verb}", form, SendResponse)
+        return found
+
+    async def work(self, work_id: str, channel: str | None = None) -> Work:
+        """A work as it is now. Raises NotFound."""
+        found: WorkResponse = await self.ask(
+            "GET", f"/v1/works/{quote(work_id)}", WorkQuery(channel=channel), WorkResponse
+        )
+        return found.work
+
+    async def wait(self, work_id: str, *, channel: str | None = None, timeout: float | None = None) -> Work:
+        """Wait until a work has ended, or its target asks something (state `needs_input`; `message` is the question).
+
+        Raises TimeoutError after `timeout` seconds, and NotFound. `work` has its history.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            work = await self.work(work_id, channel)
+            if work.state == "needs_input" or work.state in TERMINAL_STATES:
+                return work
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            query = EventsQuery(work_id=work_id, channel=work.channel, since=work.last_seq)
+            async with aclosing(self.events(query, timeout=left)) as events:
+                await anext(events)  # whatever it is, the state is read again
+
+    async def run(
+        self,
+        to: str,
+        text: str,
+        *,
+        intent: str | None = "request",
+        artifacts: list[Any] | None = None,
+        channel: str | None = None,
+        thread_id: str | None = None,
+        direct: bool = False,
+        work_id: str | None = None,
+        trace_id: str | None = None,
+        accept_within: float | None = None,
+        progress_within: float | None = None,
+        on_question: Answering | None = None,
+        timeout: float | None = None,
+    ) -> Work:
+        """Open a work for a peer and wait until it has ended.
+
+        `on_question` answers questions of the peer. Without it the work is returned in state `needs_input`: answer with
+        `step_work(work.work_id, "say", message=…)`, then `wait`. Raises TimeoutError after `timeout` seconds; the work
+        continues then, and `wait` waits again.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        request = WorkOpenRequest(
+            to=to,
+            text=text,
+            intent=intent,
+            artifacts=artifacts,
+            channel=channel,
+            thread_id=thread_id,
+            direct=direct,
+            work_id=work_id,
+            trace_id=trace_id,
+            accept_within=accept_within,
+            progress_within=progress_within,
+            reactions="none",  # we wait for questions and the end ourselves
+        )
+        opened: SendResponse = await self.ask("POST", "/v1/works", request, SendResponse)
+        assert opened.work_id is not None
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            work = await self.wait(opened.work_id, channel=opened.channel, timeout=left)
+            if work.state in TERMINAL_STATES or on_question is None:
+                return work
+            answer = on_question(work.message or "")
+            text = await answer if isawaitable(answer) else answer
+            await self.step(work.work_id, "say", WorkStepRequest(message=text, channel=work.channel))
+
+
+async def _error(response: Incoming) -> ClientError:
+    try:
+        document = json.loads(await response.body())
+    except ValueError:
+        document = None
+    finally:
+        response.close()
+    if not isinstance(document, dict):
+        return Unexpected(f"HTTP {response.status} without a JSON object", "is this socket that of aghd?")
+    return refusal(response.status, document)
+
+
+def _artifact(work_id: str, name: str) -> str:
+    return f"/v1/artifacts/{quote(work_id)}/{quote(name)}"

@@ -1,0 +1,19 @@
+"""Ids that are made before the first send, so that every repetition of a request is the same request."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+
+from aghbus.protocol.identifiers import uuid7_hex
+
+
+def new_id(prefix: str) -> str:
+    """A new id, which sorts by its time."""
+    return prefix + uuid7_hex(time.time_ns() // 1_000_000, os.urandom(10))
+
+
+def derived_id(prefix: str, *parts: str) -> str:
+    """The same id for the same `parts`, in every process."""
+    return prefix + hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

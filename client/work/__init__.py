@@ -1,0 +1,1 @@
+"""Clients, jobs and workers: see docs/client.md."""

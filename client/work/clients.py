@@ -1,0 +1,101 @@
+"""The two clients. Their methods are declared once, in core/operations.py."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import aclosing, closing
+from typing import Self
+
+from aghbus.client.core.core import Core
+from aghbus.client.core.method import Asynchronous, Blocking
+from aghbus.client.core.operations import Operations
+from aghbus.client.core.threads import Threads
+from aghbus.client.http import Endpoint, iterate
+from aghbus.client.locate import find
+from aghbus.client.work.feed import LEASE, Accept, jobs
+from aghbus.client.work.job import AsyncJob, Job
+
+TIMEOUT = 30.0
+"""Seconds that a call may take, restarts of the daemon included."""
+
+
+def endpoint_from(
+    name: str | None = None,
+    *,
+    socket: str | None = None,
+    api: str | None = None,
+    token_file: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Endpoint:
+    """The endpoint of the daemon that `aghctl` would find with `--name`, `--socket`, `--api` and `--token-file`."""
+    options = {"name": name, "socket": socket, "api": api, "token_file": token_file}
+    return find(options, os.environ if env is None else env)
+
+
+class Client(Operations, Blocking):
+    """A client that blocks: one method for each route of the local API, event streams, jobs, and works that are awaited.
+
+    A call is repeated while the daemon is away, for `timeout` seconds. The ids of messages are made before the first
+    send, so a repetition is the same message. Threads may share a client. Every error of the daemon is a RefusedByDaemon
+    of a class of its own, with `code`, `message` and `hint`.
+
+    >>> client = Client.from_env()
+    >>> work = client.run(to="patch-worker", text="Run the migration smoke test")
+    >>> print(work.state, work.result)
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float = TIMEOUT) -> None:
+        self.core = Core(endpoint, timeout, Threads())
+
+    @classmethod
+    def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
+        """The daemon called `name`; without it the one that `aghctl` finds (AGHD_NAME, AGHD_API_SOCKET, the only one).
+
+        Raises Unreachable when there is none, and UsageError when there are several.
+        """
+        return cls(endpoint_from(name), timeout=timeout)
+
+    def jobs(
+        self, capability: str | None = None, *, accept: Accept | None = None, lease: float = LEASE
+    ) -> Generator[Job, None, None]:
+        """Works for this daemon, without end: each is leased, accepted, and stays leased while the block runs.
+
+        `capability`: the daemon must announce it, and works that name another one are left to others. `accept` may leave
+        others in the inbox. After `lease` seconds the work of a dead worker is ready again, as a further `attempt`. A job
+        that the block did not report is completed; one whose block raised is returned to the inbox, unless the job is
+        used as a context manager, which reports the failure.
+
+        >>> for job in client.jobs(capability="test.run"):
+        ...     with job:
+        ...         job.complete(result={"passed": run_tests(job.text)})
+        """
+        with closing(iterate(jobs(self.core, [capability] if capability else [], accept, lease))) as cores:
+            for core in cores:
+                yield Job(core)
+
+
+class AsyncClient(Operations, Asynchronous):
+    """The client for asyncio: the same methods as Client, which are awaited, and asynchronous iterators.
+
+    >>> client = AsyncClient.from_env()
+    >>> work = await client.run(to="patch-worker", text="Run the migration smoke test")
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float = TIMEOUT) -> None:
+        from aghbus.client.core.aio import EventLoop  # a blocking client needs no asyncio
+
+        self.core = Core(endpoint, timeout, EventLoop())
+
+    @classmethod
+    def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
+        """As Client.from_env."""
+        return cls(endpoint_from(name), timeout=timeout)
+
+    async def jobs(
+        self, capability: str | None = None, *, accept: Accept | None = None, lease: float = LEASE
+    ) -> AsyncGenerator[AsyncJob, None]:
+        """As Client.jobs. One job at a time: Worker runs several."""
+        async with aclosing(jobs(self.core, [capability] if capability else [], accept, lease)) as cores:
+            async for core in cores:
+                yield AsyncJob(core)

@@ -1,0 +1,300 @@
+"""One leased work: its content, progress, questions, and the report that ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from aghbus.client.core.core import Core
+from aghbus.client.core.ids import derived_id, new_id
+from aghbus.client.core.method import Asynchronous, Blocking, Method
+from aghbus.client.core.refusals import (
+    ActorNotAllowed,
+    Conflict,
+    InvalidTransition,
+    NotFound,
+    SecretLike,
+    WorkClosed,
+    WorkContainerMismatch,
+)
+from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.protocol.api.inbox import (
+    InboxAckRequest,
+    InboxItem,
+    InboxNackRequest,
+    InboxNextRequest,
+    InboxNextResponse,
+)
+from aghbus.protocol.api.messages import Message
+from aghbus.protocol.api.queries import EventsQuery
+from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
+from aghbus.protocol.lifecycle import TERMINAL_STATES
+
+ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
+"""Refusals of a step that a retry cannot change: the work has ended, or is not (any longer) ours."""
+MESSAGE_CHARACTERS: Final = 500
+"""Longest message of a failure that is made from an exception."""
+
+
+class JobCanceled(ClientError):
+    """The work of this job has ended: it was canceled, a deadline passed, or another consumer has its lease."""
+
+    default_code = "work_closed"
+
+
+class JobState:
+    """What is known of one job, for every thread that has to do with it."""
+
+    def __init__(self, item: InboxItem, lease: str) -> None:
+        self.item = item
+        self.lease = lease
+        self.body: dict[str, Any] = msgspec.json.decode(item.message.envelope).get("body") or {}
+        self.canceled = False
+        self.reporting = False
+        self.ended = False
+        self.on_cancel: Callable[[], object] = _nothing
+        self.on_end: Callable[[], object] = _nothing
+
+    def cancel(self) -> None:
+        """The work has ended without our report, or the lease is lost."""
+        if not self.canceled and not self.reporting and not self.ended:
+            self.canceled = True
+            self.on_cancel()
+
+    def end(self) -> None:
+        """The message is acknowledged, or returned to the inbox."""
+        self.ended = True
+        self.on_end()
+
+
+def _nothing() -> None:
+    pass
+
+
+class JobCore:
+    """The steps of one job."""
+
+    def __init__(self, core: Core, state: JobState) -> None:
+        self.core = core
+        self.state = state
+        message = state.item.message
+        assert message.work_id is not None
+        self.work_id, self.channel, self.seq = message.work_id, message.channel, state.item.seq
+        self._asked = 0
+
+    async def update(self, message: str | None = None, *, result: dict[str, Any] | None = None) -> None:
+        """Report progress: trace `working`. It resets the progress deadline of the work. Raises JobCanceled."""
+        await self._step("update", WorkStepRequest(message=message, result=result))
+
+    async def ask(self, question: str, *, result: dict[str, Any] | None = None, timeout: float | None = None) -> str:
+        """Ask the initiator, and wait for the answer. Raises JobCanceled, and TimeoutError after `timeout` seconds.
+
+        The n-th question of a job has a fixed id: a job that is repeated after a crash, and asks the same, gets the answer
+        that was given meanwhile.
+        """
+        self._asked += 1
+        step = WorkStepRequest(message=question, result=result)
+        step.id = derived_id("msg_", "ask", self.channel, self.work_id, self.state.item.message.id, str(self._asked))
+        try:
+            seq = await self._step("need-input", step)
+        except Conflict:  # another question was asked in this place before
+            step.id = new_id("msg_")
+            seq = await self._step("need-input", step)
+        return await self._answer(seq, timeout)
+
+    async def complete(
+        self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
+    ) -> bool:
+        """End the work as completed, then acknowledge its messages. False when it had ended before."""
+        return await self._end("complete", WorkStepRequest(message=message, result=result, artifacts=artifacts))
+
+    async def fail(
+        self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
+    ) -> bool:
+        """End the work as failed, then acknowledge its messages. False when it had ended before."""
+        return await self._end("fail", WorkStepRequest(message=message, result=result, artifacts=artifacts))
+
+    async def reject(self, message: str | None = None, *, reason: str = "busy") -> bool:
+        """Refuse the work, which ends it as failed, then acknowledge its messages. False when it had ended before."""
+        return await self._end("reject", WorkStepRequest(message=message, reason=reason))
+
+    async def release(self, *, delay: float = 0.0, error: str | None = None) -> None:
+        """Return the job to the inbox: it is ready for any worker after `delay` seconds, as a further attempt."""
+        form = InboxNackRequest(lease=self.state.lease, delay=delay, error=error)
+        try:
+            await self.core.ask("POST", f"/v1/inbox/{self.seq}/nack", form, InboxItem)
+        except RefusedByDaemon:
+            pass  # the lease is lost: another worker has it, or it is ready
+        finally:
+            self.state.end()
+
+    async def failed(self, error: BaseException) -> None:
+        """End the work as failed because of an exception."""
+        text = f"{type(error).__name__}: {error}"
+        try:
+            await self.fail(text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…")
+        except SecretLike:
+            await self.fail(type(error).__name__)
+
+    async def settle(self) -> None:
+        """Acknowledge every message of the ended work."""
+        try:
+            await self._acknowledge(self.seq)
+            while (item := await self._next()) is not None and item.message.channel == self.channel:
+                await self._acknowledge(item.seq)
+            if item is not None:  # of another work with the same id
+                again = InboxNackRequest(lease=item.lease, delay=0.0)
+                await self.core.ask("POST", f"/v1/inbox/{item.seq}/nack", again, InboxItem)
+        except (NotFound, Conflict):
+            pass  # removed by retention, or handled by another consumer
+        finally:
+            self.state.end()
+
+    async def _next(self) -> InboxItem | None:
+        form = InboxNextRequest(work_id=self.work_id, visibility=60.0)
+        found: InboxNextResponse = await self.core.ask("POST", "/v1/inbox/next", form, InboxNextResponse)
+        return found.item
+
+    async def _acknowledge(self, seq: int) -> None:
+        await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
+
+    async def _end(self, verb: WorkVerb, step: WorkStepRequest) -> bool:
+        self.state.reporting = True  # the event of our own report cancels nothing
+        try:
+            await self._step(verb, step)
+        except JobCanceled:
+            await self.settle()
+            return False
+        except BaseException:
+            self.state.reporting = False
+            raise
+        await self.settle()
+        return True
+
+    async def _step(self, verb: WorkVerb, step: WorkStepRequest) -> int:
+        if self.state.ended:
+            raise RuntimeError("the job has ended already")
+        step.channel = self.channel
+        try:
+            return (await self.core.step(self.work_id, verb, step)).seq
+        except ENDED as error:
+            self.state.canceled = True
+            raise JobCanceled(f"the work {self.work_id} has ended: {error.message}", error.hint, error.code) from None
+
+    async def _answer(self, since: int, timeout: float | None) -> str:
+        query = EventsQuery(work_id=self.work_id, channel=self.channel, since=since)
+        async with aclosing(self.core.events(query, timeout=timeout)) as events:
+            async for event in events:
+                if event.work is not None and event.work.after in TERMINAL_STATES:
+                    break
+                if (text := _said(event.message)) is not None:
+                    await self._acknowledge(event.seq)
+                    return text
+        self.state.cancel()
+        raise JobCanceled(f"the work {self.work_id} has ended", "the question was not answered")
+
+
+def _said(message: Message | None) -> str | None:
+    """The text of a say that was received in a work and had effect."""
+    if message is None or message.direction != "in" or message.kind != "say":
+        return None
+    if message.outcome not in ("advanced", "unchanged"):
+        return None
+    return str((msgspec.json.decode(message.envelope).get("body") or {}).get("text") or "")
+
+
+class JobSurface:
+    """A job of either kind: what was asked, by whom, and the steps that report on it."""
+
+    core: JobCore
+
+    def __init__(self, core: JobCore) -> None:
+        self.core = core
+
+    @property
+    def message(self) -> Message:
+        """The message that opened the work, with its envelope."""
+        return self.core.state.item.message
+
+    @property
+    def work_id(self) -> str:
+        """The id of the work."""
+        return self.core.work_id
+
+    @property
+    def sender(self) -> str:
+        """The peer id of the initiator; `message.trust` says whether a signature shows it."""
+        return self.message.sender
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body of the opening: `text`, `intent` and `artifacts` of a say, `capability` of a capability."""
+        return self.core.state.body
+
+    @property
+    def text(self) -> str:
+        """The text of the opening; empty for a capability. It is the peer's: treat it as untrusted input."""
+        return str(self.body.get("text") or "")
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first time; more when a worker took this work before and did not report: look at what it left behind."""
+        return self.core.state.item.attempts
+
+    @property
+    def canceled(self) -> bool:
+        """Whether the work ended without our report, or the lease is lost: stop working on it."""
+        return self.core.state.canceled
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job was reported, rejected or released."""
+        return self.core.state.ended
+
+    update = Method(JobCore.update)
+    ask = Method(JobCore.ask)
+    complete = Method(JobCore.complete)
+    fail = Method(JobCore.fail)
+    reject = Method(JobCore.reject)
+    release = Method(JobCore.release)
+
+
+class Job(JobSurface, Blocking):
+    """One leased work. As a context manager it is completed at the end of the block, or failed by an exception."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        Method(_leave).__get__(self, Job)(error)
+
+
+class AsyncJob(JobSurface, Asynchronous):
+    """One leased work, for asyncio. As a context manager it is completed at the end of the block, or failed by an exception."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _leave(self.core, error)
+
+
+async def _leave(job: JobCore, error: BaseException | None) -> None:
+    if job.state.ended:
+        return
+    if error is None:
+        await job.complete()
+    elif isinstance(error, JobCanceled):
+        await job.settle()
+    elif isinstance(error, Exception):
+        await job.failed(error)
+    else:
+        await job.release(error=type(error).__name__)

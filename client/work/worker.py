@@ -1,0 +1,185 @@
+"""A whole worker: functions that handle works, run with bounded concurrency until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from aghbus.client.core.aio import EventLoop
+from aghbus.client.core.core import Core
+from aghbus.client.core.threads import Threads
+from aghbus.client.errors import ClientError
+from aghbus.client.http import Endpoint
+from aghbus.client.work.clients import TIMEOUT, endpoint_from
+from aghbus.client.work.feed import LEASE, Feed
+from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore
+
+logger = logging.getLogger("aghbus.client")
+
+Result = dict[str, Any] | str | None
+"""What a handler may return: the result of the work, its message, or nothing."""
+Handler = Callable[[Job], Result] | Callable[[AsyncJob], Awaitable[Result]]
+H = TypeVar("H", bound=Callable[[Job], Any] | Callable[[AsyncJob], Awaitable[Any]])
+
+DRAIN: Final = 30.0
+"""Seconds that running jobs have after SIGTERM."""
+
+
+class Worker:
+    """Takes works and gives them to handlers, `concurrency` at a time; further works wait in the inbox.
+
+    A handler is a function with a Job, which runs in a thread, or a coroutine function with an AsyncJob. What it returns
+    completes the work: a dict is the result, a text the message. An exception fails it. When the work is canceled, a
+    coroutine is cancelled, and a function sees `job.canceled`.
+
+    >>> worker = Worker(concurrency=4)
+    >>> @worker.capability("test.run")
+    ... def run_tests(job: Job) -> dict[str, object]:
+    ...     return {"passed": "smoke" in job.text}
+    >>> worker.run()
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint | None = None,
+        *,
+        name: str | None = None,
+        concurrency: int = 1,
+        drain: float = DRAIN,
+        lease: float = LEASE,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """`endpoint`, else the daemon called `name`, else the one that `aghctl` finds. `drain` and `lease` in seconds."""
+        self._endpoint = endpoint
+        self._name = name
+        self._concurrency = concurrency
+        self._drain = drain
+        self._lease = lease
+        self._timeout = timeout
+        self._handlers: dict[str, Handler] = {}
+        self._feed: Feed | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    def capability(self, capability_id: str) -> Callable[[H], H]:
+        """Let the decorated function handle the works of a capability, which the daemon must announce.
+
+        A work that names no capability goes to the handler that was declared first.
+        """
+
+        def register(handler: H) -> H:
+            self._handlers[capability_id] = handler
+            return handler
+
+        return register
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT, then drain. Raises ClientError when the daemon cannot be found at the start."""
+        asyncio.run(self._until_signal())
+
+    async def _until_signal(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    def stop(self) -> None:
+        """Take no more works; `run` and `serve` return when the running ones have ended, or after the drain."""
+        if self._feed is not None:
+            self._feed.stop()
+
+    async def serve(self) -> None:
+        """Work until `stop`, as `run` does, in a running event loop."""
+        endpoint = self._endpoint or endpoint_from(self._name)
+        feed = self._feed = Feed(Core(endpoint, self._timeout, EventLoop()), list(self._handlers), lease=self._lease)
+        blocking = Core(endpoint, self._timeout, Threads())
+        slots = asyncio.Semaphore(self._concurrency)
+        try:
+            await feed.open()
+            while True:
+                await slots.acquire()
+                job = await feed.next()
+                if job is None:
+                    break
+                task = asyncio.create_task(self._handle(job, blocking))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+                task.add_done_callback(lambda _: slots.release())
+            await self._drained()
+        finally:
+            await feed.close()
+
+    async def _drained(self) -> None:
+        """Wait for the running jobs, then return them to the inbox."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._drain)
+        for task in list(self._running):
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    async def _handle(self, job: JobCore, blocking: Core) -> None:
+        try:
+            await self._report(job, await self._handled(job, blocking))
+        except asyncio.CancelledError:
+            if not job.state.canceled:  # the drain is over
+                await job.release(error="the worker has stopped")
+                raise
+            await job.settle()
+        except JobCanceled:
+            await job.settle()
+        except Exception as error:
+            logger.exception("the handler of work %s failed", job.work_id)
+            if not job.state.ended:
+                with suppress(ClientError):  # else the lease runs out
+                    await job.failed(error)
+
+    async def _handled(self, job: JobCore, blocking: Core) -> Result:
+        named = self._feed.named(job.state.item.message, job.state.body) if self._feed else None
+        handler: Any = self._handlers.get(named or "") or next(iter(self._handlers.values()))
+        if not inspect.iscoroutinefunction(handler):
+            return await _in_thread(lambda: handler(Job(JobCore(blocking, job.state))))
+        task: asyncio.Task[Result] = asyncio.ensure_future(handler(AsyncJob(job)))
+        job.state.on_cancel = task.cancel
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+            raise
+
+    async def _report(self, job: JobCore, result: Result) -> None:
+        if job.state.ended:
+            return
+        if isinstance(result, dict):
+            await job.complete(result=result)
+        else:
+            await job.complete(result)
+
+
+async def _in_thread(work: Callable[[], Result]) -> Result:
+    """The result of `work` in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def settle(result: Result, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_exception(error) if error is not None else done.set_result(result)
+
+    def target() -> None:
+        result, failure = None, None
+        try:
+            result = work()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=target, name="aghbus-job", daemon=True).start()
+    return await done

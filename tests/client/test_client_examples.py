@@ -1,0 +1,90 @@
+"""The programs of docs/client.md are those of examples/, and they run against real daemons."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from aghbus.client import Client, Endpoint
+from tests.support.daemons import Daemon, Home, wait_for
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLES: Final = ROOT / "examples"
+NAMES: Final = ("give_work.py", "worker.py", "jobs.py", "events.py", "two_works.py")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    home = Home(tmp_path)
+    capabilities = ("--capability", "test.run", "--capability", "text.count")
+    with Daemon(home, "ops") as ops, Daemon(home, "patch-worker", *capabilities) as worker:
+        wait_for(lambda: ops.knows("patch-worker") and worker.knows("ops"), 30, "presence")
+        yield home
+
+
+def start(home: Home, daemon: str, name: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", str(EXAMPLES / name)]
+    env = {**home.env, "AGHD_NAME": daemon}
+    return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_the_page_shows_the_programs() -> None:
+    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text("utf-8"), re.DOTALL)
+    assert shown == [(EXAMPLES / name).read_text("utf-8") for name in NAMES]
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(NAMES)
+
+
+def test_the_worker_is_asked_and_answers_and_drains_at_sigterm(home: Home) -> None:
+    with start(home, "patch-worker", "worker.py") as worker:
+        giving = start(home, "ops", "give_work.py")
+        printed, _ = giving.communicate("main\n", timeout=60)
+        result = "{'branch': 'main', 'passed': True, 'attempt': 1}"
+        assert printed == f"Which branch? completed testing main {result}\n"
+        client = Client(Endpoint(path=str(Daemon(home, "ops").socket_path)))
+        assert client.run("patch-worker", "one two three", intent="text.count", timeout=60).result == {"words": 3}
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "two_works.py")],
+            env={**home.env, "AGHD_NAME": "ops"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.splitlines()[0] == "['completed', 'completed']"
+        assert done.stdout.splitlines()[1].startswith("not_found no work work_unknown")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+
+
+def test_jobs_one_by_one_and_the_events_of_them(home: Home) -> None:
+    with start(home, "patch-worker", "jobs.py") as jobs, start(home, "ops", "events.py") as events:
+        client = Client(Endpoint(path=str(Daemon(home, "ops").socket_path)))
+        work = client.run("patch-worker", "hello", timeout=60)
+        assert work.result == {"exit_code": 0, "output": "ok\n", "attempt": 1}
+        assert events.stdout is not None
+        lines = [events.stdout.readline().split() for _ in range(3)]
+        assert [line[1:] for line in lines] == [
+            [work.work_id, "message", "submitted"],
+            [work.work_id, "receipt:accepted", "working"],
+            [work.work_id, "trace:completed", "completed"],
+        ]
+        jobs.kill()
+        events.kill()
+
+
+def test_the_programs_are_clean_for_pyright() -> None:
+    """Pyright brings its own Node and is not among the locked dependencies: it is used where it is installed."""
+    checker = shutil.which("pyright") or shutil.which("basedpyright")
+    if checker is None:
+        pytest.skip("pyright is not installed")
+    command = [checker, "--pythonpath", sys.executable, *(str(EXAMPLES / name) for name in NAMES)]
+    done = subprocess.run(
+        command, cwd=ROOT / "tests" / "typecheck", capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,42 @@
+"""A worker process for crash tests: asks a question in each job, appends its effect to a file, and may kill itself.
+
+Arguments: the socket, the file, the lease in seconds, and before which connection to the daemon it dies (0: never).
+"""
+
+import os
+import signal
+import sys
+
+from aghbus.client import Client, Endpoint
+from aghbus.client.core.threads import Threads
+from aghbus.client.http import Connection
+
+
+class Deadly(Threads):
+    """The surroundings of a client that is killed before its n-th connection."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    async def connect(self, endpoint: Endpoint, timeout: float) -> Connection:
+        """A connection, or the end."""
+        self._left -= 1
+        if self._left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().connect(endpoint, timeout)
+
+
+def main(path: str, effects: str, lease: str, dies: str) -> None:
+    """Work without end."""
+    client = Client(Endpoint(path=path))
+    client.core.surroundings = Deadly(int(dies))
+    for job in client.jobs("test.run", lease=float(lease)):
+        with job:
+            answer = job.ask(f"{job.text}?")
+            with open(effects, "a", encoding="ascii") as file:  # noqa: PTH123
+                file.write(f"{job.work_id} {job.attempt}\n")
+            job.complete(result={"answer": answer, "attempt": job.attempt})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
