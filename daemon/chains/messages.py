@@ -128,34 +128,24 @@ class ChainMessages:
                 continue
             delivered = self._deliver(tx, name, bridged)
             if not delivered.native:  # some formats do not deliver results to agents, but the carried message is valid
-                return self._judged(tx, name, arrival, result, delivered, message)
-        delivered = self._deliver(tx, GUARDED, arrival)
-        return self._judged(tx, GUARDED, arrival, result, delivered) if is_withheld(delivered) else result
+                response = message if delivered.message is None else delivered.message
+                result = msgspec.structs.replace(result, response=response)
+                break
+        guarded = self._deliver(tx, GUARDED, self._with_message(GUARDED, arrival))
+        if is_withheld(guarded) or not guarded.native:
+            self._record(tx, arrival, guarded)
+        return _withheld(result, guarded) if is_withheld(guarded) else result
 
     def _deliver(self, tx: Transaction, name: str, arrival: BridgedEnvelope) -> Delivered:
         channel = arrival.envelope.channel
         return self.adapter_of(name).deliver(arrival, self.agents.context(channel), self._history(tx, name, channel))
 
-    def _judged(
-        self,
-        tx: Transaction,
-        name: str,
-        arrival: BridgedEnvelope,
-        result: Result,
-        delivered: Delivered,
-        message: Any = None,
-    ) -> Result:
-        response = message if delivered.message is None else delivered.message
+    def _record(self, tx: Transaction, arrival: BridgedEnvelope, guarded: Delivered) -> None:
+        """Add the row of the audit table for a result."""
         envelope = arrival.envelope
-        if name == GUARDED and delivered.record is not None:
-            kept = envelope_by_id(tx, envelope.workspace_id, envelope.id, envelope.sender)
-            if kept is not None:
-                keep_record(tx, name, "in", delivered.record, at_ms=kept.received_ms, seq=kept.seq)
-        if not is_withheld(delivered):
-            return msgspec.structs.replace(result, response=response)
-        state: State = "failed" if result.state == "completed" else result.state
-        work = {**result.work, "state": state, "message": response["message"]}
-        return msgspec.structs.replace(result, state=state, response=response, work=work)
+        kept = envelope_by_id(tx, envelope.workspace_id, envelope.id, envelope.sender)
+        if kept is not None and guarded.record is not None:
+            keep_record(tx, GUARDED, "in", guarded.record, at_ms=kept.received_ms, seq=kept.seq)
 
     def _fit(self, name: str, draft: Draft) -> Draft:
         """The draft, with a stored message replaced by a reference. Raises ArtifactNotFetched."""
@@ -179,6 +169,14 @@ class ChainMessages:
 
     def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
         return StoredMessageHistory(tx, name, self.identity.workspace, channel, self.identity.self_id)
+
+
+def _withheld(result: Result, guarded: Delivered) -> Result:
+    """`result` with the response after guardrails: failed, if it was completed."""
+    response: dict[str, Any] = guarded.message or {}
+    state: State = "failed" if result.state == "completed" else result.state
+    work = {**result.work, "state": state, "message": response["message"]}
+    return msgspec.structs.replace(result, state=state, response=response, work=work)
 
 
 def _draft_key(name: str, what: Draft | Envelope) -> str:

@@ -21,11 +21,16 @@ def by_sacp(agent: Agent, envelope: Envelope) -> None:
     submit(agent.daemon, "sacp", json.dumps(answer), work_id=envelope["work_id"])
 
 
+def by_humaninloop(agent: Agent, envelope: Envelope) -> None:
+    answer = {"success": True, "summary": f"It is {NUMBER}.", "artifacts": [], "recommendation": "proceed"}
+    submit(agent.daemon, "humaninloop", answer, work_id=envelope["work_id"])
+
+
 def natively(agent: Agent, envelope: Envelope) -> None:
     agent.complete(envelope, f"It is {NUMBER}.")
 
 
-@pytest.mark.parametrize("answer", [by_sacp, natively])
+@pytest.mark.parametrize("answer", [by_sacp, by_humaninloop, natively])
 def test_a_forbidden_result_of_another_daemon_ends_the_run_or_follows_its_edge(
     tmp_path: Path, answer: Callable[[Agent, Envelope], None]
 ) -> None:
