@@ -58,12 +58,14 @@ class Worker:
         """`endpoint`, else the daemon called `name`, else the one that `aghctl` finds. `drain` and `lease` in seconds."""
         self._endpoint = endpoint
         self._name = name
-        self._concurrency = concurrency
         self._drain = drain
         self._lease = lease
         self._timeout = timeout
         self._handlers: dict[str, Handler] = {}
         self._feed: Feed | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._concurrency = concurrency
+        self._slots = asyncio.Semaphore(concurrency)
         self._running: set[asyncio.Task[None]] = set()
 
     def capability(self, capability_id: str) -> Callable[[H], H]:
@@ -89,27 +91,33 @@ class Worker:
         await self.serve()
 
     def stop(self) -> None:
-        """Take no more works; `run` and `serve` return when the running ones have ended, or after the drain."""
+        """Take no more works; `run` and `serve` return when the running ones have ended, or after the drain. From any thread."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         if self._feed is not None:
             self._feed.stop()
+            self._slots.release()  # nobody waits for a slot any more
 
     async def serve(self) -> None:
         """Work until `stop`, as `run` does, in a running event loop."""
         endpoint = self._endpoint or endpoint_from(self._name)
         feed = self._feed = Feed(Core(endpoint, self._timeout, EventLoop()), list(self._handlers), lease=self._lease)
         blocking = Core(endpoint, self._timeout, Threads())
-        slots = asyncio.Semaphore(self._concurrency)
+        self._loop, self._slots = asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency)
         try:
             await feed.open()
             while True:
-                await slots.acquire()
+                await self._slots.acquire()
                 job = await feed.next()
                 if job is None:
                     break
                 task = asyncio.create_task(self._handle(job, blocking))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
-                task.add_done_callback(lambda _: slots.release())
+                task.add_done_callback(lambda _: self._slots.release())
             await self._drained()
         finally:
             await feed.close()
