@@ -50,6 +50,10 @@ class InboxMemory:
         """Whether no consumer has taken the delivered message `seq`."""
         return seq > self.seq and seq not in self._out_of_order
 
+    def may_wait(self, seq: int) -> bool:
+        """Whether the delivered message `seq` may be ready or leased: False without a query if only untouched ones wait."""
+        return self.is_untouched(seq) or self.waiting > len(self._untouched) - len(self._out_of_order)
+
     def add(self, seq: int, sender: str, size: int) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)

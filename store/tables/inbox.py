@@ -341,7 +341,7 @@ def give_up(tx: Transaction, seq: int, error: str) -> None:
 def settle(tx: Transaction, seq: int) -> bool:
     """Acks a message that nobody needs any more, because its work has ended, even if it is leased. Returns whether it was
     ready or leased; any other sequence has no effect."""
-    held = _find(tx, seq) if tx.memory.inbox.waiting else None
+    held = _find(tx, seq) if tx.memory.inbox.may_wait(seq) else None
     if held is None or held.state not in _OPEN:
         return False
     _change(tx, seq, held, held._replace(state="acked", attempts=max(held.attempts, 1)))
