@@ -7,6 +7,7 @@ from aghbus.protocol.chains.run import ENDED
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
+from aghbus.store.tables import time_shift
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
 from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receipt, receive, rows, say, sending, trace
 
@@ -140,6 +141,14 @@ async def test_a_run_with_a_busy_peer_is_due_when_the_next_work_is_opened(store:
     assert await chains.in_progress(store.reader) == (1, NOW_MS + 5)
     assert await pending(store, NOW_MS + 4) == []
     assert await pending(store, NOW_MS + 5) == ["run_1"]
+
+
+async def test_times_of_visits_in_progress_move_with_the_clock(store: Store) -> None:
+    await add(store, a_run(), due_ms=NOW_MS + 10, open_ms=NOW_MS + 5)
+    await add(store, a_run("run_over", state="failed"), due_ms=NOW_MS + 10, open_ms=NOW_MS + 5)
+    await store.write(lambda tx: time_shift.shift(tx, 100))
+    moved = await rows(store, "SELECT run_id, due_ms, open_ms FROM chain_steps ORDER BY run_id")
+    assert moved == [("run_1", NOW_MS + 110, NOW_MS + 105), ("run_over", NOW_MS + 10, NOW_MS + 5)]
 
 
 async def test_a_run_with_several_visits_is_due_once_and_waits_for_a_peer_only_if_nothing_else_is_due(
