@@ -68,18 +68,19 @@ class Call:
         """
         if self.client.modern:
             answers = self.request.params.get("inputResponses")
-            if isinstance(answers, dict) and key in answers:
-                return answers[key]
+            answer = answers.get(key) if isinstance(answers, dict) else None
+            if isinstance(answer, dict):
+                return answer
             raise InputRequired({key: {"method": method, "params": params}}, state)
-        request_id, answer = self._answers.expect()
+        request_id, pending = self._answers.expect()
         try:
             await self._send(outgoing(method, params, request_id))
             async with asyncio.timeout(_ELICIT_SECONDS):
-                return await answer
+                return await pending
         except TimeoutError:
             return None
         finally:
-            answer.cancel()
+            pending.cancel()
 
     @property
     def state(self) -> str:

@@ -19,7 +19,7 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.mcp.call import Call
 from aghbus.daemon.mcp.endpoint import McpEndpoint
 from aghbus.daemon.mcp.offer import Offer, Perform, Prompt, Tool
-from aghbus.daemon.mcp.rpc import Object
+from aghbus.daemon.mcp.rpc import MISSING_CAPABILITY, Object, RpcError
 from aghbus.daemon.mcp.server import McpServer
 from aghbus.protocol.errors import InvalidRequest
 
@@ -130,6 +130,17 @@ ENUMS: Final[Object] = {
 }
 NAME: Final = form("What is your name?", {"name": {"type": "string"}}, ["name"])
 
+
+async def streamed(call: Call, arguments: Object) -> Object:
+    await call.notify("notifications/progress", {"progressToken": "streamed", "progress": 1})
+    return await elicitation(call, arguments)
+
+
+async def needs_sampling(_call: Call, _arguments: Object) -> Object:
+    data: Object = {"requiredCapabilities": {"sampling": {}}}
+    raise RpcError(MISSING_CAPABILITY, "Missing required client capability", data)
+
+
 PERFORMED: Final[Mapping[str, Perform]] = {
     "test_simple_text": returns(content(text("This is a simple text response for testing."))),
     "test_image_content": returns(content(IMAGE)),
@@ -146,7 +157,10 @@ PERFORMED: Final[Mapping[str, Perform]] = {
     ),
     "test_error_handling": fails,
     "test_tool_with_progress": with_progress,
+    "test_missing_capability": needs_sampling,
     "test_elicitation": elicitation,
+    "test_streaming_elicitation": streamed,
+    "test_logging_tool": returns(content(text("nothing is logged"))),
     "test_elicitation_sep1034_defaults": asks("d", form("Please review", DEFAULTS), summary),
     "test_elicitation_sep1330_enums": asks("e", form("Please choose", ENUMS), summary),
     "test_input_required_result_elicitation": asks(

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -10,8 +12,35 @@ def require_tool(name: str) -> str:
     """The path of the program called `name`. Without it the test is skipped; where `CI=true`, it fails."""
     found = shutil.which(name)
     if found is None:
-        reason = f"{name} is not installed"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{reason}, and nothing may be skipped here")
-        pytest.skip(reason)
+        _lack(f"{name} is not installed")
     return found
+
+
+class McpTools(NamedTuple):
+    """What `make mcp-tools` installs: Node, the programs that it runs, and the Python that has the official SDK."""
+
+    node: Path
+    conformance: Path
+    inspector: Path
+    python: Path
+
+
+def require_mcp_tools() -> McpTools:
+    """Without them the test is skipped; where `CI=true`, it fails."""
+    root = Path(__file__).parent.parent.parent / ".tools"
+    modules = root / "node_modules" / "@modelcontextprotocol"
+    found = McpTools(
+        root / "node" / "bin" / "node",
+        modules / "conformance" / "dist" / "index.js",
+        modules / "inspector" / "clients" / "launcher" / "build" / "index.js",
+        root / "venv" / "bin" / "python",
+    )
+    if missing := [str(path.relative_to(root)) for path in found if not path.exists()]:
+        _lack(f"{', '.join(missing)}: run `make mcp-tools`")
+    return found
+
+
+def _lack(reason: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}, and nothing may be skipped here")
+    pytest.skip(reason)
