@@ -121,6 +121,21 @@ def test_a_coroutine_is_cancelled_with_its_work_and_a_function_sees_it(pair: Pai
         wait_for(lambda: not sum(pair.working.inbox().counts.values()), 30, "the acknowledgements")
 
 
+def test_the_event_of_the_own_report_cancels_nothing(pair: Pair) -> None:
+    worker, finished = worker_of(pair, concurrency=4), threading.Semaphore(0)
+
+    @worker.capability("test.run")
+    async def handle(job: AsyncJob) -> None:
+        assert await job.complete("reported")
+        await asyncio.sleep(0.05)
+        assert not job.canceled
+        finished.release()
+
+    with serving(worker):
+        assert {one.result().message for one in given(pair, 8)} == {"reported"}
+        assert all(finished.acquire(timeout=30) for _ in range(8))
+
+
 def test_what_runs_is_finished_when_the_worker_stops_and_no_more_is_taken(pair: Pair) -> None:
     worker, started, proceed = worker_of(pair), threading.Event(), threading.Event()
 

@@ -1,8 +1,10 @@
 """A worker process for crash tests: asks a question in each job, appends its effect to a file, and may kill itself.
 
-Arguments: the socket, the file, the lease in seconds, and before which connection to the daemon it dies (0: never).
+Arguments: the socket, the file, the lease in seconds, before which connection to the daemon it dies (0: never), and the text of the
+only work that it takes (empty: all).
 """
 
+import json
 import os
 import signal
 import sys
@@ -10,6 +12,7 @@ import sys
 from aghbus.client import Client, Endpoint
 from aghbus.client.core.threads import Threads
 from aghbus.client.http import Connection
+from aghbus.protocol.api.messages import Message
 
 
 class Deadly(Threads):
@@ -26,11 +29,15 @@ class Deadly(Threads):
         return await super().connect(endpoint, timeout)
 
 
-def main(path: str, effects: str, lease: str, dies: str) -> None:
+def main(path: str, effects: str, lease: str, dies: str, only: str) -> None:
     """Work without end."""
     client = Client(Endpoint(path=path))
+
+    def wanted(message: Message) -> bool:
+        return only in ("", json.loads(bytes(message.envelope))["body"]["text"])
+
     client.core.surroundings = Deadly(int(dies))
-    for job in client.jobs("test.run", lease=float(lease)):
+    for job in client.jobs("test.run", accept=wanted, lease=float(lease)):
         with job:
             answer = job.ask(f"{job.text}?")
             with open(effects, "a", encoding="ascii") as file:  # noqa: PTH123
