@@ -26,6 +26,10 @@ def test_the_summary_of_a_greet_is_kept_and_shown(tmp_path: Path) -> None:
         worker.args = ()
         worker.start()
         wait_for(lambda: summaries(ops)["worker"] is None, SHORT, "the greet without a summary")
+        assert worker.stop() == 0
+        assert ops.stop() == 0
+        ops.start()
+        assert summaries(ops)["worker"] is None
 
 
 def test_kinds_that_are_not_stored_are_not_offered(tmp_path: Path) -> None:
