@@ -24,6 +24,7 @@ from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.retry_timer import RetryTimer
+from aghbus.daemon.send.settled_predecessors import with_settled_headers
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
@@ -32,7 +33,6 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, is_answer_of, parse_ack
-from aghbus.protocol.delivery.order import predecessor_in, settled_header
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
@@ -268,7 +268,7 @@ class Publisher:
         if self._unresponsive.affects(fresh):
             fresh = await self._store.write(lambda tx: self._in_order(tx, fresh, catching_up))
         if any(row.attempts for row in fresh):
-            fresh = await self._store.write(lambda tx: self._settled(tx, fresh))
+            fresh = await self._store.write(lambda tx: with_settled_headers(tx, fresh, self._identity))
         if not fresh:
             return
         failpoint("publish.before")
@@ -316,21 +316,6 @@ class Publisher:
         tx.after_commit(self._timer.trigger)  # for the messages that got a later due time
         now_ms = self._steps.now_after_clock_check(tx)
         return self._unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
-
-    def _settled(self, tx: Transaction, rows: list[Outgoing]) -> list[Outgoing]:
-        """`rows`, where the first unanswered message of each stream says that its predecessor is settled."""
-        unanswered = {(row.workspace_id, row.message_id) for row in rows}
-        return [row if row.attempts == 0 else self._with_header(tx, row, unanswered) for row in rows]
-
-    def _with_header(self, tx: Transaction, row: Outgoing, unanswered: set[tuple[str, str]]) -> Outgoing:
-        after = predecessor_in(row.raw)
-        if after is None or row.recipient is None or row.sender not in self._identity:
-            return row
-        if (row.workspace_id, after.id) in unanswered or not retry.is_settled(tx, row.workspace_id, after.id):
-            return row
-        signer = self._identity.signer_of(row.sender)
-        header = settled_header(row.message_id, after.id, sender=row.sender, to=row.recipient, signer=signer)
-        return row._replace(settled=header)
 
     # retries
 

@@ -1,0 +1,11 @@
+"""Messages of AgentOS for the tests of its adapter."""
+
+import msgspec
+
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.send import Draft
+
+
+def on_work(draft: Draft, question: Envelope) -> Draft:
+    """The draft on the work that `question` opened."""
+    return msgspec.structs.replace(draft, work_id=question.work_id, container=question.container)
