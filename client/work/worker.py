@@ -9,12 +9,14 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aghbus.client.core.aio import EventLoop
-from aghbus.client.core.core import Core
+from aghbus.client.core.core import LAST_PAUSE, Core
+from aghbus.client.core.refusals import Unavailable
 from aghbus.client.core.threads import Threads
-from aghbus.client.errors import ClientError
+from aghbus.client.errors import Unreachable
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import TIMEOUT, endpoint_from
 from aghbus.client.work.feed import LEASE, Feed
@@ -133,19 +135,31 @@ class Worker:
 
     async def _handle(self, job: JobCore, blocking: Core) -> None:
         try:
-            await self._report(job, await self._handled(job, blocking))
+            await self._finish(job, blocking)
         except asyncio.CancelledError:
             if not job.state.canceled:  # the drain is over
                 await job.release(error="the worker has stopped")
                 raise
-            await job.settle()
+            await _persist(job.settle)
+        except Exception:
+            logger.exception("work %s could not be reported", job.work_id)
+        finally:
+            if not job.state.ended:
+                job.state.end()  # the lease runs out, and the work is taken again
+
+    async def _finish(self, job: JobCore, blocking: Core) -> None:
+        try:
+            result = await self._handled(job, blocking)
         except JobCanceled:
-            await job.settle()
+            await _persist(job.settle)
         except Exception as error:
             logger.exception("the handler of work %s failed", job.work_id)
             if not job.state.ended:
-                with suppress(ClientError):  # else the lease runs out
-                    await job.failed(error)
+                await _persist(partial(job.failed, error))
+        else:
+            if not job.state.ended:
+                message, fields = (None, result) if isinstance(result, dict) else (result, None)
+                await _persist(partial(job.complete, message, result=fields))
 
     async def _handled(self, job: JobCore, blocking: Core) -> Result:
         named = self._feed.named(job.state.item.message, job.state.body) if self._feed else None
@@ -162,13 +176,16 @@ class Worker:
                 await task
             raise
 
-    async def _report(self, job: JobCore, result: Result) -> None:
-        if job.state.ended:
-            return
-        if isinstance(result, dict):
-            await job.complete(result=result)
+
+async def _persist(step: Callable[[], Awaitable[object]]) -> None:
+    """Carry out the last step of a job, however long the daemon is away."""
+    while True:
+        try:
+            await step()
+        except (Unreachable, Unavailable):
+            await asyncio.sleep(LAST_PAUSE)
         else:
-            await job.complete(result)
+            return
 
 
 async def _in_thread(work: Callable[[], Result]) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.client import AsyncJob, Endpoint, Job, UsageError, Worker
+from aghbus.client import AsyncJob, Client, Endpoint, Job, Unreachable, UsageError, Worker
 from aghbus.protocol.api.works import Work
 from tests.support.client_pair import Pair, Running
 from tests.support.daemons import wait_for
@@ -119,6 +119,29 @@ def test_a_coroutine_is_cancelled_with_its_work_and_a_function_sees_it(pair: Pai
             pair.asking.step_work(opened.work_id, "cancel")
             assert ended.acquire(timeout=30)
         wait_for(lambda: not sum(pair.working.inbox().counts.values()), 30, "the acknowledgements")
+
+
+def test_a_result_is_reported_after_an_outage_that_is_longer_than_a_call_may_take(pair: Pair) -> None:
+    worker, started, proceed = worker_of(pair, timeout=0.1), threading.Event(), threading.Event()
+    ended = threading.Event()
+
+    @worker.capability("test.run")
+    def handle(job: Job) -> str:
+        started.set()
+        assert proceed.wait(60)
+        ended.set()
+        return f"attempt {job.attempt}"
+
+    with serving(worker):
+        (opened,) = given(pair, 1)
+        assert started.wait(30)
+        pair.worker.kill()
+        proceed.set()
+        assert ended.wait(30)
+        with pytest.raises(Unreachable):  # as long as the first attempts to report last
+            Client(Endpoint(path=str(pair.worker.socket_path)), timeout=1).status()
+        pair.worker.start()
+        assert opened.result().message == "attempt 1"
 
 
 def test_the_event_of_the_own_report_cancels_nothing(pair: Pair) -> None:
