@@ -15,6 +15,7 @@ from typing import Any, Final
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
+from aghbus.daemon.base.service_manager import ServiceManager
 from aghbus.daemon.bridge.adapters import FormatFileError
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -80,6 +81,7 @@ class Node:
             inbox_prefix=inbox(self.identity.self_id, "api"),
         )
         self._store = store
+        self._service = ServiceManager(os.environ)
         self._tasks: list[asyncio.Task[None]] = []
         self._api: ApiServer | None = None
         self._joined = False
@@ -140,6 +142,7 @@ class Node:
         self._run("store probe", self._parts.store_probe.run)
         self.link.start()
         self._run("link", self.link.ended)
+        self._run("service manager", lambda: self._service.report(self._parts.status.summary))
 
     async def _begin_audit(self) -> None:
         settings = self.settings.current
@@ -194,6 +197,7 @@ class Node:
         def left(share: float = 1.0) -> float:
             return max(0.05, (deadline - loop.time()) * share)
 
+        self._service.stopping()
         self._parts.waiters.closed = True
         self._parts.sender.close()
         await (self._parts.jetstream or self.link).drain(left(0.3))

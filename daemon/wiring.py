@@ -200,7 +200,7 @@ class DaemonParts:
         )
 
         # the API
-        status = StatusService(
+        self.status = status = StatusService(
             settings,
             identity,
             presence,

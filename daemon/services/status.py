@@ -68,6 +68,15 @@ class StatusService:
         """Whether the broker link is up, the subscriptions are live and the store takes writes."""
         return self._readiness()
 
+    def summary(self) -> str:
+        """Readiness in one line, for a service manager."""
+        found = self._readiness()
+        if found.ready:
+            return f"ready: {self.identity.self_id} in {self.identity.workspace}"
+        if not found.store:
+            return "not ready: the store cannot write"
+        return f"not ready: {'no subscriptions' if found.broker else f'the broker link is {self.link.state}'}"
+
     async def versions(self) -> VersionResponse:
         """Versions of the program, the protocol and this API."""
         return VersionResponse(name="aghbus", version=VERSION, protocol=PROTOCOL, api=API_VERSION)
