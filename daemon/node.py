@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from aghbus.daemon.api.http.listeners import group_id
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
@@ -37,6 +36,7 @@ from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.host.locations import Locations
+from aghbus.store.host.tracing import Tracing, TracingUnavailable, tracing_of
 from aghbus.store.tables import peers
 
 _log = logging.getLogger("aghbus.node")
@@ -87,6 +87,7 @@ class Node:
         self._api: ApiServer | None = None
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
+        self._tracing = self._open_tracing()
         self._parts = DaemonParts(
             self.settings,
             self.identity,
@@ -96,6 +97,7 @@ class Node:
             last_seq=last_seq,
             instance=instance,
             delivery_token=delivery_token,
+            tracing=self._tracing,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
         parts = self._parts
@@ -117,7 +119,6 @@ class Node:
             self._parts.operations,
             socket_path=Path(self.locations.socket_path),
             private_folder=self.locations.socket_dir_private,
-            socket_group=None if settings.api.socket_group is None else group_id(settings.api.socket_group),
             tcp=split_address(settings.api.tcp) if settings.api.tcp else None,
             token=_api_token(settings, self.locations),
             mounted=self._parts.mounted,
@@ -220,9 +221,18 @@ class Node:
         self._parts.signatures.close()
         await self.link.close(left(0.3))
         await self._store.close()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         if self.broker is not None:
             await self.broker.leave()
         return clean
+
+    def _open_tracing(self) -> Tracing | None:
+        try:
+            return tracing_of(os.environ, "aghd", self.identity.self_id)
+        except TracingUnavailable as error:
+            event(_log, logging.WARNING, "no traces are exported", cause=str(error))
+            return None
 
     # the link
 

@@ -58,12 +58,14 @@ from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
 from aghbus.protocol.nats.names import inbox as inbox_subject
 from aghbus.protocol.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
+from aghbus.store.host.tracing import Tracing
 
 _log = logging.getLogger("aghbus.node")
 
@@ -84,10 +86,12 @@ class DaemonParts:
         last_seq: int,
         instance: str,
         delivery_token: str,
+        tracing: Tracing | None,
     ) -> None:
         """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id, which
         peers get to know, and `delivery_token` a random value that they do not.
         """
+        spans = None if tracing is None else EnvelopeSpans(tracing)
         self.clock = clock = Clock()
         self.counters = counters = Counters()
         self.log_limiter = limiter = EventLimiter(_log, _LOG_LINES_PER_MINUTE)
@@ -131,7 +135,7 @@ class DaemonParts:
             store, settings, identity, steps, closer, publisher, notifier, waiters, counters
         )
         self.sender = sender = Sender(
-            store, identity, clock, link, guard, deadlines, publisher, notifier, counters, standings
+            store, identity, clock, link, guard, deadlines, publisher, notifier, counters, standings, spans
         )
 
         # inbound
@@ -183,6 +187,7 @@ class DaemonParts:
             notifier,
             counters,
             limiter,
+            spans,
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 from aghbus.cli.app.arguments import lifetime, limit
@@ -86,7 +87,16 @@ SENDING = (
 def sending(values: dict[str, Any]) -> dict[str, Any]:
     """The members of a request that come from `SENDING`; None where not given, switches only where they are."""
     given = {name: values[name] for name in ("channel", "expires_in", "id")}
-    return {**given, **{name: True for name in ("allow_secrets", "replace_secrets") if values[name]}}
+    return {**given, "ext": _trace(), **{name: True for name in ("allow_secrets", "replace_secrets") if values[name]}}
+
+
+def _trace() -> dict[str, str] | None:
+    """The trace that this program runs in, as extension members of an envelope (docs/tracing.md)."""
+    if "TRACEPARENT" not in os.environ:
+        return None
+    from aghbus.store.host.tracing import carrier_of_environment
+
+    return carrier_of_environment(os.environ) or None
 
 
 def one_of(values: dict[str, Any], *names: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from aghbus.cli.app.arguments import lifetime, seconds, whole
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
@@ -13,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import WorkerOptions
+    from aghbus.store.host.tracing import Tracing
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
@@ -58,7 +61,19 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
         pass_env=frozenset(values["pass_env"]),
         limits=dict(values["limit"]),
         sandbox=_sandbox(values),
+        tracing=_tracing(),
     )
+
+
+def _tracing() -> Tracing | None:
+    if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
+        return None
+    from aghbus.store.host.tracing import TracingUnavailable, tracing_of
+
+    try:
+        return tracing_of(os.environ, "aghctl", f"pid {os.getpid()}")
+    except TracingUnavailable as error:
+        raise UsageError(str(error), "or unset OTEL_EXPORTER_OTLP_ENDPOINT") from None
 
 
 def open_journal(name: str, context: Context, plan: WorkerOptions, suffix: str = "") -> Journal:

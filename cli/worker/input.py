@@ -80,10 +80,12 @@ def environment(
     *,
     answer: str | None = None,
     socket: str | None = None,
+    carrier: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """`base` without the variables of an outer worker, and with ours; unsuitable values are omitted.
 
-    `answer` is the latest answer, `socket` the path of the daemon's socket, both None where there is none.
+    `answer` is the latest answer, `socket` the path of the daemon's socket, both None where there is none. `carrier` is the
+    trace that the command belongs to.
     """
     fields = document(message)
     wanted = {
@@ -101,6 +103,7 @@ def environment(
         "AGH_INPUT": str(path),
         JOB_VARIABLE: token,
         "AGHD_API_SOCKET": socket,
+        **{name.upper(): value for name, value in (carrier or {}).items()},
     }
     given = {name: value for name, value in wanted.items() if isinstance(value, str)}
     omitted = [name for name, value in given.items() if not _fits(value)]
@@ -116,3 +119,13 @@ def _fits(value: str) -> bool:
         return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
     except UnicodeEncodeError:  # a lone surrogate, which JSON can carry
         return False
+
+
+def carrier(message: dict[str, Any]) -> dict[str, str]:
+    """The trace that the message belongs to: `traceparent` and `tracestate` of its envelope; empty without one."""
+    ext = message["envelope"].get("ext")
+    if not isinstance(ext, dict) or "traceparent" not in ext:
+        return {}
+    from aghbus.store.host.tracing import carrier_in
+
+    return carrier_in(ext)

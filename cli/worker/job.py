@@ -22,6 +22,7 @@ from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReas
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
 from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.store.host.tracing import Span
 
 _WITHHELD = "running; its last line is not shown, because it looks like a credential"
 FORCED_AFTER = 3
@@ -50,7 +51,8 @@ class Job:
         self.lease: str | None = taken["item"]["lease"]
         self.entry = entry
         self.verb: str | None = None
-        self._sending = {"channel": self.channel, "replace_secrets": True}
+        self._sending: dict[str, Any] = {"channel": self.channel, "replace_secrets": True}
+        self._carrier = worker_input.carrier(self.message)
         self.is_waiting = entry.phase == "waiting"
         self.changed = self.is_waiting
         self.counts = False
@@ -118,17 +120,37 @@ class Job:
                 self._process.stop(reason)
 
     def _run_command(self) -> JobOutcome:
+        span = self._begin_span()
         try:
             self.entry.write("starting", began_ns=time.time_ns())
             process = self._start(self._conversation())
         except (OSError, ValueError) as error:
-            return failed(f"the command cannot be started: {getattr(error, 'strerror', None) or error}")
+            why = f"the command cannot be started: {getattr(error, 'strerror', None) or error}"
+            if span is not None:
+                span.end(why)
+            return failed(why)
         self.entry.write("started", pid=process.pid, started=worker_group.start_time(process.pid))
         self.emit("started", pid=process.pid)
         ended = process.run(self._options.time_limit, self._options.grace)
         with self._lock:
             self._process = None
+        if span is not None:
+            span.end("" if ended.code == 0 else f"exit code {ended.code}")
         return self._outcome(process, ended)
+
+    def _begin_span(self) -> Span | None:
+        """A span for one run of the command (OpenTelemetry's conventions for agents); what is sent meanwhile is below it."""
+        if self._options.tracing is None:
+            return None
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": self.message["to"],
+            "gen_ai.conversation.id": self.work_id,
+        }
+        span = self._options.tracing.start("invoke_agent", "internal", self._carrier, attributes)
+        self._carrier = span.carrier
+        self._sending["ext"] = span.carrier
+        return span
 
     def _start(self, conversation: Sequence[Turn]) -> Process:
         entry, options = self.entry, self._options
@@ -141,6 +163,7 @@ class Job:
             entry.input_path,
             answer=latest_answer(conversation),
             socket=self._client.api.endpoint.path or None,
+            carrier=self._carrier,
         )
         with entry.input_path.open("rb") as stdin:
             process = Process(command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)

@@ -9,6 +9,10 @@ from typing import Any
 
 from aghbus.cli.worker import confine
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from aghbus.store.host.tracing import Tracing
+
 CAPABILITY = "{capability}"
 """Placeholder in the command line of `aghctl serve`."""
 
@@ -23,6 +27,7 @@ class WorkerOptions:
     the worker's environment for the command, `limits` its resource limits (confine.LIMITS).
     `answer_within` is how long a work waits for the answer to a question. `sandbox` has the paths that a
     sandboxed command may read, and those that it may write, besides the defaults; None: no sandbox.
+    `tracing` exports a span for each run of the command; None: no traces.
     """
 
     command: tuple[str, ...]
@@ -42,6 +47,7 @@ class WorkerOptions:
     pass_env: frozenset[str]
     limits: Mapping[str, int]
     sandbox: tuple[tuple[str, ...], tuple[str, ...]] | None
+    tracing: Tracing | None = None
 
     def fits(self, message: dict[str, Any]) -> bool:
         """Whether the opening `message` (a Message of the API) matches `accept`."""

@@ -89,6 +89,8 @@ class Worker:
             while not self._stopping and not self._reached_max_jobs:
                 self.wakeup.wait(min(self._continue_waiting(), self._take_works()))
             self._drain()
+        if self.options.tracing is not None:
+            self.options.tracing.close()
         return self._exit_code()
 
     @property

@@ -25,6 +25,7 @@ from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
 from aghbus.protocol.errors import InvalidRequest, RequestError
+from aghbus.store.host.tracing import carrier_in
 
 _A = TypeVar("_A", bound=t.Arguments)
 
@@ -86,7 +87,7 @@ class BusTools:
     async def _open(self, call: Call, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
         if work_id is None:
-            work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task))).work_id
+            work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task, ext=_trace(call)))).work_id
             assert work_id is not None
             if call.client.tasks:
                 return {"resultType": "task", **await self.waiter.task(work_id)}
@@ -103,17 +104,21 @@ class BusTools:
         found = await self.works.get_work(work_id, WorkQuery())
         return rendering.result_of(rendering.work(found, note))
 
-    async def _step(self, _call: Call, ask: t.StepArguments) -> Object:
-        request = WorkStepRequest(message=ask.message, result=ask.result)
+    async def _step(self, call: Call, ask: t.StepArguments) -> Object:
+        request = WorkStepRequest(message=ask.message, result=ask.result, ext=_trace(call))
         return _sent(await self.works.step_work(ask.work_id, ask.step, request))
 
-    async def _say(self, _call: Call, ask: t.SayArguments) -> Object:
+    async def _say(self, call: Call, ask: t.SayArguments) -> Object:
         if ask.work_id is not None and ask.to is None and ask.thread_id is None:
-            return _sent(await self.works.step_work(ask.work_id, "say", WorkStepRequest(message=ask.text)))
+            return _sent(
+                await self.works.step_work(ask.work_id, "say", WorkStepRequest(message=ask.text, ext=_trace(call)))
+            )
         if ask.to is None and ask.thread_id is None:
             raise InvalidRequest("to: is required, or work_id", hint="`peers` lists who is there")
         body: dict[str, Any] = {"text": ask.text}
-        request = SendRequest(kind="say", body=body, to=ask.to, work_id=ask.work_id, thread_id=ask.thread_id)
+        request = SendRequest(
+            kind="say", body=body, to=ask.to, work_id=ask.work_id, thread_id=ask.thread_id, ext=_trace(call)
+        )
         return _sent(await self.messages.send(request))
 
     async def _inbox(self, _call: Call, ask: t.InboxArguments) -> Object:
@@ -135,6 +140,11 @@ class BusTools:
             return (await self.inbox.ack(leased.seq, InboxAckRequest(lease=leased.lease))).seq
         except RequestError as error:
             return t.NotAcked(seq=leased.seq, reason=name(f"{error.error_code}: {error.message}"))
+
+
+def _trace(call: Call) -> Object | None:
+    """The trace that the call belongs to: it travels in `_meta` (SEP-414) and in the envelope's `ext`."""
+    return dict(carrier_in(call.request.meta)) or None
 
 
 def _sent(found: SendResponse) -> Object:

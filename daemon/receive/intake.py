@@ -29,6 +29,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.delivery.acks import ANSWER_TO
@@ -76,7 +77,9 @@ class Intake:
         notifier: Notifier,
         counters: Counters,
         log_limiter: EventLimiter,
+        spans: EnvelopeSpans | None = None,
     ) -> None:
+        """With `spans`, what is stored is traced."""
         self._identity = identity
         self._settings = settings
         self._clock = clock
@@ -94,6 +97,7 @@ class Intake:
         self._notifier = notifier
         self._counters = counters
         self._log_limiter = log_limiter
+        self._spans = spans
         self._queue: deque[ReceivedMessage] = deque()
         self._bytes = 0  # of the messages in the queue
         self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
@@ -347,6 +351,9 @@ class Intake:
             if applied is None:
                 self._act_on_rejection(outcome)
                 continue
+            received = outcome.message
+            if self._spans is not None and received.envelope is not None and applied.seq is not None:
+                self._spans.processed(received.envelope, received.received_ms)
             if not outcome.stored_only:
                 self._report(outcome)
             if outcome.receipts:

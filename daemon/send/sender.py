@@ -17,6 +17,7 @@ from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.delivery.order import AFTER
@@ -27,11 +28,13 @@ from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.store.apply_effects import load_own, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.host.tracing import KEYS as TRACE_KEYS
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 
 T = TypeVar("T")
+_OURS: Final = (AFTER, *TRACE_KEYS)  # extensions that the daemon sets, other ones for each repetition of a request
 _recipient: Final[Callable[[Outgoing], str | None]] = attrgetter("recipient")
 
 
@@ -50,14 +53,16 @@ class Sender:
         notifier: Notifier,
         counters: Counters,
         standings: Standings,
+        spans: EnvelopeSpans | None = None,
     ) -> None:
+        """With `spans`, what is sent is traced."""
         self.closed = False
         self._store = store
         self._publisher = publisher
         self._notifier = notifier
         self._counters = counters
         self._standings = standings
-        self._batch = partial(Batch, identity, clock, link, guard, deadlines)
+        self._batch = partial(Batch, identity, clock, link, guard, deadlines, spans)
 
     def close(self) -> None:
         """Refuse everything from now on: the daemon is shutting down."""
@@ -98,6 +103,7 @@ class Batch(msgspec.Struct):
     _link: Link
     _guard: SecretGuard
     _deadlines: Deadlines
+    _spans: EnvelopeSpans | None
     _tx: Transaction
     rows: list[Outgoing] = []
     kinds: list[str] = []
@@ -124,6 +130,8 @@ class Batch(msgspec.Struct):
         tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
             raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
+        if self._spans is not None:
+            draft = self._spans.sending(tx, draft)
         draft, signer = following(tx, draft), self._identity.signer_of(draft.sender)
         envelope = build(draft, now_ms // 1000, signer)
         if replace_secrets and (changed := self._guard.replaced(draft)) is not draft:
@@ -176,7 +184,7 @@ class Batch(msgspec.Struct):
 def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
     """The fields by which two envelopes are the same request: those of the caller, not those that the daemon filled in."""
     document: dict[str, Any] = json.decode(raw)
-    ext = {key: value for key, value in (document.get("ext") or {}).items() if key != AFTER}
+    ext = {key: value for key, value in (document.get("ext") or {}).items() if key not in _OURS}
     return {
         "ext": ext,
         **{key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body"} | chosen},

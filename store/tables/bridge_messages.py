@@ -13,7 +13,7 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, raw_of
 
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # messages of one id that are searched
@@ -297,9 +297,8 @@ def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: 
 
 def trace_id_of(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> str | None:
     """The trace id in the envelope of this id and sender; None when it has none or is not stored."""
-    where = f"{INTACT} AND e.workspace_id = ? AND e.sender = ?"
-    row = find_by_id(tx.db, tx.memory.log, "e.raw", message_id, where, workspace_id, sender)
-    found = None if row is None else _decode_outer(row[0]).trace_id
+    raw = raw_of(tx, workspace_id, message_id, sender)
+    found = None if raw is None else _decode_outer(raw).trace_id
     return found if isinstance(found, str) else None
 
 

@@ -169,6 +169,13 @@ def find_by_id(
     return row
 
 
+def raw_of(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> bytes | None:
+    """The envelope of this id and sender; None when it is not stored, or damaged."""
+    where = f"{INTACT} AND e.workspace_id = ? AND e.sender = ?"
+    row = find_by_id(tx.db, tx.memory.log, "e.raw", message_id, where, workspace_id, sender)
+    return None if row is None else bytes(row[0])
+
+
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:
     """The envelope that we sent under this id; None when there is none."""
     row = find_by_id(tx.db, tx.memory.log, "e.seq, e.raw, o.state", message_id, OURS, workspace_id, joined=_WITH_OUTBOX)

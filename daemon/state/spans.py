@@ -1,0 +1,68 @@
+"""Spans of envelopes: one for what is sent, whose context travels in its `ext`, and one for what was processed.
+
+Names and attributes follow OpenTelemetry's conventions for messaging. Ids come from peers: they are escaped and cut.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from aghbus.protocol.base.decoding import decode_json
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.send import Draft
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.host.tracing import KEYS, Tracing, carrier_in
+from aghbus.store.tables import works
+from aghbus.store.tables.envelopes import raw_of
+
+
+class EnvelopeSpans:
+    """Makes the spans of one daemon."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    def sending(self, tx: Transaction, draft: Draft) -> Draft:
+        """`draft` with the context of its span, which ends with the commit.
+
+        The span is below the context that the draft carries, else below that of the message which opened its work.
+        """
+        parent = carrier_in(draft.ext) or self._of_opening(tx, draft)
+        attributes = _attributes("send", draft.channel, draft.id, draft.kind, draft.to, draft.work_id)
+        span = self._tracing.start(f"send {draft.channel}", "producer", parent, attributes)
+        tx.after_commit(span.end)
+        ext = {key: value for key, value in (draft.ext or {}).items() if key not in KEYS}
+        return msgspec.structs.replace(draft, ext={**ext, **span.carrier})
+
+    def processed(self, envelope: Envelope, received_ms: int) -> None:
+        """An envelope that was received at `received_ms`, Unix time, is committed."""
+        attributes = _attributes(
+            "process", envelope.channel, envelope.id, envelope.kind, envelope.sender, envelope.work_id
+        )
+        parent = carrier_in(envelope.extensions()) if envelope.ext is not None else {}
+        span = self._tracing.start(f"process {envelope.channel}", "consumer", parent, attributes, received_ms)
+        span.end()
+
+    def _of_opening(self, tx: Transaction, draft: Draft) -> Mapping[str, str]:
+        known = works.find(tx, draft.work_id, draft.channel) if draft.work_id is not None else None
+        if known is None or known.work.opening_id is None:
+            return {}
+        raw = raw_of(tx, draft.workspace_id, known.work.opening_id, known.work.initiator)
+        ext = None if raw is None else decode_json(raw).get("ext")
+        return carrier_in(ext) if isinstance(ext, dict) else {}
+
+
+def _attributes(
+    operation: str, channel: str, message_id: str, kind: str, peer: str | None, work_id: str | None
+) -> dict[str, Any]:
+    return {
+        "messaging.system": "nats",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": channel,
+        "messaging.message.id": message_id,
+        "messaging.message.conversation_id": work_id,
+        "aghbus.kind": kind,
+        "aghbus.peer": peer,
+    }

@@ -1,0 +1,127 @@
+"""OpenTelemetry: the spans of several programs form one trace, which travels in signed envelopes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.mcp_client import McpClient
+from tests.support.otlp import Collector, collecting
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def spans_of(collector: Collector, trace: str) -> list[tuple[str, str, str]]:
+    return sorted({(span.instance, span.name, span.kind) for span in collector.spans if span.trace == trace})
+
+
+def test_three_peers_give_one_trace(tmp_path: Path) -> None:
+    """ops opens a work, the command of the worker opens another one for helper and waits for its end."""
+    home = Home(tmp_path)
+    for name in ("ops", "worker", "helper"):
+        home.ctl_json("--name", name, "key", "generate")
+    ctl = f"{sys.executable} -m aghbus.cli"
+    command = f'{ctl} work open --to "$HELPER" --text inner -o json && echo done'
+    with (
+        collecting() as collector,
+        Daemon(home, "ops", env=collector.env) as ops,
+        Daemon(home, "worker", "--capability", "run", env=collector.env) as worker,
+        Daemon(home, "helper", env=collector.env) as helper,
+    ):
+        handles = {
+            one: next(p["peer_id"] for p in one.get("/v1/peers")["peers"] if p["presence"] == "local")
+            for one in (ops, worker, helper)
+        }
+        wait_for(lambda: ops.knows(handles[worker]) and worker.knows(handles[helper]), 30, "presence")
+        serve = [sys.executable, "-m", "aghbus.cli", "--name", "worker", "serve", "--once", "--capability", "run"]
+        serve += ["--pass-env", "HELPER"]
+        env = {**home.env, **collector.env, "HELPER": handles[helper]}
+        with subprocess.Popen([*serve, "--", "sh", "-c", command], env=env, stdout=subprocess.DEVNULL) as serving:
+            opened = ops.post("/v1/works", to=handles[worker], text="outer", ext={"traceparent": PARENT, "other": 1})
+            wait_for(lambda: ops.state_of(opened["work_id"]) in ("completed", "failed"), 60, "the end")
+            assert serving.wait(30) == 0, ops.get(f"/v1/works/{opened['work_id']}")
+        wait_for(lambda: helper.get("/v1/works")["works"], 30, "the inner work")
+        inner = helper.get("/v1/works")["works"][0]["opening_id"]
+        wait_for(lambda: len(spans_of(collector, TRACE)) >= 6, 30, "the spans")
+        envelope = helper.get(f"/v1/messages/{inner}")["envelope"]
+    found = spans_of(collector, TRACE)
+    for instance, span in (
+        (handles[ops], "send"),
+        (handles[worker], "process"),
+        (handles[worker], "send"),
+        (handles[helper], "process"),
+        (handles[ops], "process"),
+    ):
+        kind = "producer" if span == "send" else "consumer"
+        assert (instance, f"{span} default", kind) in found
+    assert any(name == "invoke_agent" for _, name, _ in found)
+    # the context is part of what is signed; each processed span is linked to the one that sent it
+    assert envelope["ext"]["traceparent"].split("-")[1] == TRACE
+    assert envelope["proof"]
+    sent = {span.span for span in collector.spans if span.kind == "producer"}
+    assert all(set(span.links) <= sent and span.links for span in collector.spans if span.kind == "consumer")
+
+
+def test_a_repeated_request_is_the_same_message(tmp_path: Path) -> None:
+    with collecting() as collector, Daemon(Home(tmp_path), "ops", env=collector.env) as ops:
+        first, second = (
+            ops.post("/v1/works", to="nobody", text="x", id="msg_same", work_id="work_1") for _ in range(2)
+        )
+        assert first["seq"] == second["seq"]
+
+
+def test_a_host_passes_its_trace_in_meta(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops") as ops:
+        client = McpClient(ops.socket_path)
+        message = client.message("tools/call", 1, {"name": "open_work", "arguments": {"to": "nobody", "task": "x"}})
+        message["params"]["_meta"]["traceparent"] = PARENT
+        client.post(message, client.headers("tools/call", {"name": "open_work"}))
+        (work,) = ops.get("/v1/works")["works"]
+        assert ops.get(f"/v1/messages/{work['opening_id']}")["envelope"]["ext"] == {"traceparent": PARENT}
+
+
+def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as ops:
+        env = {**home.env, "TRACEPARENT": PARENT, "TRACESTATE": "a=b"}
+        command = [
+            sys.executable,
+            "-m",
+            "aghbus.cli",
+            "--name",
+            "ops",
+            "work",
+            "open",
+            "--to",
+            "x",
+            "--text",
+            "y",
+            "-o",
+            "json",
+        ]
+        opened = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)
+        ext = ops.get(f"/v1/messages/{opened['id']}")["envelope"]["ext"]
+        assert ext == {"traceparent": PARENT, "tracestate": "a=b"}
+        plain = ops.post("/v1/works", to="nobody", text="y")
+        assert "ext" not in ops.get(f"/v1/messages/{plain['id']}")["envelope"]
+
+
+def test_a_wrong_context_of_a_peer_begins_a_new_trace(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with collecting() as collector, Daemon(home, "ops") as ops, Daemon(home, "worker", env=collector.env) as worker:
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
+        for wrong in ("x" * 100_000, "00-0-0-00", {"a": 1}, "\x1b[2J"):
+            ops.post("/v1/messages", kind="say", to="worker", body={"text": "x"}, ext={"traceparent": wrong})
+        wait_for(lambda: len([one for one in collector.spans if one.kind == "consumer"]) == 4, 30, "the spans")
+        assert worker.get("/v1/status")
+        assert all(not one.parent and not one.links for one in collector.spans)
+
+
+def test_a_collector_that_is_away_stops_nothing(tmp_path: Path) -> None:
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    with Daemon(Home(tmp_path), "ops", env=env) as ops:
+        for n in range(20):
+            ops.post("/v1/works", to="nobody", text=str(n))
+        assert len(ops.get("/v1/works")["works"]) == 20
