@@ -21,6 +21,7 @@ from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.value_types import split_address
+from aghbus.daemon.health.server import HealthServer
 from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
@@ -85,6 +86,7 @@ class Node:
         self._service = ServiceManager(os.environ)
         self._tasks: list[asyncio.Task[None]] = []
         self._api: ApiServer | None = None
+        self._health: HealthServer | None = None
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
         self._tracing = self._open_tracing()
@@ -115,6 +117,10 @@ class Node:
         await self._parts.standings.load(self._store.reader)
         await self._parts.steps.resume()
         settings = self.settings.current
+        if settings.health.listen is not None:
+            address = split_address(settings.health.listen)
+            self._health = HealthServer(self._parts.status, address, self._parts.log_limiter)
+            await self._health.start()
         self._api = ApiServer(
             self._parts.operations,
             socket_path=Path(self.locations.socket_path),
@@ -146,6 +152,8 @@ class Node:
         self.link.start()
         self._run("link", self.link.ended)
         self._run("service manager", lambda: self._service.report(self._parts.status.summary))
+        if self._health is not None:
+            self._health.started()
 
     async def _begin_audit(self) -> None:
         settings = self.settings.current
@@ -211,6 +219,8 @@ class Node:
         self._parts.waiters.wake_all()
         if self._api is not None:
             await self._api.stop(left(0.5))
+        if self._health is not None:
+            await self._health.stop()
         self._parts.discovery.close()
         await self._parts.background.close(left(0.3))
         if self._parts.jetstream is not None:

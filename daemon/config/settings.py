@@ -15,6 +15,7 @@ from aghbus.daemon.config.value_types import (
     Count,
     Duration,
     FilePath,
+    ListenAddress,
     LoopbackAddress,
     SecretText,
     ServerUrl,
@@ -145,6 +146,15 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     token_file: Annotated[
         str | None, Key(_SECRET_FILE, "bearer token for api.tcp; unset: api.token in the instance's state folder")
+    ] = None
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The listener of probes and metrics (docs/metrics.md)."""
+
+    listen: Annotated[
+        str | None,
+        Key(ListenAddress(), "address for /livez, /readyz, /startupz and /metrics, without a token; unset: none"),
     ] = None
 
 
@@ -447,6 +457,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     broker: BrokerSettings = BrokerSettings()
     store: StoreSettings = StoreSettings()
     api: ApiSettings = ApiSettings()
+    health: HealthSettings = HealthSettings()
     inbox: InboxSettings = InboxSettings()
     receive: ReceiveSettings = ReceiveSettings()
     quarantine: QuarantineSettings = QuarantineSettings()

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aghbus.protocol.base.addresses import is_loopback
+from aghbus.protocol.base.addresses import is_ip_address, is_loopback
 from aghbus.protocol.base.durations import format_duration, parse_duration
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -286,6 +286,21 @@ class LoopbackAddress(ValueRule, frozen=True):
         host, _ = split_address(raw)
         if not is_loopback(host):
             raise InvalidValue("the API is for this machine only; reach it from elsewhere through ssh -L")
+        return raw
+
+
+class ListenAddress(ValueRule, frozen=True):
+    """`IP:PORT` or `localhost:PORT`; port 0 lets the system choose."""
+
+    text: ClassVar[str] = "an IP address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::]:9464"
+
+    def read(self, raw: object, source: ValueSource) -> str:
+        """The address, checked."""
+        if not isinstance(raw, str):
+            raise InvalidValue
+        host, _ = split_address(raw)
+        if not is_ip_address(host) and host != "localhost":
+            raise InvalidValue("to listen on all interfaces, write 0.0.0.0 or [::]")
         return raw
 
 

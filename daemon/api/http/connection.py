@@ -6,7 +6,7 @@ A client gets its answer, or is refused with a JSON error, or is cut off:
 - One request at a time. What a client sends before the answer to its request is dropped, and the connection closes after
   the answer: pipelining is not offered.
 - A client that does not read its answers is not read either, and is cut off after the idle time.
-- There are at most MAX_CONNECTIONS on one listener.
+- There are at most `max_connections` on one listener.
 """
 
 import asyncio
@@ -60,6 +60,7 @@ class Endpoint:
     foreign_attempts: EventLimiter
     head_seconds: float = HEAD_SECONDS
     idle_seconds: float = IDLE_SECONDS
+    max_connections: int = MAX_CONNECTIONS
     connections: "set[Connection]" = field(default_factory=set)
     requests: "set[asyncio.Task[None]]" = field(default_factory=set)
 
@@ -107,9 +108,9 @@ class Connection(asyncio.Protocol):
             self._endpoint.foreign_attempts.event(logging.WARNING, "api.foreign_user", sentence, uid=uid)
             transport.abort()  # nothing that it sends is read
             return
-        others = len(self._endpoint.connections)
-        self._surplus = others >= MAX_CONNECTIONS
-        if others >= 2 * MAX_CONNECTIONS:
+        others, most = len(self._endpoint.connections), self._endpoint.max_connections
+        self._surplus = others >= most
+        if others >= 2 * most:
             transport.abort()
             return
         self._endpoint.connections.add(self)
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
         """The application is started after this read, which mostly has the body too. From then on its own limits hold."""
         self._in_head, self._due = False, None
         if self._surplus:
-            self._stop(503, "unavailable", f"more than {MAX_CONNECTIONS} connections")
+            self._stop(503, "unavailable", f"more than {self._endpoint.max_connections} connections")
         parser = self._parser
         path, query = _target(self._url)
         self._exchange = exchange = Exchange(

@@ -113,14 +113,14 @@ class Exchange:
 
     # the response
 
-    def respond(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-        """Write a whole response: `body` is JSON, `headers` are added to the common ones.
+    def respond(self, status: int, body: bytes, headers: Iterable[Header] = (), *, content_type: bytes = JSON) -> None:
+        """Write a whole response: `headers` are added to the common ones.
 
         Without effect when the client is gone, or after `start`: the connection closes, and the client sees no end.
         """
         if self.disconnected or self.started:
             return
-        head = self._start(status, (*common_headers(JSON), *headers))
+        head = self._start(status, (*common_headers(content_type), *headers))
         sent = b"" if self.method == "HEAD" else body
         self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self.ended = True

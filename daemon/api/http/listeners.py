@@ -95,6 +95,11 @@ def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, 
             f"needs a token of {MIN_TOKEN_CHARACTERS} or more printable ASCII characters",
             "generate one",
         )
+    return listen_address("api.tcp", host, port), token
+
+
+def listen_address(key: str, host: str, port: int) -> socket.socket:
+    """Listen on the address `host`, or on `localhost` (`port` 0: any free one). Raises ListenError, which names setting `key`."""
     address = "127.0.0.1" if host == "localhost" else host
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     try:
@@ -105,9 +110,9 @@ def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, 
     except OSError as error:
         sock.close()
         raise ListenError(
-            "api.tcp", f"cannot listen on {host}:{port}: {error.strerror}", "choose another port"
+            key, f"cannot listen on {host}:{port}: {error.strerror}", "choose another address or port"
         ) from error
-    return sock, token
+    return sock
 
 
 def _make_folder(folder: Path, *, private: bool) -> None:

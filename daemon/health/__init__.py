@@ -1,0 +1,1 @@
+"""The listener of probes and metrics (docs/metrics.md)."""

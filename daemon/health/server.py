@@ -1,0 +1,66 @@
+"""The health listener: a port of its own for kubelets and Prometheus, which reach neither a Unix socket nor loopback.
+
+Whoever reaches the address can read it: there is no token, and nothing but probes and metrics is served. What clients can
+make it spend is bounded (docs/limits.md).
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from aghbus.daemon.api.http.connection import Endpoint
+from aghbus.daemon.api.http.listeners import listen_address
+from aghbus.daemon.base.logs import EventLimiter, event
+from aghbus.daemon.health.app import HealthApp
+from aghbus.daemon.services.status import StatusService
+
+_log = logging.getLogger("aghbus.health")
+
+MAX_CONNECTIONS: Final = 32
+"""Each serves one request. As many again are answered with 503."""
+
+HEAD_SECONDS: Final = 5.0
+"""Seconds: from the connection to the end of the request's head."""
+
+ANSWER_SECONDS: Final = 10.0
+"""Seconds: how long a client may take to read its answer."""
+
+
+class HealthServer:
+    """The listener of one daemon. `start` it once, `stop` it once."""
+
+    def __init__(self, status: StatusService, address: tuple[str, int], limiter: EventLimiter) -> None:
+        """`address` is an IP address and a port (0: any)."""
+        self._app = HealthApp(status)
+        self._address = address
+        self._endpoint = Endpoint(
+            self._app,
+            limiter,
+            head_seconds=HEAD_SECONDS,
+            idle_seconds=ANSWER_SECONDS,
+            max_connections=MAX_CONNECTIONS,
+        )
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen, and log the address. Raises ListenError."""
+        sock = listen_address("health.listen", *self._address)
+        host, port = sock.getsockname()[:2]
+        self._server = await asyncio.get_running_loop().create_server(self._endpoint.connection, sock=sock)
+        event(_log, logging.INFO, "health listener", host=host, port=port)
+
+    def started(self) -> None:
+        """The daemon has started: `/startupz` says so from now on."""
+        self._app.started = True
+
+    async def stop(self) -> None:
+        """Close the listener and its connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self._endpoint.connections):
+            connection.abort()
+        requests = list(self._endpoint.requests)
+        for task in requests:
+            task.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
