@@ -33,6 +33,7 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
 from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.store.host.tracing import carrier_in
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
 """Refusals of a step that a retry cannot change: the work has ended, or is not (any longer) ours."""
@@ -52,7 +53,9 @@ class JobState:
     def __init__(self, item: InboxItem, lease: str) -> None:
         self.item = item
         self.lease = lease
-        self.body: dict[str, Any] = msgspec.json.decode(item.message.envelope).get("body") or {}
+        envelope: dict[str, Any] = msgspec.json.decode(item.message.envelope)
+        self.body: dict[str, Any] = envelope.get("body") or {}
+        self.trace = carrier_in(envelope.get("ext"))
         self.canceled = False
         self.reporting = False
         self.ended = False
@@ -234,6 +237,11 @@ class JobSurface:
     def body(self) -> dict[str, Any]:
         """The body of the opening: `text`, `intent` and `artifacts` of a say, `capability` of a capability."""
         return self.core.state.body
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The trace that the work belongs to (docs/tracing.md): pass it as `ext` of a message to continue it elsewhere."""
+        return self.core.state.trace
 
     @property
     def text(self) -> str:

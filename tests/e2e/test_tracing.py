@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.mcp_client import McpClient
 from tests.support.otlp import Collector, collecting
@@ -62,6 +63,19 @@ def test_three_peers_give_one_trace(tmp_path: Path) -> None:
     assert envelope["proof"]
     sent = {span.span for span in collector.spans if span.kind == "producer"}
     assert all(set(span.links) <= sent and span.links for span in collector.spans if span.kind == "consumer")
+
+
+def test_a_job_of_the_client_library_continues_its_trace(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
+        ops.post("/v1/works", to="worker", text="x", ext={"traceparent": PARENT, "other": 1})
+        client = Client(Endpoint(path=str(worker.socket_path)))
+        job = next(iter(client.jobs()))
+        with job:
+            client.send(kind="say", to="ops", body={"text": "more"}, ext=job.trace)
+        (said,) = worker.get("/v1/messages?direction=out&kind=say")["messages"]
+        assert said["envelope"]["ext"]["traceparent"] == PARENT
 
 
 def test_a_repeated_request_is_the_same_message(tmp_path: Path) -> None:
