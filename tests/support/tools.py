@@ -40,6 +40,17 @@ def require_mcp_tools() -> McpTools:
     return found
 
 
+def require_agent_hosts() -> str:
+    """The folders of the agent hosts that `make mcp-hosts` installs, as a PATH. Without them the test is skipped."""
+    root = Path(__file__).parent.parent.parent / ".tools"
+    folders = (root / "node_modules" / ".bin", root / "node" / "bin")
+    found = os.pathsep.join(map(str, folders))
+    for program in ("claude", "codex", "node"):
+        if shutil.which(program, path=found) is None:
+            pytest.skip(f"{program} is not in .tools: run `make mcp-hosts`, which needs the npm registry")
+    return found
+
+
 def _lack(reason: str) -> NoReturn:
     if os.environ.get("CI") == "true":
         pytest.fail(f"{reason}, and nothing may be skipped here")
