@@ -30,6 +30,10 @@ class Api:
         given = {name: value for name, value in body.items() if value is not None}
         return self._request("POST", path, json.dumps(given).encode(), wait)
 
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The response to a PUT of `body`."""
+        return self._request("PUT", path, json.dumps(body).encode(), 0.0)
+
     def _request(self, method: str, where: str, body: bytes, wait: float) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", "Content-Length": str(len(body))} if body else {}
         return read_object(request(self.endpoint, method, where, [body], headers, self.timeout + wait))

@@ -44,6 +44,7 @@ from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
+from aghbus.daemon.services.mcp_sessions import McpSessions
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import StatusService
@@ -237,6 +238,7 @@ class DaemonParts:
             TrustRuleService(settings, identity, clock, store, trust),
             TrustExplainer(identity, store, trust),
             ChainService(settings, identity, clock, store, chains),
+            McpSessions(clock),
         )
         self.operations = bind(
             ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)

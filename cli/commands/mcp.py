@@ -1,20 +1,35 @@
-"""`aghctl mcp`."""
+"""`aghctl mcp`, `mcp sessions` and `mcp hook stop`."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 
+from aghbus.cli.app.arguments import lifetime
 from aghbus.cli.app.errors import YES
+from aghbus.cli.app.text import ago, counted, table
 from aghbus.cli.context import Context
-from aghbus.cli.mcp.relay import Relay
-from aghbus.client.locate import find
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
+from aghbus.store.host.command_line import Argument, Command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aghbus.cli.mcp.session import HostSession
+    from aghbus.cli.mcp.waker import Rung
+
+HOOK_SECONDS = 3000.0
+"""How long the Stop hook waits: less than the time that its installation allows it (cli/mcp/hosts.py)."""
+_REWAKE = 2  # the exit code by which the host begins a turn, with the text on standard error
 
 
-def run(context: Context, _values: dict[str, Any]) -> int:
+def run(context: Context, values: dict[str, Any]) -> int:
     """Relay between standard input and output and the daemon."""
+    from aghbus.cli.mcp.relay import Relay
+    from aghbus.client.locate import find
+
     lock, out = threading.Lock(), sys.stdout.buffer
 
     def deliver(message: bytes) -> None:
@@ -22,10 +37,80 @@ def run(context: Context, _values: dict[str, Any]) -> int:
             out.write(message.replace(b"\n", b" ") + b"\n")
             out.flush()
 
-    Relay(lambda: find(context.options, context.env), deliver, lambda _: None, context.timeout).run(
-        iter(sys.stdin.buffer.readline, b"")
-    )
+    session, close = _session(context, deliver, wake=not values["no_wake"])
+    try:
+        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout).run(
+            iter(sys.stdin.buffer.readline, b"")
+        )
+    finally:
+        close()
     return YES
+
+
+def _session(
+    context: Context, deliver: Callable[[bytes], None], *, wake: bool
+) -> tuple[HostSession, Callable[[], None]]:
+    """The session of the host, and what to call at its end."""
+    from aghbus.cli.mcp.hook import HookListener
+    from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
+    from aghbus.cli.mcp.session import HostSession
+    from aghbus.cli.mcp.waker import Waker
+    from aghbus.client.api import Api
+    from aghbus.client.locate import find
+
+    waker = Waker(
+        lambda: Api(find(context.options, context.env), context.timeout),
+        f"{os.getpid()}-{os.urandom(4).hex()}",
+        context.output.note,
+    )
+    session = HostSession(context.env, waker.tool, waker.changed)
+    ways: list[Rung] = [ClaudeSocket(session), CodexQueue(session), Notification(session, deliver)] if wake else []
+    hooks = HookListener(context.places.socket_dir, waker.changed)
+    if wake:
+        hooks.start()
+        ways.insert(1, hooks)
+    waker.attach(session, ways)
+
+    def close() -> None:
+        hooks.close()
+        waker.close()
+
+    return session, close
+
+
+def run_sessions(context: Context, _values: dict[str, Any]) -> int:
+    """List the sessions of hosts."""
+    answer = context.api.get("/v1/mcp/sessions")
+    context.output.rows(answer, "sessions", _human, "no agent host is connected")
+    return YES
+
+
+def _human(answer: dict[str, Any]) -> str:
+    return table(["ID", "HOST", "WOKEN BY", "LATEST NOTICE", "HELD BACK"], map(_row, answer["sessions"]))
+
+
+def _row(session: dict[str, Any]) -> tuple[object, ...]:
+    host = f"{session['host'] or '-'} {session['host_version']}".strip()
+    ways = ", ".join(session["wakes_by"]) or "none"
+    return (session["id"], host, ways, _notice(session["notice"]), ", ".join(session["held_back"]) or "-")
+
+
+def _notice(notice: dict[str, Any] | None) -> str:
+    if notice is None:
+        return "-"
+    how = f" ({notice['how']})" if notice["how"] else ""
+    return f"{notice['state']}{how} {ago(notice['changed_ms'])}: {counted(notice['messages'], 'message')}"
+
+
+def run_stop_hook(context: Context, values: dict[str, Any]) -> int:
+    """Wait for a notice of the host's relays."""
+    from aghbus.cli.mcp.hook import wait_for_notice
+
+    notice = wait_for_notice(context.places.socket_dir, values["wait"])
+    if notice is None:
+        return YES
+    context.output.note(notice)
+    return _REWAKE
 
 
 COMMANDS = {
@@ -33,8 +118,31 @@ COMMANDS = {
         run,
         description=(
             "Serve the Model Context Protocol on standard input and output, for a host that starts it (docs/mcp.md). Every\n"
-            "message goes to the daemon; while the daemon restarts, messages wait for it."
+            "message goes to the daemon; while the daemon restarts, messages wait for it. When messages for the agent arrive,\n"
+            "the host's session is woken with a notice, in the best way that the host offers."
         ),
         examples=["aghctl mcp", "aghctl --name ops mcp"],
-    )
+        arguments=[Argument("--no-wake", action="store_true", help="never wake the session: it calls inbox by itself")],
+    ),
+    "mcp sessions": Command(
+        run_sessions,
+        description=(
+            "List the sessions of agent hosts at this daemon: how each is woken, and the state of its latest notice (stored,\n"
+            "noticed, fetched, acked)."
+        ),
+        examples=["aghctl mcp sessions", "aghctl --name ops mcp sessions -o json"],
+    ),
+    "mcp hook stop": Command(
+        run_stop_hook,
+        description=(
+            "Wait for a notice, as a Stop hook of Claude Code: exits with 2 and the notice on standard error, or with 0 when\n"
+            "there is none in time or no relay of this host."
+        ),
+        examples=["aghctl mcp hook stop", "aghctl mcp hook stop --wait 10m"],
+        arguments=[
+            Argument(
+                "--wait", metavar="TIME", type=lifetime, default=HOOK_SECONDS, help="how long to wait (default 50m)"
+            )
+        ],
+    ),
 }

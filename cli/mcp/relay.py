@@ -2,7 +2,7 @@
 
 Requests run in threads, because a tool may wait for a minute. While the daemon restarts, requests wait for it; one that it may
 have carried out already is not repeated, and its error says so. The relay keeps nothing but the id of a legacy session, which
-outlives the daemon's process.
+outlives the daemon's process, and what session.py notes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aghbus.cli.mcp.messages import (
     params_of,
     parse,
 )
+from aghbus.cli.mcp.session import HostSession, with_subscriptions
 from aghbus.client.api import Retry
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.events import messages as event_data
@@ -32,19 +33,19 @@ _CALL_SECONDS = 700.0  # between two pieces of a response: a person may be asked
 
 
 class Relay:
-    """One host's connection. `deliver` writes one message to the host; `observe` sees each message of the host first."""
+    """One host's connection. `deliver` writes one message to the host; `host` takes note of each message of the host first."""
 
     def __init__(
         self,
         find: Callable[[], Endpoint],
         deliver: Callable[[bytes], None],
-        observe: Callable[[Message], None],
+        host: HostSession,
         timeout: float,
     ) -> None:
         """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away."""
         self._find = find
         self._deliver = deliver
-        self._observe = observe
+        self._host = host
         self._timeout = timeout
         self._session = ""
         self._slots = threading.BoundedSemaphore(MAX_IN_FLIGHT)
@@ -64,7 +65,9 @@ class Relay:
         if message is None:
             self._deliver(error(None, PARSE_ERROR, "Parse error: a line must be one JSON object"))
             return
-        self._observe(message)
+        if (answer := self._host.received(message)) is not None:
+            self._deliver(answer)
+            return
         if message.get("method") == "notifications/cancelled":
             flight = self._in_flight.get(params_of(message).get("requestId"))
             if flight is not None:
@@ -117,9 +120,10 @@ class Relay:
                     if not flight.canceled:
                         self._deliver(data)
             elif (body := response.body()) and not flight.canceled:
-                self._deliver(body)
+                self._deliver(with_subscriptions(body) if message.get("method") == "initialize" else body)
         finally:
             response.close()
+        self._host.answered(message)
 
 
 class _Flight:

@@ -20,7 +20,13 @@ A = TypeVar("A")
 F = TypeVar("F")
 B = TypeVar("B")
 
-_NAMES: Final = {"works": "work_id", "messages": "message_id", "capabilities": "capability_id", "runs": "run_id"}
+_NAMES: Final = {
+    "works": "work_id",
+    "messages": "message_id",
+    "capabilities": "capability_id",
+    "runs": "run_id",
+    "sessions": "session_id",
+}
 JSON: Final = {"Content-Type": "application/json"}
 IDS: Final = {"id": "msg_", "run_id": "run_"}
 """Fields whose value makes a request idempotent, and the prefixes of the values that are made for them."""

@@ -33,6 +33,7 @@ from aghbus.protocol.api.inbox import (
     InboxPurgeResponse,
     InboxResponse,
 )
+from aghbus.protocol.api.mcp import McpSession, McpSessionReport, McpSessionsResponse
 from aghbus.protocol.api.messages import (
     DirectsResponse,
     Message,
@@ -148,6 +149,12 @@ class Operations:
     )
     cancel_chain = operation(
         "POST /v1/chains/runs/{id}/cancel", "Cancel a run", EmptyRequest, ChainRun, TEXT, again=False
+    )
+    mcp_sessions = operation(
+        "GET /v1/mcp/sessions", "Sessions of agent hosts, oldest first", q.NoParameters, McpSessionsResponse
+    )
+    report_mcp_session = operation(
+        "PUT /v1/mcp/sessions/{id}", "Report a session of an agent host", McpSessionReport, McpSession, TEXT
     )
     put_artifact = Method(Core.put_artifact, "PUT /v1/artifacts/{work_id}/{name}")
     get_artifact = Stream(Core.get_artifact, "GET /v1/artifacts/{work_id}/{name}")

@@ -15,6 +15,7 @@ from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
+from aghbus.daemon.services.mcp_sessions import McpSessions
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import StatusService
@@ -22,7 +23,7 @@ from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.services.works import WorkService
 from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
-from aghbus.protocol.api import artifacts, bridge, chains, inbox, messages, peers, status, trust, works
+from aghbus.protocol.api import artifacts, bridge, chains, inbox, mcp, messages, peers, status, trust, works
 from aghbus.protocol.api import queries as q
 from aghbus.protocol.api.base import EmptyRequest
 
@@ -387,6 +388,22 @@ ROUTES: Final = (
         parameters=q.IdPath,
         request=EmptyRequest,
         errors=("not_found", "conflict"),
+    ),
+    Route(
+        "GET",
+        "/v1/mcp/sessions",
+        "Sessions of agent hosts, oldest first",
+        McpSessions.list_sessions,
+        mcp.McpSessionsResponse,
+    ),
+    Route(
+        "PUT",
+        "/v1/mcp/sessions/{id}",
+        "Report a session of an agent host",
+        McpSessions.report,
+        mcp.McpSession,
+        parameters=q.IdPath,
+        request=mcp.McpSessionReport,
     ),
 )
 """Every route, in the order of the documentation."""

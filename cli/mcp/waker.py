@@ -1,0 +1,222 @@
+"""Wakes the host's session when messages for its agent arrive, and reports the session to the daemon.
+
+One thread follows the event stream of the daemon. Another one looks at the inbox when it is time to (notices.py), tells the host in
+the best available way (rungs.py), and reports. Both outlive restarts of the daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from aghbus.cli.app.text import safe, span
+from aghbus.cli.mcp.notices import WINDOW, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
+from aghbus.cli.mcp.session import HostSession
+from aghbus.client.api import Api
+from aghbus.client.errors import ClientError
+from aghbus.client.events import follow
+from aghbus.protocol.base.annotations import Any
+from aghbus.protocol.base.backoff import Backoff
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from aghbus.cli.mcp.hook import HookListener
+
+    Rung = ClaudeSocket | HookListener | CodexQueue | Notification
+
+REPORT_SECONDS = 300.0
+"""A session is reported so often at least, and forgotten by the daemon after three times as long."""
+_FRESH, _OLDEST = 50, 10  # messages of one look
+_MAX_PAGES = 20
+_CLOSING_SECONDS = 1.0
+
+
+class Waker:
+    """The notices of one session. It begins with the first call of `changed`, after `attach`."""
+
+    def __init__(self, connect: Callable[[], Api], session_id: str, note: Callable[[str], None]) -> None:
+        """`connect` finds the daemon, or raises Unreachable. `note` tells a person."""
+        self._connect = connect
+        self._path = f"/v1/mcp/sessions/{session_id}"
+        self._note = note
+        self._notices = Notices(LoopGuard())
+        self._condition = threading.Condition()
+        self._rungs: Sequence[Rung] = ()
+        self._session: HostSession | None = None
+        self._report_at = 0.0
+        self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
+        self._said_none = False
+        self._started = False
+
+    # called by other threads
+
+    def changed(self) -> None:
+        """The facts about the host changed: perhaps it can be woken now."""
+        with self._condition:
+            self._start()
+            self._report_at = 0.0
+            self._notices.look_soon(time.monotonic())
+            self._condition.notify_all()
+
+    def tool(self, name: str, answered: bool) -> None:
+        """The session called a tool, or got its answer."""
+        with self._condition:
+            if name == "inbox":
+                self._notices.fetched(time.monotonic()) if answered else self._notices.fetching()
+            elif answered and self._notices.state == "fetched":
+                self._notices.look_soon(time.monotonic())  # perhaps all are acknowledged
+            self._condition.notify_all()
+
+    def attach(self, session: HostSession, rungs: Sequence[Rung]) -> None:
+        """The session, and the ways to wake it, best first."""
+        self._session, self._rungs = session, rungs
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            for work in (self._follow, self._run):
+                threading.Thread(target=work, daemon=True).start()
+
+    def close(self) -> None:
+        """The session ended: tell the daemon, if it is there."""
+        if not self._started:
+            return
+        try:
+            api = self._connect()
+            api.timeout = _CLOSING_SECONDS
+            self._report(api, expires_in=0.0)
+        except ClientError:
+            pass  # it forgets the session later
+
+    # the event stream
+
+    def _follow(self) -> None:
+        pauses = Backoff(0.2, 30.0)
+        since: int | None = None
+        while True:
+            try:
+                api = self._connect()
+                if since is None:
+                    since = api.get("/v1/messages", [("last", True), ("limit", 1)])["next_since"]
+                self.changed()
+                for event in follow(api, [("inbox", True)], since, lambda _: self.changed()):
+                    pauses.reset()
+                    since = event["seq"]
+                    if event["type"] == "envelope":
+                        self._arrived(event["seq"])
+            except ClientError:
+                time.sleep(pauses.next())
+
+    def _arrived(self, seq: int) -> None:
+        with self._condition:
+            self._notices.arrived(seq, time.monotonic())
+            self._condition.notify_all()
+
+    # notices
+
+    def _run(self) -> None:
+        pauses = Backoff(0.2, 30.0)
+        while True:
+            with self._condition:
+                while (left := min(self._notices.due, self._report_at) - time.monotonic()) > 0:
+                    self._condition.wait(min(left, threading.TIMEOUT_MAX))
+                due = self._notices.due <= time.monotonic()
+                if due:
+                    self._notices.looking()
+            try:
+                api = self._connect()
+                if due:
+                    self._look(api)
+                self._report(api, REPORT_SECONDS * 3)
+                pauses.reset()
+            except ClientError:
+                time.sleep(pauses.next())
+                if due:
+                    self.changed()
+
+    def _look(self, api: Api) -> None:
+        """Look at the inbox, and tell the host if it is time to."""
+        held = self._notices.guard.held_back(time.monotonic())
+        look = look_at(api, self._notices.covered, held)
+        with self._condition:
+            causes = self._notices.causes(look, time.monotonic())
+            self._report_at = 0.0
+        if not causes:
+            return
+        how = self._tell(text_of(look))
+        with self._condition:
+            limited = self._notices.told(look, causes, how, time.monotonic())
+        for peer in limited:
+            self._note(
+                f"{safe(peer)} woke this session too often: its messages wait for {span(WINDOW)} without a notice"
+            )
+        if how is None and not self._said_none:
+            self._said_none = True
+            self._note("messages wait, and there is no way to tell this host: see docs/mcp.md")
+
+    def _tell(self, notice: str) -> str | None:
+        """Tell the host in the first way that works; a repetition begins with the next one, because no way says that the host
+        accepted the notice."""
+        ways = [rung for rung in self._rungs if rung.available()]
+        start = self._notices.attempts % len(ways) if ways and self._notices.state == "noticed" else 0
+        return next((rung.name for rung in (*ways[start:], *ways[:start]) if rung.tell(notice)), None)
+
+    # reports
+
+    def _report(self, api: Api, expires_in: float) -> None:
+        assert self._session is not None
+        with self._condition:
+            self._report_at = time.monotonic() + REPORT_SECONDS
+            body = {
+                "host": self._session.host,
+                "host_version": self._session.version,
+                "wakes_by": [rung.name for rung in self._rungs if rung.available()],
+                "held_back": self._notices.guard.held_back(time.monotonic())[:100],
+                "notice": self._notice(),
+                "expires_in": expires_in,
+            }
+        try:
+            api.put(self._path, body)
+        except ClientError:
+            self._report_at = 0.0
+            raise
+
+    def _notice(self) -> dict[str, Any] | None:
+        notices = self._notices
+        if not notices.state:
+            return None
+        kept = (notices.state, notices.attempts, notices.through)
+        if self._changed[0] != kept:
+            self._changed = (kept, int(time.time() * 1000))
+        return {
+            "state": notices.state,
+            "how": notices.how,
+            "messages": notices.messages,
+            "through": notices.through,
+            "attempts": notices.attempts,
+            "changed_ms": self._changed[1],
+        }
+
+
+def look_at(api: Api, covered: int, held_back: Sequence[str]) -> Look:
+    """The inbox now. Of the messages after `covered`, the first page that is not only of peers that are held back."""
+    found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST)])
+    counts, oldest = found["counts"], _waiting(found)
+    since, fresh = covered, list[Waiting]()
+    for _ in range(_MAX_PAGES):
+        page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH)])
+        fresh = _waiting(page)
+        if page["next_since"] is None or any(each.sender not in held_back for each in fresh):
+            break
+        since = page["next_since"]
+    return Look(counts.get("ready", 0), counts.get("leased", 0), fresh, oldest)
+
+
+def _waiting(page: dict[str, Any]) -> list[Waiting]:
+    return [_item(item, item["message"]) for item in page["items"]]
+
+
+def _item(item: dict[str, Any], message: dict[str, Any]) -> Waiting:
+    return Waiting(item["seq"], message["sender"], message["work_id"], item["state"])

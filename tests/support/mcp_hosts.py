@@ -1,0 +1,79 @@
+"""The ends of an agent host that are woken: Claude Code's messaging socket, and the program `codex`."""
+
+import json
+import queue
+import socket
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+SECRET = "5ecret-of-the-host"
+
+
+class MessagingSocket:
+    """Collects the lines of every connection."""
+
+    def __init__(self, path: Path) -> None:
+        self.env = {
+            "CLAUDE_CODE_MESSAGING_SOCKET": str(path),
+            "CLAUDE_CODE_MESSAGING_TOKEN": SECRET,
+            "CLAUDE_CODE_SESSION_ID": "session-1",
+        }
+        self._notices: queue.Queue[list[Any]] = queue.Queue()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as file:
+                self._notices.put([json.loads(line) for line in file])
+
+    def receive(self, timeout: float = 30.0) -> str:
+        """The text of the next notice; both lines must be as the host wants them."""
+        auth, user = self._notices.get(timeout=timeout)
+        assert auth == {"type": "auth", "token": SECRET}
+        assert (user["type"], user["session_id"], user["message"]["role"]) == ("user", "session-1", "user")
+        text: str = user["message"]["content"]
+        return text
+
+    def more(self) -> int:
+        """Notices that nobody has received."""
+        return self._notices.qsize()
+
+
+class CodexProgram:
+    """A program `codex` that records its arguments, one JSON array a line."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        folder.mkdir()
+        self._record = folder / "calls.jsonl"
+        program = folder / "codex"
+        program.write_text(
+            "#!/usr/bin/env python3\nimport json, sys\n"
+            f"open({str(self._record)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
+        )
+        program.chmod(0o755)
+        self.env = {"PATH": f"{folder}:{path}"}
+
+    def calls(self) -> list[list[str]]:
+        if not self._record.exists():
+            return []
+        return [json.loads(line) for line in self._record.read_text().splitlines()]
