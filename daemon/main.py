@@ -25,6 +25,7 @@ PROGRAM = Program(
         "config show": ("config", "print every key, its value and its origin"),
         "config check": ("config", "print every problem"),
         "check-store": ("check_store", "check whether the store is intact"),
+        "restore": ("restore", "restore the store from a backup"),
         "version": ("version", "print the version"),
     },
     groups={"config": "show or check the configuration"},

@@ -80,6 +80,7 @@ COMMANDS = {
     "audit verify": ("audit", "verify that no commit or envelope was changed, removed or moved (offline)"),
     "audit head": ("audit", "print the newest commit's hash, to be stored elsewhere (offline)"),
     "audit export": ("audit", "print the audit log as JSON lines (offline)"),
+    "backup": ("backup", "copy the store of an instance to a file or folder (offline)"),
     "nats permissions": ("nats_permissions", "print the permissions that peers need on a NATS server"),
     "id route": ("identifiers", "print the route token of a peer (offline)"),
     "id direct": ("identifiers", "print the id of the direct room of two peers (offline)"),

@@ -12,6 +12,7 @@ from aghbus.protocol.base.decoding import decoder
 from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
 from aghbus.store.audit.reader import AuditReader, Link, spell
 from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without
+from aghbus.store.engine.backup.epoch import RESTORED
 from aghbus.store.engine.commit_chain import (
     COMMITS_MISSING,
     EMPTY,
@@ -136,6 +137,8 @@ class _Verification:
         entries = link.events()
         lost = [entry for entry in entries or () if _is_policy(entry, COMMITS_MISSING)]
         self.report.lost += [f"link {link.n} says that commits were missing at a start: {one.reason}" for one in lost]
+        restores = [entry.reason for entry in entries or () if _is_policy(entry, RESTORED)]
+        self.report.notes += [f"link {link.n}: the store was restored {how}" for how in restores]
         if link.n != self._at.n + 1 and not lost:
             self.report.add(f"{spell('link', self._at.n + 1, link.n - 1)} missing")
         contents = (link.n, link.at_ms, link.last_seq, link.content, link.entries)

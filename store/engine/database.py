@@ -275,7 +275,7 @@ def _open_writer(
     except (sqlite3.Error, OSError, StoreError) as error:
         if db is not None:
             db.close()
-        raise _explained(path, error) from None
+        raise explained(path, error) from None
     return db, opened, unchecked
 
 
@@ -328,7 +328,7 @@ async def _open_reader(path: Path, log: LogMemory) -> Reader:
         await reader.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
     except sqlite3.Error as error:
         await reader.close()
-        raise _explained(path, error) from None
+        raise explained(path, error) from None
     return reader
 
 
@@ -336,7 +336,7 @@ def _write(watermark: WatermarkFile, path: Path) -> None:
     try:
         watermark.write()
     except OSError as error:
-        raise _explained(path, error) from None
+        raise explained(path, error) from None
 
 
 def open_to_inspect(path: Path) -> sqlite3.Connection:
@@ -350,11 +350,12 @@ def open_to_inspect(path: Path) -> sqlite3.Connection:
     except (sqlite3.Error, StoreError) as error:
         if db is not None:
             db.close()
-        raise _explained(path, error) from None
+        raise explained(path, error) from None
     return db
 
 
-def _explained(path: Path, error: Exception) -> StoreError:
+def explained(path: Path, error: Exception) -> StoreError:
+    """`error`, which came from SQLite or the file system, as an error of the store at `path`, with a hint."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, OSError):

@@ -1,0 +1,148 @@
+"""`aghctl backup` (offline): a checked copy of the store, made from the file itself, also while the daemon runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.text import counted, safe, size
+from aghbus.cli.context import Context
+from aghbus.client.errors import UsageError
+from aghbus.protocol.base.annotations import Any
+from aghbus.store.host.command_line import Argument, Command
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_STORE = "store.db"
+_HEAD = "audit.head"
+_BAR = 30  # characters
+
+
+def run(context: Context, values: dict[str, Any]) -> int:
+    """Copy the store, check the copy, and put it in its place."""
+    from pathlib import Path
+
+    from aghbus.store.engine.backup.copying import copy_store, discard
+    from aghbus.store.errors import StoreError
+    from aghbus.store.host.files import make_private_folder
+
+    target, folder = _target(values)
+    keys = _keys(Path(context.places.state_dir)) if values["with_keys"] else []
+    part = target.with_name(f"{target.name}.part")
+    try:
+        _require_free(target, [folder / path.name for path in keys] if folder else [], force=values["force"])
+        make_private_folder(target.parent)
+        discard(part)  # of a backup that was interrupted
+        made = copy_store(Path(values["store"] or context.places.store_path), part, _progress(context))
+        _place(part, target)
+        if folder is not None:
+            _write(folder / _HEAD, f"{made.head}\n".encode())
+        for path in keys:
+            _write(target.parent / path.name, path.read_bytes())
+    except StoreError as error:
+        raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
+    except OSError as error:
+        raise AnswerIsNo(
+            f"{error.filename}: {os.strerror(error.errno or 0)}", "name another place", code="file"
+        ) from None
+    found = {
+        "file": str(target),
+        "bytes": made.bytes,
+        "commits": made.head.n,
+        "last_seq": made.head.last_seq,
+        "head": str(made.head),
+        "newest_ms": made.at_ms,
+        "keys": [path.name for path in keys],
+    }
+    context.output.answer(found, _human)
+    return YES
+
+
+def _target(values: dict[str, Any]) -> tuple[Path, Path | None]:
+    """The file of the copy, and the folder of the backup if it is one."""
+    from pathlib import Path
+
+    named = Path(values["target"])
+    if named.is_dir() or values["target"].endswith("/") or (values["with_keys"] and not named.exists()):
+        return named / _STORE, named
+    if values["with_keys"]:
+        raise UsageError("--with-keys needs a folder", "name a folder: it gets the store and the keys")
+    return named, None
+
+
+def _require_free(target: Path, keys: list[Path], *, force: bool) -> None:
+    for path in (target, *keys):
+        if os.path.lexists(path) and not force:
+            raise AnswerIsNo(f"{path} exists already", "name another file or folder, or add --force", code="exists")
+
+
+def _keys(state_dir: Path) -> list[Path]:
+    """The private keys of the instance, present and former, and the statements of their rotations."""
+    return sorted(path for path in state_dir.glob("*") if path.name.endswith((".pem", ".rotation.json")))
+
+
+def _place(part: Path, target: Path) -> None:
+    from aghbus.store.engine.commit_watermark import watermark_path
+    from aghbus.store.host.files import sync_folder
+
+    part.replace(target)
+    if watermark_path(part).exists():
+        watermark_path(part).replace(watermark_path(target))
+    sync_folder(target.parent)
+
+
+def _write(path: Path, content: bytes) -> None:
+    from aghbus.store.engine.backup.copying import write_private
+
+    path.unlink(missing_ok=True)
+    write_private(path, content)
+
+
+def _progress(context: Context) -> Callable[[int, int], None]:
+    """Draws a bar on standard error, if a person reads there."""
+    shown = context.output.human and sys.stderr.isatty()
+
+    def draw(done: int, total: int) -> None:
+        if not shown:
+            return
+        filled = _BAR * done // max(1, total)
+        with contextlib.suppress(OSError):  # the terminal was closed
+            sys.stderr.write(f"\r\033[K[{'#' * filled:<{_BAR}}] {100 * done // max(1, total)} %")
+            sys.stderr.write("\r\033[K" if done >= total else "")
+            sys.stderr.flush()
+
+    return draw
+
+
+def _human(found: dict[str, Any]) -> str:
+    copied = f"{size(found['bytes'])}, {counted(found['commits'], 'commit')} up to sequence {found['last_seq']}"
+    lines = [f"{safe(found['file'])}: {copied}, checked", f"head {found['head']}"]
+    return "\n".join([*lines, *(f"key {safe(name)}" for name in found["keys"])])
+
+
+COMMANDS = {
+    "backup": Command(
+        run,
+        description=(
+            "Copy the store of an instance to FILE, or to DIR/store.db, also while its daemon runs, and check the copy. Nothing\n"
+            "is overwritten without --force. `aghd restore` restores it (docs/backup.md). Needs no daemon."
+        ),
+        examples=[
+            "aghctl --name ops backup ops.db",
+            "aghctl --name ops backup /var/backups/ops/ --with-keys --force",
+        ],
+        arguments=[
+            Argument("target", metavar="FILE|DIR", help="where the backup goes; a name that ends with / is a folder"),
+            Argument("--with-keys", action="store_true", help="also the private keys; the backup is a folder then"),
+            Argument("--force", action="store_true", help="overwrite an existing backup"),
+            Argument(
+                "--store", metavar="FILE", help="database file (default: store.db in the instance's state folder)"
+            ),
+        ],
+    )
+}

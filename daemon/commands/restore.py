@@ -1,0 +1,70 @@
+"""`aghd restore`."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aghbus.daemon.base import clock
+from aghbus.daemon.commands import OUTPUT
+from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
+from aghbus.daemon.commands.restore_store import RestoreReport, restore
+from aghbus.daemon.config.layers import ConfigError
+from aghbus.protocol.text import escape
+from aghbus.store.engine.backup.epoch import spell
+from aghbus.store.errors import StoreError
+from aghbus.store.host.command_line import Argument, Command
+
+
+def run(values: dict[str, Any]) -> int:
+    """Restore the store of the instance from a backup; 1 when it is refused."""
+    clock.arm(os.environ)
+    try:
+        places = load(values).locations
+    except ConfigError as error:
+        return refuse(error.problems)
+    now_ms, source = clock.Clock().millis(), Path(values["backup"])
+    try:
+        report = restore(
+            source, Path(places.store_path), Path(places.state_dir), now_ms=now_ms, replace=values["replace"]
+        )
+    except StoreError as error:
+        return fail(str(error), error.hint)
+    return answer(msgspec.json.encode(report).decode() if values["output"] == "json" else _human(report))
+
+
+def _human(report: RestoreReport) -> str:
+    restored = report.restored
+    lines = [f"restored {report.store} from a backup of {spell(restored.backup_ms)}"]
+    lines += [f"keys: {', '.join(report.keys)}"] if report.keys else []
+    lines += [f"what it replaced is in {report.replaced}"] if report.replaced else []
+    lines.append(
+        f"openings that were sent before {spell(1000 * restored.held_through)} are held for you: `aghctl status` counts them"
+    )
+    return "\n".join(map(escape, lines))
+
+
+COMMANDS = {
+    "restore": Command(
+        run,
+        description=(
+            "Restore the store of a stopped instance from a file or folder that `aghctl backup` made. The copy is checked as\n"
+            "`aghd check-store` does. The daemon holds openings that it may have processed before (docs/backup.md)."
+        ),
+        examples=[
+            "aghd restore --name ops /var/backups/ops/",
+            "aghd restore --name ops ops.db --replace",
+        ],
+        arguments=[
+            Argument("backup", metavar="FILE|DIR", help="the backup"),
+            Argument(
+                "--replace",
+                action="store_true",
+                help="replace an existing store, which is moved to a folder beside it",
+            ),
+            OUTPUT,
+            *OPTIONS,
+        ],
+    )
+}

@@ -1,0 +1,114 @@
+"""Restores a store from a backup, for `aghd restore`: the copy is checked before it takes the place of a store."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from aghbus.daemon.check_store import check_store
+from aghbus.protocol.delivery.restored import Restored
+from aghbus.store.engine.backup import copying, epoch, placing
+from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
+from aghbus.store.engine.store_lock import StoreLock
+from aghbus.store.errors import StoreDamaged, StoreError, StoreUnopenable
+from aghbus.store.host.files import make_private_folder, sync_folder
+
+STORE_NAME: Final = "store.db"
+"""Name of the copy in a folder that `aghctl backup` made."""
+_KEY_ENDINGS: Final = (".pem", ".rotation.json")
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What was restored: the epoch that begins, the keys that were written, and the folder with what was replaced."""
+
+    store: str
+    restored: Restored
+    keys: list[str]
+    replaced: str | None
+
+
+def restore(source: Path, store: Path, state_dir: Path, *, now_ms: int, replace: bool) -> RestoreReport:
+    """Restores the file or folder `source` as `store`, and keys of the folder into `state_dir`, at Unix millisecond `now_ms`.
+
+    Raises StoreError: StoreLocked while the instance runs, StoreDamaged for a copy that fails its check. An existing store, or
+    another key of the same name, is only replaced with `replace`, and is kept in a folder beside it.
+    """
+    copy = source / STORE_NAME if source.is_dir() else source
+    if not copy.is_file():
+        raise StoreUnopenable(copy, "is not a file", hint="name a file or a folder that `aghctl backup` made")
+    lock = StoreLock(store)
+    try:
+        make_private_folder(store.parent)
+        make_private_folder(state_dir)
+    except OSError as error:
+        raise StoreUnopenable(store, f"its folder cannot be made: {error.strerror}", hint="check its path") from None
+    lock.acquire("aghd restore")
+    try:
+        return _restore(copy, source, store, state_dir, now_ms=now_ms, replace=replace)
+    finally:
+        lock.release()
+
+
+def _restore(copy: Path, source: Path, store: Path, state_dir: Path, *, now_ms: int, replace: bool) -> RestoreReport:
+    keys = _keys_to_write(source, state_dir) if source.is_dir() else {}
+    if not replace:
+        _require_free(store, [state_dir / name for name in keys])
+    staged, aside = store.with_name(f"{store.name}.restoring"), placing.aside_folder(store, now_ms)
+    copying.discard(staged)  # of a restore that was interrupted
+    try:
+        _stage(copy, staged)
+        restored = epoch.begin(staged, now_ms, read_watermark(store))
+        replaced = placing.exists(store)
+        placing.put_in_place(staged, store, aside)
+        _write_keys(keys, state_dir, aside)
+    except OSError as error:
+        raise StoreUnopenable(store, f"cannot be written: {error.strerror}", hint="check the disk") from None
+    finally:
+        copying.discard(staged)
+    return RestoreReport(str(store), restored, sorted(keys), str(aside) if replaced or aside.exists() else None)
+
+
+def _require_free(store: Path, keys: list[Path]) -> None:
+    hint = "with --replace it is moved to a folder beside it"
+    if placing.exists(store):
+        raise StoreError(store, "exists already", hint=hint)
+    for path in keys:
+        if os.path.lexists(path):
+            raise StoreError(store, f"another key exists already: {path}", hint=hint)
+
+
+def _stage(copy: Path, staged: Path) -> None:
+    """A copy beside the store, checked as `aghd check-store` does: with the mark file of the backup, where it has one."""
+    copying.copy_store(copy, staged, lambda _done, _all: None)
+    named = read_watermark(copy)
+    if named is not None:
+        watermark_path(staged).write_bytes(watermark_path(copy).read_bytes())
+    report = check_store(staged, quick=False)
+    if not report.ok:
+        failed = "; ".join(f"{one.check}: {one.detail}" for one in report.checks if one.state == "fail")
+        raise StoreDamaged(copy, f"failed its check: {failed}", hint="restore another backup")
+
+
+def _keys_to_write(source: Path, state_dir: Path) -> dict[str, bytes]:
+    """The key files of the backup by name, without those that are in place already."""
+    found = {path.name: path.read_bytes() for path in source.iterdir() if path.name.endswith(_KEY_ENDINGS)}
+    return {name: content for name, content in found.items() if _content(state_dir / name) != content}
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _write_keys(keys: dict[str, bytes], state_dir: Path, aside: Path) -> None:
+    for name, content in keys.items():
+        path = state_dir / name
+        if os.path.lexists(path):
+            make_private_folder(aside)
+            path.replace(aside / name)
+        copying.write_private(path, content)
+    if keys:
+        sync_folder(state_dir)

@@ -1,0 +1,75 @@
+"""The epoch of a restored store: three values of table `meta`, and an entry in the chain (docs/backup.md)."""
+
+import contextlib
+import secrets
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from aghbus.protocol.delivery.restored import Restored
+from aghbus.store.engine import meta
+from aghbus.store.engine.backup.copying import write_private
+from aghbus.store.engine.commit_chain import CommitChain, stored_head
+from aghbus.store.engine.commit_watermark import CommitWatermark, encode_watermark, watermark_path
+from aghbus.store.engine.database import explained
+from aghbus.store.errors import StoreUnopenable
+
+RESTORED: Final = "restored"
+"""Outcome of the entry by which a restore begins an epoch."""
+UNKNOWN_SEQUENCES: Final = 1_000_000
+"""Sequences that are left out after a restore that does not know how far the lost store had come, so that no stream mistakes
+a new message for a lost one."""
+
+
+def read(db: sqlite3.Connection) -> Restored | None:
+    """The epoch of the store; None when it was never restored."""
+    epoch = meta.get(db, "epoch")
+    if epoch is None:
+        return None
+    backup_ms, restored_ms = (meta.get(db, key) or 0 for key in ("epoch_backup_ms", "epoch_restored_ms"))
+    return Restored(f"{epoch:016x}", backup_ms, restored_ms)
+
+
+def begin(path: Path, now_ms: int, replaced: CommitWatermark | None) -> Restored:
+    """Begins an epoch in the copy at `path`, which no process uses and whose pages were checked, at Unix millisecond
+    `now_ms`. `replaced` is the watermark of the store whose place it takes. Raises StoreError."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            watermark = _begin(db, path, now_ms, replaced)
+            db.execute("COMMIT")
+            restored = read(db)
+        watermark_path(path).unlink(missing_ok=True)
+        write_private(watermark_path(path), encode_watermark(watermark))
+    except (sqlite3.Error, OSError) as error:
+        raise explained(path, error) from None
+    assert restored is not None
+    return restored
+
+
+def _begin(db: sqlite3.Connection, path: Path, now_ms: int, replaced: CommitWatermark | None) -> CommitWatermark:
+    identity = meta.get(db, "identity")
+    if identity is None:
+        raise StoreUnopenable(path, "was never used by a daemon", hint="there is nothing to restore: start without it")
+    chain = CommitChain()
+    chain.load(db)
+    if replaced is not None and replaced.identity == identity:
+        through = max(replaced.head.last_seq, chain.head.last_seq)
+    else:
+        through = chain.head.last_seq + UNKNOWN_SEQUENCES
+    meta.put(db, "epoch", secrets.randbits(62))
+    meta.put(db, "epoch_backup_ms", chain.at_ms)
+    meta.put(db, "epoch_restored_ms", now_ms)
+    meta.put(db, "lost_commits", 0)  # a loss that the backup has on record is one of an earlier epoch
+    meta.put(db, "lost_after_seq", chain.head.last_seq)
+    meta.put(db, "lost_through_seq", through)
+    meta.put(db, "closed", 1)
+    chain.entries.append((now_ms, "policy", RESTORED, f"from a backup of {spell(chain.at_ms)}"))
+    chain.append(db, through)
+    return CommitWatermark(identity, stored_head(db))
+
+
+def spell(at_ms: int) -> str:
+    """A time in Unix milliseconds as people read it: `2026-11-22 20:45:00 UTC`."""
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

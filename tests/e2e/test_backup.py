@@ -1,0 +1,178 @@
+"""`aghctl backup` of a daemon in use, and `aghd restore`."""
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.check_store import check_store
+from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
+from tests.support.daemons import Daemon, Home, wait_for
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def ops(home: Home) -> Iterator[Daemon]:
+    """A daemon with one stored message; a test may stop it."""
+    daemon = Daemon(home, "ops").start()
+    daemon.post("/v1/messages", kind="say", body={"text": "before the backup"}, to="bob")
+    yield daemon
+    daemon.stop()
+
+
+def aghd(home: Home, *args: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "aghbus.daemon", *args]
+    return subprocess.run(command, env=home.env, capture_output=True, timeout=60, check=False)
+
+
+def restored(home: Home, *args: str) -> dict[str, Any]:
+    """The report of `aghd restore`, which must succeed."""
+    done = aghd(home, "restore", *args, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def texts(daemon: Daemon) -> list[str]:
+    return [one["envelope"]["body"]["text"] for one in daemon.get("/v1/messages?limit=1000")["messages"]]
+
+
+def test_a_backup_of_a_daemon_under_load_is_one_of_its_states(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    sent: list[str] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            text = f"number {len(sent)}"
+            ops.post("/v1/messages", kind="say", body={"text": text}, to="bob")
+            sent.append(text)
+
+    sender = threading.Thread(target=load)
+    sender.start()
+    try:
+        wait_for(lambda: len(sent) > 50, 30, "some load")
+        before, copy = len(sent), tmp_path / "backup" / "store.db"
+        made = home.ctl_json("--name", "ops", "backup", f"{tmp_path}/backup/")
+        after = len(sent)
+    finally:
+        stop.set()
+        sender.join()
+    with closing(sqlite3.connect(copy)) as db:
+        (stored,) = db.execute("SELECT count(*) FROM log").fetchone()
+    assert before <= stored - 1 <= after + 1
+    assert check_store(copy, quick=False).ok
+    assert {path.stat().st_mode & 0o777 for path in (copy, watermark_path(copy))} == {0o600}
+    watermark = read_watermark(copy)
+    assert watermark is not None
+    assert made["head"] == str(watermark.head) == (tmp_path / "backup" / "audit.head").read_text().strip()
+    ops.kill()
+    shutil.rmtree(ops.store_path.parent)
+    restored(home, "--name", "ops", str(tmp_path / "backup"))
+    ops.start()
+    assert texts(ops) == ["before the backup", *sent[: stored - 1]]
+
+
+def test_new_sequences_follow_those_that_were_lost(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "backup", str(tmp_path / "ops.db"))
+    lost = ops.post("/v1/messages", kind="say", body={"text": "after the backup"}, to="bob")["seq"]
+    ops.stop()
+    report = restored(home, "--name", "ops", str(tmp_path / "ops.db"), "--replace")
+    assert Path(report["replaced"], "store.db").exists()
+    ops.start()
+    assert texts(ops) == ["before the backup"]
+    assert ops.post("/v1/messages", kind="say", body={"text": "new"}, to="bob")["seq"] == lost + 1
+    assert next(ops.events(f"?since={lost - 1}"))["type"] == "gap"
+    verified = home.ctl_json("--name", "ops", "audit", "verify")
+    assert verified["whole"] and "was restored from a backup of" in verified["notes"][0]
+
+
+def test_an_existing_backup_is_overwritten_only_on_request(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    copy = tmp_path / "ops.db"
+    first = home.ctl_json("--name", "ops", "backup", str(copy))
+    ops.post("/v1/messages", kind="say", body={"text": "another"}, to="bob")
+    content = copy.read_bytes()
+    refused = home.ctl("--name", "ops", "backup", str(copy))
+    assert (refused.returncode, copy.read_bytes()) == (1, content)
+    assert b"exists already" in refused.stderr
+    second = home.ctl_json("--name", "ops", "backup", str(copy), "--force")
+    assert second["last_seq"] == first["last_seq"] + 1
+    assert check_store(copy, quick=False).ok
+
+
+def test_keys_are_copied_only_on_request(home: Home, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "key", "generate")
+    with Daemon(home, "ops") as ops:
+        state = ops.store_path.parent
+        home.ctl_json("--name", "ops", "backup", f"{tmp_path}/plain/")
+        assert not list((tmp_path / "plain").glob("*.pem"))
+        refused = home.ctl("--name", "ops", "backup", str(tmp_path / "plain/store.db"), "--with-keys", "--force")
+        assert (refused.returncode, b"needs a folder" in refused.stderr) == (2, True)
+        made = home.ctl_json("--name", "ops", "backup", f"{tmp_path}/full/", "--with-keys")
+        assert made["keys"] == ["identity.pem"]
+    key = (state / "identity.pem").read_bytes()
+    shutil.rmtree(state)
+    assert restored(home, "--name", "ops", str(tmp_path / "full"))["keys"] == ["identity.pem"]
+    assert (state / "identity.pem").read_bytes() == key
+    assert (state / "identity.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_another_key_is_not_overwritten(home: Home, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "key", "generate")
+    with Daemon(home, "ops") as ops:
+        home.ctl_json("--name", "ops", "backup", f"{tmp_path}/full/", "--with-keys")
+    state = ops.store_path.parent
+    shutil.rmtree(state)
+    home.ctl_json("--name", "ops", "key", "generate")
+    other = (state / "identity.pem").read_bytes()
+    refused = aghd(home, "restore", "--name", "ops", str(tmp_path / "full"))
+    assert (refused.returncode, b"another key exists" in refused.stderr) == (1, True)
+    assert (state / "identity.pem").read_bytes() == other
+    report = restored(home, "--name", "ops", str(tmp_path / "full"), "--replace")
+    assert Path(report["replaced"], "identity.pem").read_bytes() == other
+
+
+def test_a_running_instance_and_an_existing_store_are_not_replaced(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "backup", str(tmp_path / "ops.db"))
+    running = aghd(home, "restore", "--name", "ops", str(tmp_path / "ops.db"), "--replace")
+    assert (running.returncode, b"is in use by ops" in running.stderr) == (1, True)
+    ops.stop()
+    content = ops.store_path.read_bytes()
+    existing = aghd(home, "restore", "--name", "ops", str(tmp_path / "ops.db"))
+    assert (existing.returncode, b"exists already" in existing.stderr) == (1, True)
+    assert ops.store_path.read_bytes() == content
+
+
+def test_a_damaged_backup_is_refused_and_the_store_stays(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    copy = tmp_path / "ops.db"
+    home.ctl_json("--name", "ops", "backup", str(copy))
+    ops.stop()
+    content, before = ops.store_path.read_bytes(), set(ops.store_path.parent.iterdir())
+    raw = copy.read_bytes()
+    at = raw.index(b"before the backup")
+    copy.write_bytes(raw[:at] + b"Before" + raw[at + 6 :])
+    damaged = aghd(home, "restore", "--name", "ops", str(copy), "--replace")
+    assert (damaged.returncode, b"failed its check" in damaged.stderr) == (1, True)
+    copy.write_bytes(b"no store at all")
+    assert aghd(home, "restore", "--name", "ops", str(copy), "--replace").returncode == 1
+    assert aghd(home, "restore", "--name", "ops", str(tmp_path / "missing"), "--replace").returncode == 1
+    assert (ops.store_path.read_bytes(), set(ops.store_path.parent.iterdir())) == (content, before)
+
+
+def test_a_store_that_is_damaged_gives_no_backup(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    ops.stop()
+    with closing(sqlite3.connect(ops.store_path)) as db, db:
+        db.execute("UPDATE chain SET at_ms = at_ms + 1 WHERE n = (SELECT max(n) FROM chain)")
+    refused = home.ctl("--name", "ops", "backup", str(tmp_path / "ops.db"))
+    assert (refused.returncode, b"does not follow" in refused.stderr) == (1, True)
+    assert not list(tmp_path.glob("ops.db*"))
