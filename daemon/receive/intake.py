@@ -312,7 +312,9 @@ class Intake:
     async def _pause(self, batch: list[ReceivedMessage], error: StoreUnavailable) -> None:
         for received in batch:
             self._reject("store", received)
-        self._log_limiter.event(logging.ERROR, "store", "the store cannot write", cause=str(error))
+        self._log_limiter.event(
+            logging.WARNING, "store", "received messages are rejected, because they cannot be stored", cause=str(error)
+        )
         await asyncio.sleep(_STORE_PAUSE)
 
     async def _commit_each(self, batch: list[ReceivedMessage], error: Exception) -> None:
