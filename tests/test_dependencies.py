@@ -67,7 +67,7 @@ def test_the_lock_satisfies_every_requirement_of_the_project() -> None:
     libraries = project["project"]["dependencies"]
     wanted = groups | {"run": libraries, "dev": libraries + groups["dev"] + groups["plots"]}
     wanted["build"] += project["build-system"]["requires"]
-    del wanted["bench"], wanted["plots"], wanted["mcp"]
+    del wanted["bench"], wanted["plots"], wanted["tools"]
     for name, lines in wanted.items():
         versions = locked(name)
         for requirement in map(Requirement, lines):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import site
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.tools import require_pyright
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples"
@@ -81,10 +81,7 @@ def test_jobs_one_by_one_and_the_events_of_them(home: Home) -> None:
 
 
 def test_the_programs_are_clean_for_pyright(tmp_path: Path) -> None:
-    """Pyright needs Node, several hundred megabytes, and is not among the locked dependencies: it is used where it is installed."""
-    checker = shutil.which("pyright") or shutil.which("basedpyright")
-    if checker is None:
-        pytest.skip("pyright is not installed")
+    checker = require_pyright()
     settings = {
         "typeCheckingMode": "strict",
         "include": [str(EXAMPLES)],

@@ -17,7 +17,7 @@ def require_tool(name: str) -> str:
 
 
 class McpTools(NamedTuple):
-    """What `make mcp-tools` installs: Node, the programs that it runs, and the Python that has the official SDK."""
+    """What `make tools` installs: Node, the programs that it runs, and the Python that has the official SDK."""
 
     node: Path
     conformance: Path
@@ -27,16 +27,24 @@ class McpTools(NamedTuple):
 
 def require_mcp_tools() -> McpTools:
     """Without them the test is skipped; where `CI=true`, it fails."""
-    root = Path(__file__).parent.parent.parent / ".tools"
-    modules = root / "node_modules" / "@modelcontextprotocol"
-    found = McpTools(
-        root / "node" / "bin" / "node",
-        modules / "conformance" / "dist" / "index.js",
-        modules / "inspector" / "clients" / "launcher" / "build" / "index.js",
-        root / "venv" / "bin" / "python",
+    modules = "node_modules/@modelcontextprotocol"
+    return McpTools(
+        _of_make_tools("node/bin/node"),
+        _of_make_tools(f"{modules}/conformance/dist/index.js"),
+        _of_make_tools(f"{modules}/inspector/clients/launcher/build/index.js"),
+        _of_make_tools("venv/bin/python"),
     )
-    if missing := [str(path.relative_to(root)) for path in found if not path.exists()]:
-        _lack(f"{', '.join(missing)}: run `make mcp-tools`")
+
+
+def require_pyright() -> Path:
+    """The type checker that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
+    return _of_make_tools("venv/bin/basedpyright")
+
+
+def _of_make_tools(path: str) -> Path:
+    found = Path(__file__).parent.parent.parent / ".tools" / path
+    if not found.exists():
+        _lack(f".tools/{path} is missing: run `make tools`")
     return found
 
 
