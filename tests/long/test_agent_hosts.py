@@ -1,13 +1,17 @@
 """The real Claude Code and Codex with real daemons; a script takes the place of their model."""
 
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.agent_hosts import HOSTS, AgentHost
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.model_scripts import colleague
+from tests.support.terminals import TerminalProgram
 from tests.support.tools import require_agent_hosts
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -34,6 +38,28 @@ def given(peer: Daemon, agent: Daemon, count: int = 1) -> list[str]:
     return works
 
 
+def sessions(agent: Daemon) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = agent.get("/v1/mcp/sessions")["sessions"]
+    return found
+
+
+def notice(agent: Daemon) -> dict[str, Any]:
+    """The latest notice of the only session."""
+    (session,) = sessions(agent)
+    found: dict[str, Any] = session["notice"]
+    return found
+
+
+@contextmanager
+def idle(host: AgentHost, agent: Daemon) -> Iterator[TerminalProgram]:
+    """The host's terminal program, connected and without a turn that runs. Codex can be woken after its first turn."""
+    host.connect(agent.name)
+    with host.open(*(["Do what waits"] if host.name == "codex" else [])) as program:
+        wait_for(lambda: any(session["wakes_by"] for session in sessions(agent)), 60, "the session")
+        wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of the first turn")
+        yield program
+
+
 @EACH_HOST
 def test_a_host_lists_the_tools_and_its_model_uses_them(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
     agent, peer = bus
@@ -41,10 +67,62 @@ def test_a_host_lists_the_tools_and_its_model_uses_them(kind: type[AgentHost], b
         host.connect("agent")
         assert "Handed over to peer" in host.ask("Get help with sorting")
         (work,) = given(peer, agent)
-        assert "Handled 1 messages" in host.ask("Do what waits")
+        assert "is completed" in host.ask("Do what waits")
         assert host.model.tools == TOOLS
         assert {tool for tool, _ in host.model.results} == {"peers", "open_work", "inbox", "work", "step", "ack"}
         assert WORDS in str(host.model.results)
         assert WORDS not in host.model.read_unfenced()
         wait_for(lambda: peer.state_of(work) == "completed", 30, "the result")
         assert [each["text"] for each in peer.get("/v1/works?role=target")["works"]] == ["Sort these"]
+
+
+@EACH_HOST
+def test_an_idle_session_is_woken_by_a_work(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    with kind(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host, idle(host, agent):
+        (work,) = given(peer, agent)
+        wait_for(lambda: peer.state_of(work) == "completed", 60, "the result")
+        wait_for(lambda: notice(agent)["state"] == "acked", 30, "the end of the notice")
+        assert work in host.model.prompts[-1]
+        assert WORDS in str(host.model.results)
+        assert WORDS not in host.model.read_unfenced()
+
+
+@EACH_HOST
+def test_twenty_messages_give_one_notice(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    arrived = threading.Event()
+    arrived.set()
+    script = colleague("peer", "Sort these", first=lambda: arrived.wait(60))
+    with kind(agent.home, require_agent_hosts(), script) as host, idle(host, agent):
+        turns = len(host.model.prompts)
+        arrived.clear()
+        works = given(peer, agent, 20)
+        arrived.set()
+        wait_for(lambda: all(peer.state_of(work) == "completed" for work in works), 120, "the results")
+        wait_for(lambda: notice(agent)["state"] == "acked", 30, "the end of the notice")
+        assert len(host.model.prompts) - turns == 1
+        assert notice(agent)["attempts"] == 1
+
+
+@EACH_HOST
+def test_nothing_is_lost_while_the_daemon_restarts(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
+    """It is killed once while the session is idle, and once between two steps of a work."""
+    agent, peer = bus
+    kills: list[str] = []
+
+    def restart(state: str) -> None:
+        if state == "working" and not kills:
+            kills.append(state)
+            agent.kill()
+            agent.start(wait=False)
+
+    script = colleague("peer", "Sort these", between=restart)
+    with kind(agent.home, require_agent_hosts(), script) as host, idle(host, agent):
+        agent.kill()
+        works = [str(peer.post("/v1/works", to="agent", text=f"{number}: {WORDS}")["work_id"]) for number in range(3)]
+        agent.start()
+        wait_for(lambda: all(peer.state_of(work) == "completed" for work in works), 120, "the results")
+        wait_for(lambda: not agent.get("/v1/inbox")["items"], 60, "the acknowledgements")
+        assert kills
+        assert WORDS not in host.model.read_unfenced()

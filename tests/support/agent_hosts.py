@@ -49,6 +49,8 @@ class AgentHost:
     ) -> None:
         self.close()
         self.api.__exit__(kind, error, trace)
+        if self.model.failures:
+            raise self.model.failures[0]
 
     def configure(self) -> None:
         """Write the host's own settings."""

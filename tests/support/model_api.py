@@ -63,7 +63,9 @@ class Model:
         self.prompts: list[str] = []
         self.tools: frozenset[str] = frozenset()
         self.results: list[tuple[str, Any]] = []
+        self.events: list[str] = []  # prompts, "· tool" for each call, and texts that end a turn
         self.finished = 0  # turns
+        self.failures: list[Exception] = []  # of the script
         self._calls: dict[str, tuple[Turn, Use]] = {}
         self._lock = threading.Lock()
 
@@ -85,17 +87,26 @@ class Model:
                 self.results.append((use.tool, result))
                 return turn, result
         self.prompts.append(asked.prompt)
+        self.events.append(asked.prompt)
         return self.script(asked.prompt), None
 
     def _next(self, turn: Turn, result: Any) -> bytes:
         try:
             use = turn.send(result)
         except StopIteration as end:
-            self.finished += 1
-            return self.dialect.text(end.value)
+            return self._end(end.value)
+        except Exception as error:
+            self.failures.append(error)
+            return self._end(f"failed: {error!r}")
         call_id = f"call_{len(self.requests)}"
         self._calls[call_id] = turn, use
+        self.events.append(f"· {use.tool}")
         return self.dialect.call(call_id, use)
+
+    def _end(self, text: str) -> bytes:
+        self.finished += 1
+        self.events.append(text)
+        return self.dialect.text(text)
 
     def read_unfenced(self) -> str:
         """All that the model was given to read, without what stood inside of a fence."""

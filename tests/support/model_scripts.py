@@ -1,5 +1,6 @@
 """What a stand-in of a model does with the tools of the bus (tests/support/model_api.py)."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,28 +22,41 @@ def colleague(
     """
 
     def script(prompt: str) -> Turn:
+        if not prompt:  # only words of the host itself: a task that it watches has ended
+            return _noted()
         return _hand_over(to, task) if "help" in prompt else _work_off(first, between)
 
     return script
+
+
+def _noted() -> Turn:
+    yield from ()
+    return "Noted."
 
 
 def _hand_over(to: str, task: str) -> Turn:
     peers = (yield Use("peers", {}))["peers"]
     assert to in [peer["peer_id"] for peer in peers]
     opened = yield Use("open_work", {"to": to, "task": task})
-    return f"Handed over to {to}: {opened['works'][0]['work_id']}"
+    return f"Handed over to {to}: {_work_id_in(opened)}."
+
+
+def _work_id_in(result: Any) -> str:
+    """Of an opened work: a host that runs it as a task in the background gives its model a sentence with the id."""
+    found = re.search(r"work_[0-9a-f]+", str(result))
+    assert found is not None, result
+    return found[0]
 
 
 def _work_off(first: Callable[[], object], between: Callable[[str], object]) -> Turn:
     """Fetch until nothing waits. Every work for us is accepted and completed; every message is acknowledged."""
-    handled = 0
+    ended: list[str] = []
     first()
     while messages := (yield Use("inbox", {"limit": 20}))["messages"]:
         for work_id in dict.fromkeys(each["work_id"] for each in messages if "work_id" in each):
-            yield from _finish(work_id, between)
+            ended.append((yield from _finish(work_id, between)))
         yield Use("ack", {"messages": [{"seq": each["seq"], "lease": each["lease"]} for each in messages]})
-        handled += len(messages)
-    return f"Handled {handled} messages"
+    return "\n".join(ended) or "Nothing waits."
 
 
 def _finish(work_id: str, between: Callable[[str], object]) -> Turn:
@@ -51,7 +65,7 @@ def _finish(work_id: str, between: Callable[[str], object]) -> Turn:
         between(work["state"])
         step = {"step": "accept"} if work["state"] == "submitted" else {"step": "complete", "message": "all done"}
         yield Use("step", {"work_id": work_id, **step})
-    return ""
+    return f"{work_id} is {work['state']}."
 
 
 def _shown(work_id: str) -> Any:
