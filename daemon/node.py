@@ -32,6 +32,7 @@ from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
 from aghbus.daemon.tasks.retention import Retention
 from aghbus.daemon.tasks.retirement import Retirement
 from aghbus.daemon.wiring import DaemonParts
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.nats.names import inbox, own_subjects
 from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.store.audit import events as audit
@@ -62,11 +63,13 @@ class Node:
         delivery_token: str,
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
+        restored: Restored | None = None,
     ) -> None:
         """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id;
         `delivery_token` is a random value of the store that peers do not know.
 
-        `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired.
+        `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired. `restored` is the
+        epoch of the store, if it was restored.
         """
         self.stopped = asyncio.Event()
         self.failed = False  # a task ended that never should
@@ -99,6 +102,7 @@ class Node:
             last_seq=last_seq,
             instance=instance,
             delivery_token=delivery_token,
+            restored=restored,
             tracing=self._tracing,
         )
         self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)

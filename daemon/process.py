@@ -13,13 +13,16 @@ from typing import Final, TextIO
 
 from aghbus.daemon.base import clock
 from aghbus.daemon.base.failpoints import arm
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
 from aghbus.daemon.state.keys import load_former, load_signer
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.store.engine import meta
+from aghbus.store.engine.backup import epoch
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.host.locations import Locations
@@ -81,7 +84,17 @@ async def _node(
         delivery_token=delivery_token,
         signer=signer,
         former=former,
+        restored=await store.write(_restored),
     )
+
+
+def _restored(tx: Transaction) -> Restored | None:
+    """The epoch of the store, if it was restored; logged while it matters."""
+    found = epoch.read(tx.db)
+    if found is not None and found.matters(clock.Clock().millis()):
+        fields = {"epoch": found.epoch, "backup": epoch.spell(found.backup_ms), "at": epoch.spell(found.restored_ms)}
+        event(_log, logging.WARNING, "the store was restored", **fields)
+    return found
 
 
 def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:

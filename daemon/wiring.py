@@ -23,6 +23,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.mcp.bus import bus_offer
 from aghbus.daemon.mcp.endpoint import PATH, McpEndpoint
@@ -63,6 +64,7 @@ from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.nats.names import inbox as inbox_subject
 from aghbus.protocol.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
@@ -87,10 +89,11 @@ class DaemonParts:
         last_seq: int,
         instance: str,
         delivery_token: str,
+        restored: Restored | None,
         tracing: Tracing | None,
     ) -> None:
         """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id, which
-        peers get to know, and `delivery_token` a random value that they do not.
+        peers get to know, and `delivery_token` a random value that they do not. `restored` is the epoch of the store.
         """
         spans = None if tracing is None else EnvelopeSpans(tracing)
         self.clock = clock = Clock()
@@ -156,6 +159,8 @@ class DaemonParts:
             ttl_headers=jetstream.ttl_headers if jetstream else None,
             instance=instance,
             on_joined=publisher.peer_joined,
+            restored=restored,
+            restored_peers=RestoredPeers(store, clock, background, counters, limiter),
         )
         self.intake = intake = Intake(
             identity,
@@ -180,6 +185,7 @@ class DaemonParts:
                 waiters,
                 InboxAdmission(settings, standings),
                 counters,
+                restored,
             ),
             discovery,
             write_behind,
@@ -221,6 +227,7 @@ class DaemonParts:
             intake,
             jetstream,
             embedded,
+            restored,
         )
         peers = PeerService(settings, identity, presence, clock, own_card)
         stored = MessageService(

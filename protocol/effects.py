@@ -1,8 +1,8 @@
 """Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to perform.
 
-Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Queue, Requeue, Quarantine) are applied in
-one transaction. `Conflict` is always the only effect. `Quarantine` and `Ignore` come first and can only be followed by an answer
-to the sender (Requeue, Queue).
+Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold, Queue, Requeue, Quarantine) are
+applied in one transaction. `Conflict` is always the only effect. `Quarantine` and `Ignore` come first and can only be followed
+by an answer to the sender (Requeue, Queue).
 
 No effect has subclasses, so hot paths may compare `type(effect) is StoreEnvelope`, in a fifth of the time of `isinstance`.
 """
@@ -107,6 +107,13 @@ class Deliver(msgspec.Struct, frozen=True):
     """Put the envelope into the agent's inbox."""
 
 
+class Hold(msgspec.Struct, frozen=True):
+    """Put the opening of a work into the inbox as dead: it may have been carried out before the restore at Unix millisecond
+    `restored_ms` (docs/backup.md). The operator makes it ready."""
+
+    restored_ms: int
+
+
 class Discovered(msgspec.Struct, frozen=True):
     """Refresh presence from a greet or a whois response; `answer_to` is the id of the response's request."""
 
@@ -134,6 +141,7 @@ Effect = (
     | Queue
     | Requeue
     | Deliver
+    | Hold
     | Discovered
     | AnswerWhois
 )

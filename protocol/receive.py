@@ -12,6 +12,7 @@ import msgspec
 from aghbus.protocol.bodies import Greet, Receipt, Trace, Whois
 from aghbus.protocol.delivery.acks import refusal_in
 from aghbus.protocol.delivery.order import Predecessor, may_take, predecessor_of
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.effects import (
     Advance,
     AnswerWhois,
@@ -22,6 +23,7 @@ from aghbus.protocol.effects import (
     Early,
     Effect,
     Effects,
+    Hold,
     Ignore,
     Open,
     Quarantine,
@@ -73,7 +75,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
     our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
     `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
-    unanswered own envelope in the stream of a receipt to that target.
+    unanswered own envelope in the stream of a receipt to that target. `restored` is the epoch of our store, if it was restored.
     """
 
     self_id: str
@@ -88,6 +90,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     signer: Signer | None = None
     processed: Callable[[str, str, str], bool] = _nothing_processed
     predecessor: Callable[["ReceiptTarget"], Predecessor | None] = _nothing_outstanding
+    restored: Restored | None = None
 
 
 class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,7 +285,10 @@ def _in_work(
     verdict = step(view.work, envelope)
     effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
     conversation = envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected")
-    if conversation or _needs_reaction(envelope, verdict, view.work):
+    restored = receiver.restored
+    if restored is not None and verdict.outcome == "opened" and envelope.ts <= restored.held_through:
+        effects.append(Hold(restored.restored_ms))
+    elif conversation or _needs_reaction(envelope, verdict, view.work):
         effects.append(_DELIVER)
     if verdict.outcome == "rejected":
         effects.extend(_rejection(envelope, verdict, view, receiver))

@@ -17,6 +17,7 @@ from aghbus.protocol.effects import (
     Deliver,
     Effect,
     Effects,
+    Hold,
     Open,
     Queue,
     RecordId,
@@ -159,6 +160,10 @@ class _Application(msgspec.Struct):
                 assert result.seq is not None
                 tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw))
                 result.delivered = True
+            elif type(effect) is Hold:
+                assert result.seq is not None
+                inbox.hold(tx, result.seq, effect.restored_ms)
+                audit.note_delivery(tx, self.now_ms, result.seq, "held")
             elif type(effect) is Advance:
                 assert result.seq is not None
                 self._advance(effect, envelope, result.seq)
@@ -227,11 +232,13 @@ class _Application(msgspec.Struct):
         self, seq: int, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: State | None
     ) -> None:
         """The event for subscribers, once it is committed."""
-        delivery: Literal["queued", "ready"] | None = "queued" if effect.direction == "out" else None
+        delivery: Literal["queued", "ready", "dead"] | None = "queued" if effect.direction == "out" else None
         role: Role | None = None
         for other in effects:
             if type(other) is Deliver:
                 delivery = "ready"
+            elif type(other) is Hold:
+                delivery = "dead"
             elif type(other) is Open:
                 role = works.role_of(other.work, self.self_id)  # the work is written after its envelope
         if role is None and effect.verdict is not None and envelope.work_id is not None:
@@ -245,7 +252,8 @@ class _Application(msgspec.Struct):
         """The state of a work; our agent need not read the opening of one that has ended."""
         tx, work = self.tx, effect.after
         works.advance(tx, work, envelope, seq, self.now_ms)
-        if work.is_terminal and work.target == self.self_id and tx.memory.inbox.waiting:
+        held = tx.memory.inbox
+        if work.is_terminal and work.target == self.self_id and (held.waiting or held.holding):
             opening = works.opened_seq(tx, work)
             if opening is not None and inbox.settle(tx, opening):
                 audit.note_delivery(tx, self.now_ms, opening, "acked")

@@ -1,6 +1,7 @@
 """Delivers messages to our agent: a stream in local sequence order, and the acknowledged position of each format."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -51,8 +52,9 @@ class MessageDelivery:
     async def stream(self, name: Format, query: BridgeStreamQuery) -> AsyncIterator[Sequence[BridgeMessage | Event]]:
         """Messages after `query.since` until the daemon drains; a `gap` event first where retention removed some.
 
-        None: after the acknowledged position, and without messages of works that ended and whose inbox items are acked (for
-        example by `aghctl serve`): a reply to them would be assigned to another work.
+        None: what was held before the acknowledged position and is released, then what comes after it; without messages of
+        works that ended and whose inbox items are acked (for example by `aghctl serve`): a reply to them would be assigned
+        to another work.
 
         While the artifact store is unreachable, a message that has to be fetched from it blocks the messages after it.
         """
@@ -63,6 +65,8 @@ class MessageDelivery:
         removed = await gap_after(self.store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
+        if since is None and (released := await self._released(name, position)):
+            yield released
         while True:
             upto = self.notifier.seq
             page = await find(self.store.reader, wanted, since=position, limit=_PAGE)
@@ -86,6 +90,14 @@ class MessageDelivery:
                 return
             if self.notifier.seq <= position:
                 await self.notifier.wait()
+
+    async def _released(self, name: Format, position: int) -> list[BridgeMessage]:
+        """Messages before the acknowledged position that were held since a restore, and released by the operator."""
+        arrived: list[StoredEnvelope] = []
+        with contextlib.suppress(ArtifactsUnreachable):  # the next stream begins with the others
+            async for item in self._read(name, await bridge.released(self.store.reader, position)):
+                arrived.append(item)
+        return await self._translate_all(name, arrived, only_open=True)
 
     async def get(self, name: Format, seq: int) -> BridgeMessage:
         """The message for one stored envelope. Raises NotFound when it has none in this format, or ArtifactsUnreachable."""

@@ -16,6 +16,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.discovery.greet_back import GreetBack
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.limited_peers import LimitedPeers
@@ -25,6 +26,7 @@ from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import Standing
 from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.delivery.restored import RESTORED_KEY, Restored
 from aghbus.protocol.discovery import (
     CATALOG,
     CATALOG_KEY,
@@ -99,8 +101,11 @@ class Discovery:
         ttl_headers: TtlHeaders | None,
         instance: str,
         on_joined: Callable[[str], None],
+        restored: Restored | None,
+        restored_peers: RestoredPeers,
     ) -> None:
-        """`instance` is the random id of this store; `on_joined` gets the subject of a peer that joined or was not active."""
+        """`instance` is the random id of this store; `on_joined` gets the subject of a peer that joined or was not active.
+        `restored` is the epoch of the store, if it was restored."""
         self._link = link
         self._identity = identity
         self._own_card = own_card
@@ -116,6 +121,8 @@ class Discovery:
         self._ttl_headers: TtlHeaders = ttl_headers or (lambda _seconds: None)
         self._instance = instance
         self._on_joined = on_joined
+        self._restored = restored
+        self._restored_peers = restored_peers
         self._questions: dict[str, Question] = {}
         self._regreeted = float("-inf")
         self._greet_back = GreetBack(self._greet_on, clock)
@@ -133,7 +140,9 @@ class Discovery:
         body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
         if (summary := self._settings.current.summary) is not None:
             body["summary"] = summary
-        ext = {JOINED_KEY: True} if joined else None
+        ext: dict[str, Any] = {JOINED_KEY: True} if joined else {}
+        if self._restored is not None and self._restored.matters(self._clock.millis()):
+            ext |= self._restored.extension()
         self._send(self._draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
@@ -204,6 +213,8 @@ class Discovery:
             self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
         if appeared and envelope.kind == "greet" and INSTANCE_KEY not in ext:  # a daemon of this project asks all peers
             self._greet_back.peer_appeared(envelope.workspace_id, envelope.channel)
+        if RESTORED_KEY in ext and envelope.kind == "greet":
+            self._restored_peers.greeted(effect.card.peer_id, ext)
         if filtered:
             self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
         else:

@@ -28,6 +28,7 @@ from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.protocol.delivery.acks import Ack, ack_of
 from aghbus.protocol.delivery.order import Predecessor
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.effects import (
     Advance,
     Bind,
@@ -36,6 +37,7 @@ from aghbus.protocol.effects import (
     Early,
     Effect,
     Effects,
+    Hold,
     Open,
     Quarantine,
     RecordId,
@@ -50,16 +52,18 @@ from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import quarantine
+from aghbus.store.tables import inbox, quarantine
 from aghbus.store.tables.envelopes import received_ack
 
 _DELIVER: Final = Deliver()
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 
+HELD: Final = "inbox.held"
+"""Why an opening was not taken: too many are held since a restore."""
 EARLY: Final = "early"
 """Why a message was not taken whose predecessor was not processed."""
-_STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver})
+_STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
 """Effects that the store applies completely."""
 
 
@@ -121,7 +125,10 @@ class Decider:
         waiters: InboxWaiters,
         admission: InboxAdmission,
         counters: Counters,
+        restored: Restored | None,
     ) -> None:
+        """`restored` is the epoch of the store, if it was restored."""
+        self._restored = restored
         self._identity = identity
         self._settings = settings
         self._clock = clock
@@ -197,6 +204,7 @@ class Decider:
             policy=self._trust.now,
             signer=identity.signers[own_id],
             successor=None if present else identity.self_id,
+            restored=self._restored,
         )
         return (
             view
@@ -261,6 +269,10 @@ class Decider:
                     or memory.inbox.size + len(envelope.raw) > SMALL_BYTES
                 ) and (rejection := self._admission.rejection(tx, envelope, effects)):
                     return rejection
+            elif type(effect) is Hold:
+                if memory.excess or SENDER_PARTS * inbox.count_held(tx.db) >= settings.inbox.capacity:
+                    return HELD
+                self._counters.add("inbox.held")
             elif type(effect) is Early:
                 return EARLY
         return ""

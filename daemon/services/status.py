@@ -29,10 +29,13 @@ from aghbus.protocol.api.status import (
     InboxSender,
     InboxUse,
     ReadinessResponse,
+    RestoredStatus,
     StatusResponse,
     VersionResponse,
 )
+from aghbus.protocol.delivery.restored import Restored
 from aghbus.protocol.limits import PROTOCOL
+from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.database import Store
 from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox_list, outbox, works
@@ -58,6 +61,7 @@ class StatusService:
     intake: Intake
     jetstream: JetStreamProfile | None
     embedded: bool
+    restored: Restored | None
     started: float = field(default_factory=time.monotonic)
 
     async def health(self) -> HealthResponse:
@@ -85,6 +89,7 @@ class StatusService:
         """The state of every part, and the problems for a person."""
         reader = await expire_leases(self.store, self.steps)
         former = await former_identities(self.store, self.identity)
+        restored = await self._restored()
         return StatusResponse(
             name=self.settings.current.name,
             peer_id=self.identity.self_id,
@@ -105,8 +110,25 @@ class StatusService:
             peers=self.presence.counts(self.clock.millis()),
             quarantined=self.store.memory.quarantine_rows,
             counters=self.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
-            problems=[*self._problems(), *former_problems(former)],
+            problems=[*self._problems(), *former_problems(former), *_restored_problems(restored)],
             former=former,
+            restored=restored,
+        )
+
+    async def _restored(self) -> RestoredStatus | None:
+        """The epoch of the store while openings may be held, or are."""
+        restored = self.restored
+        if restored is None:
+            return None
+        held = await inbox_list.held(self.store.reader)
+        if not held and not restored.matters(self.clock.millis()):
+            return None
+        return RestoredStatus(
+            epoch=restored.epoch,
+            backup_ms=restored.backup_ms,
+            restored_ms=restored.restored_ms,
+            until_ms=restored.until_ms,
+            held=held,
         )
 
     def _inbox_use(self) -> InboxUse:
@@ -161,3 +183,13 @@ class StatusService:
         if self.sender.closed:
             problems.insert(0, "the daemon is shutting down")
         return problems
+
+
+def _restored_problems(restored: RestoredStatus | None) -> list[str]:
+    if restored is None:
+        return []
+    how = f"the store was restored at {spell(restored.restored_ms)} from a backup of {spell(restored.backup_ms)}"
+    if not restored.held:
+        return [f"{how}: openings that it may have processed before are held"]
+    hint = "`aghctl inbox list --state dead` lists them, `inbox requeue SEQ` runs one, `work reject` refuses it"
+    return [f"{how}: openings that it may have processed before are held, {restored.held} now: {hint}"]

@@ -21,6 +21,7 @@ REASONS: Final = {
     "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
     "inbox.unknown": "the inbox is half full, and takes no messages of unknown peers",
     "inbox.known": "the inbox is three quarters full, and takes only messages of verified peers that are known",
+    "inbox.held": "a quarter of the inbox is full of openings that are held since the restore",
     "inbox.store": "what has to be kept is larger than store.retention_size",
     "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
     "answers": "limits.answers_per_minute or limits.answer_bytes_per_minute is used up",

@@ -88,6 +88,16 @@ class InboxUse(ResponseModel):
     senders: list[InboxSender]  # the five with the most messages
 
 
+class RestoredStatus(ResponseModel):
+    """The epoch of a store that was restored from a backup."""
+
+    epoch: str  # its random id
+    backup_ms: int  # time of the newest commit in the backup
+    restored_ms: int  # time of the restore
+    until_ms: int  # from then on no message that was sent before the restore can arrive
+    held: int  # openings that wait in the inbox, dead, because they may have been carried out before the restore
+
+
 class StatusResponse(ResponseModel):
     """The state of the whole daemon."""
 
@@ -113,3 +123,5 @@ class StatusResponse(ResponseModel):
     problems: list[str]  # sentences for a person, empty when all is well
     # earlier peer ids under which something is still to be done
     former: list[FormerIdentity] = msgspec.field(default_factory=list)
+    # the epoch of the store, null if it was not restored, or nothing follows from it any more
+    restored: RestoredStatus | None = None

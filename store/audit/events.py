@@ -68,7 +68,8 @@ def note_refused(
 
 
 def note_delivery(tx: Transaction, at_ms: int, seq: int, outcome: str) -> None:
-    """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead`, `purged` or `requeued`."""
+    """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead`, `purged`,
+    `requeued` or `held`."""
     tx.memory.chain.entries.append((at_ms, "deliver", outcome, None, seq))
 
 

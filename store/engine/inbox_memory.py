@@ -16,6 +16,8 @@ _TAKEN: Final = """
 SELECT s.sender, length(l.raw) FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN streams AS s ON s.id = l.stream
 WHERE i.state IN ('ready', 'leased')
 """
+HELD: Final = "state = 'dead' AND last_error LIKE 'held: %'"
+"""The messages that are held since a restore, in SQL."""
 
 
 class InboxMemory:
@@ -23,15 +25,17 @@ class InboxMemory:
 
     All untouched messages are after the position `seq`. A message that is taken out of order stays after it, and has a row
     in table `inbox`. `waiting` counts the messages that are ready or leased, `size` their bytes, `senders` both by sender.
+    `holding`: openings may be held since a restore.
     `pending` are the changes of these counts in the open transaction: sender, messages, bytes.
     """
 
-    __slots__ = ("_out_of_order", "_untouched", "pending", "senders", "seq", "size", "waiting")
+    __slots__ = ("_out_of_order", "_untouched", "holding", "pending", "senders", "seq", "size", "waiting")
 
     def __init__(self) -> None:
         self.seq = 0
         self.waiting = 0
         self.size = 0
+        self.holding = False
         self.senders: dict[str, tuple[int, int]] = {}
         self.pending: list[tuple[str, int, int]] = []
         self._untouched: deque[int] = deque()  # those taken out of order included
@@ -51,8 +55,8 @@ class InboxMemory:
         return seq > self.seq and seq not in self._out_of_order
 
     def may_wait(self, seq: int) -> bool:
-        """Whether the delivered message `seq` may be ready or leased: False without a query if only untouched ones wait."""
-        return self.is_untouched(seq) or self.waiting > len(self._untouched) - len(self._out_of_order)
+        """Whether message `seq` may be ready, leased or held: False without a query if only untouched ones wait."""
+        return self.holding or self.is_untouched(seq) or self.waiting > len(self._untouched) - len(self._out_of_order)
 
     def add(self, seq: int, sender: str, size: int) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
@@ -110,6 +114,7 @@ class InboxMemory:
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
         for seq, sender, size in db.execute(_UNTOUCHED, (self.seq,)):
             self.add(seq, sender, size)
+        self.holding = bool(db.execute(f"SELECT EXISTS (SELECT 1 FROM inbox WHERE {HELD})").fetchone()[0])  # noqa: S608 - a constant
         for sender, size in db.execute(_TAKEN):
             self.count(sender, 1, size)
         self.pending.clear()

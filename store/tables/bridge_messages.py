@@ -9,6 +9,7 @@ from aghbus.protocol.adapters.derived_ids import same_json
 from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
 from aghbus.protocol.base.decoding import decode_json, decoder
 from aghbus.protocol.lifecycle import WorkView
+from aghbus.store.engine.inbox_memory import HELD
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
 from aghbus.store.engine.transaction import Transaction
@@ -39,6 +40,12 @@ SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipi
         WHERE s.work_id = e.work_id AND r.channel = e.channel)
 FROM envelopes AS e
 """
+_RELEASED: Final = 1_000  # openings that one stream begins with
+_SELECT_ENVELOPES: Final = f"""
+{_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM inbox WHERE seq = e.seq AND {HELD})
+ORDER BY e.seq
+"""  # noqa: S608 - constants
 _REMEMBER: Final = insert_into(
     "bridge_messages",
     ("seq", "format", "direction", "workspace_id", "channel", "scope", "foreign_id", "native", "message"),
@@ -307,9 +314,15 @@ def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEn
 
 
 async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope]:
-    """The envelopes of these sequences, ascending; removed and damaged ones are missing."""
-    sql = f"{_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
-    return [BridgeEnvelope(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
+    """The envelopes of these sequences, ascending; removed and damaged ones are missing, and openings that are held."""
+    rows = await fetch(reader, _SELECT_ENVELOPES, [msgspec.json.encode(seqs).decode()])
+    return [BridgeEnvelope(*row) for row in rows]
+
+
+async def released(reader: Reader, upto: int) -> list[int]:
+    """The openings up to sequence `upto` that were held since a restore, and that the operator made ready."""
+    sql = "SELECT seq FROM inbox WHERE state = 'ready' AND last_error LIKE 'held: %' AND seq <= ? ORDER BY seq LIMIT ?"
+    return [seq for (seq,) in await fetch(reader, sql, [upto, _RELEASED])]
 
 
 def is_settled(tx: Transaction, envelope: BridgeEnvelope) -> bool:

@@ -13,9 +13,11 @@ from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.errors import NotFound, Refused
+from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
+from aghbus.store.engine.inbox_memory import HELD
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import works
@@ -99,6 +101,11 @@ class _Held(NamedTuple):
     last_error: str | None
     implied: bool
 
+    @property
+    def is_held(self) -> bool:
+        """Whether it is an opening that is held since a restore."""
+        return self.state == "dead" and (self.last_error or "").startswith("held: ")
+
 
 def require_room(tx: Transaction, capacity: int) -> None:
     """Raises InboxFull when the inbox has no room: call it before anything is written (spec section 5, Overload)."""
@@ -118,6 +125,20 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
     if added:
         _count(tx, seq, 1)
     _due_at(tx, 0)
+
+
+def hold(tx: Transaction, seq: int, restored_ms: int) -> None:
+    """Puts the opening `seq`, which was stored as not delivered, into the inbox as dead: it may have been carried out before
+    the restore at Unix millisecond `restored_ms`."""
+    when = f"it may have been carried out before the restore of {spell(restored_ms)}"
+    why = f"held: {when}; `aghctl inbox requeue {seq}` runs it"
+    tx.db.execute(_SET, (seq, "dead", 0, 0, None, why))
+    tx.memory.inbox.holding = True
+
+
+def count_held(db: Connection) -> int:
+    """How many openings are held."""
+    return int(db.execute(f"SELECT count(*) FROM inbox WHERE {HELD}").fetchone()[0])  # noqa: S608 - a constant
 
 
 def lease_next(
@@ -340,9 +361,9 @@ def give_up(tx: Transaction, seq: int, error: str) -> None:
 
 def settle(tx: Transaction, seq: int) -> bool:
     """Acks a message that nobody needs any more, because its work has ended, even if it is leased. Returns whether it was
-    ready or leased; any other sequence has no effect."""
+    ready, leased or held since a restore; any other sequence has no effect."""
     held = _find(tx, seq) if tx.memory.inbox.may_wait(seq) else None
-    if held is None or held.state not in _OPEN:
+    if held is None or (held.state not in _OPEN and not held.is_held):
         return False
     _change(tx, seq, held, held._replace(state="acked", attempts=max(held.attempts, 1)))
     _sweep(tx)

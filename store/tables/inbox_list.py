@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.store.engine.inbox_memory import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
 from aghbus.store.tables.envelopes import Row, fetch, last_seq, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item
@@ -57,6 +58,12 @@ async def counts(reader: Reader, waiting: int) -> dict[str, int]:
     found: dict[str, int] = dict(await fetch(reader, sql, []))
     leased = found.get("leased", 0)
     return {"ready": max(0, waiting - leased), "leased": leased, "dead": found.get("dead", 0)}
+
+
+async def held(reader: Reader) -> int:
+    """How many openings are held since a restore."""
+    ((count,),) = await fetch(reader, f"SELECT count(*) FROM inbox WHERE {HELD}", [])  # noqa: S608 - a constant
+    return int(count)
 
 
 async def some_expired(reader: Reader, now_ms: int) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.lifecycle import OPEN_STATES
 from aghbus.protocol.send import Draft
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
@@ -39,6 +40,16 @@ _QUEUED: Final = (
     SELECT_OUTGOING
     + "WHERE o.state = 'queued' AND o.state IN ('queued', 'refused', 'expired', 'dead') AND o.seq > ? ORDER BY o.seq LIMIT ?"
 )
+
+
+# When an opening was answered is not stored; it was published before that, perhaps again.
+_OPEN_BETWEEN: Final = f"""
+SELECT count(*) FROM works AS w LEFT JOIN outbox AS o ON o.seq = w.opened_seq
+WHERE w.state IN {OPEN_STATES} AND w.opened_ms <= ?3 AND (
+    (w.role = 'target' AND w.initiator = ?1 AND w.opened_ms >= ?2)
+    OR (w.role = 'initiator' AND w.target = ?1 AND o.state = 'receipted'
+        AND max(w.opened_ms, coalesce(o.published_ms, 0)) >= ?2))
+"""  # noqa: S608 - constants
 
 
 class Outgoing(NamedTuple):
@@ -152,6 +163,12 @@ def mark_answered(tx: Transaction, seq: int, detail: str) -> None:
     tx.memory.streams.settle(tx, seq)
     if (sent := tx.memory.addressed.get(seq)) is not None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
+
+
+async def open_works_between(reader: Reader, peer: str, since_ms: int, until_ms: int) -> int:
+    """How many open works with `peer` were opened, and taken by the side that did not open them, between these times."""
+    ((count,),) = await fetch(reader, _OPEN_BETWEEN, [peer, since_ms, until_ms])
+    return int(count)
 
 
 async def counts(reader: Reader) -> dict[str, int]:

@@ -20,6 +20,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
@@ -151,6 +152,8 @@ class Parts:
             ttl_headers=None,
             instance="0",
             on_joined=self.publisher.peer_joined,
+            restored=None,
+            restored_peers=RestoredPeers(self.store, self.clock, self.background, self.counters, self.log_limiter),
         )
         self.decider = Decider(
             identity=self.identity,
@@ -165,6 +168,7 @@ class Parts:
             waiters=self.waiters,
             admission=InboxAdmission(self.settings, self.standings),
             counters=self.counters,
+            restored=None,
         )
         self.intake = Intake(
             identity=self.identity,

@@ -1,0 +1,148 @@
+"""After a restore: what may have been processed before is held for the operator, and peers are told."""
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.foreign import Foreign, foreign_peer
+from tests.support.natsutil import NatsServer
+
+BRIDGED = "/v1/bridge/humaninloop/messages"
+
+
+def restore(daemon: Daemon, backup: Path) -> None:
+    command = [sys.executable, "-m", "aghbus.daemon", "restore", "--name", daemon.name, str(backup), "--replace"]
+    done = subprocess.run(command, env=daemon.home.env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def backup(daemon: Daemon) -> Path:
+    path = daemon.home.root / f"{daemon.name}.db"
+    daemon.home.ctl_json("--name", daemon.name, "backup", str(path))
+    return path
+
+
+@pytest.fixture
+async def asker() -> AsyncIterator[tuple[NatsServer, Foreign]]:
+    async with NatsServer() as server, foreign_peer(server.url, "asker") as peer:
+        yield server, peer
+
+
+async def restored_worker(root: Path, server: NatsServer, asker: Foreign, opening: dict[str, Any]) -> Daemon:
+    """A worker that ran `opening` after its backup, was killed and restored, and gets the same bytes again."""
+    worker = Daemon(Home(root), "worker", "--nats", server.url).start()
+    copy = backup(worker)
+    await asker.publish(opening)
+    wait_for(lambda: worker.state_of(opening["work_id"]), 30, "the work")
+    taken = worker.post("/v1/inbox/next")["item"]
+    worker.post(f"/v1/works/{opening['work_id']}/complete")
+    assert taken["message"]["id"] == opening["id"]
+    worker.kill()
+    restore(worker, copy)
+    worker.start()
+    assert worker.state_of(opening["work_id"]) == ""
+    await asker.publish(opening)
+    wait_for(lambda: worker.state_of(opening["work_id"]), 30, "the work, again")
+    return worker
+
+
+async def test_a_repeated_opening_is_held_and_requeue_runs_it(
+    tmp_path: Path, asker: tuple[NatsServer, Foreign]
+) -> None:
+    server, peer = asker
+    opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
+    worker = await restored_worker(tmp_path, server, peer, opening)
+    try:
+        assert worker.state_of("work_again") == "submitted"
+        (item,) = worker.get("/v1/inbox")["items"]
+        seq = item["seq"]
+        assert (item["state"], item["message"]["id"]) == ("dead", opening["id"])
+        assert item["last_error"].startswith("held: it may have been carried out before the restore of ")
+        assert item["last_error"].endswith(f"`aghctl inbox requeue {seq}` runs it")
+        assert worker.post("/v1/inbox/next")["item"] is None
+        with pytest.raises(HttpError, match="404"):
+            worker.get(f"{BRIDGED}/{seq}")
+        status = worker.get("/v1/status")
+        assert (status["restored"]["held"], status["counters"]["inbox.held"]) == (1, 1)
+        assert "openings that it may have processed before are held, 1 now" in status["problems"][-1]
+
+        fresh = peer.work("worker", "work_fresh", ts=status["restored"]["restored_ms"] // 1000 + 301)
+        wait_for(lambda: time.time() > fresh["ts"] - 299, 30, "the time from which on its ts is valid")
+        await peer.publish(fresh)
+        wait_for(lambda: worker.get("/v1/inbox")["counts"]["ready"] == 1, 30, "the fresh opening")
+        assert worker.post("/v1/inbox/next", ack=True)["item"]["message"]["id"] == fresh["id"]
+
+        await peer.publish(opening)
+        await peer.expect(kind="receipt", status="duplicate")
+        worker.home.ctl_json("--name", "worker", "inbox", "requeue", str(seq))
+        assert worker.get(f"{BRIDGED}/{seq}")["envelope_id"] == opening["id"]
+        assert worker.post("/v1/inbox/next")["item"]["message"]["id"] == opening["id"]
+        assert worker.get("/v1/status")["restored"]["held"] == 0
+    finally:
+        worker.stop()
+
+
+async def test_rejecting_a_held_work_ends_it(tmp_path: Path, asker: tuple[NatsServer, Foreign]) -> None:
+    server, peer = asker
+    opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
+    worker = await restored_worker(tmp_path, server, peer, opening)
+    try:
+        worker.kill()  # what is held survives
+        worker.start()
+        assert worker.get("/v1/status")["restored"]["held"] == 1
+        worker.home.ctl_json("--name", "worker", "work", "reject", "work_again", "--reason", "busy")
+        await peer.expect(kind="receipt", status="rejected", for_id=opening["id"])
+        assert worker.get("/v1/status")["restored"]["held"] == 0
+        assert worker.get("/v1/inbox")["items"] == []
+    finally:
+        worker.stop()
+
+
+async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServer, Foreign]) -> None:
+    server, peer = asker
+    with Daemon(Home(tmp_path), "worker", "--nats", server.url) as worker:
+        assert worker.get("/v1/status")["restored"] is None
+        copy = backup(worker)
+        await peer.expect(kind="greet")
+        assert all("aghbus.restored" not in one["ext"] for one in peer.heard if one["kind"] == "greet")
+        peer.heard.clear()
+        worker.stop()
+        restore(worker, copy)
+        worker.start()
+        greet = await peer.expect(kind="greet")
+        status = worker.get("/v1/status")["restored"]
+        assert greet["ext"]["aghbus.restored"] == {name: status[name] for name in ("epoch", "backup_ms", "restored_ms")}
+
+
+def test_a_peer_names_the_works_that_may_be_forgotten(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        known = ops.post("/v1/works", to="worker", text="before the backup")["work_id"]
+        wait_for(lambda: worker.state_of(known), 30, "the work")
+        worker.post(f"/v1/works/{known}/accept")
+        wait_for(lambda: ops.state_of(known) == "working", 30, "its acceptance")
+        copy = backup(worker)
+        lost = ops.post("/v1/works", to="worker", text="after the backup")
+        wait_for(lambda: worker.state_of(lost["work_id"]), 30, "the work")
+        wait_for(lambda: ops.get(f"/v1/messages/{lost['id']}")["delivery"] == "receipted", 30, "its acknowledgement")
+        worker.kill()
+        restore(worker, copy)
+        worker.start()
+
+        def problems() -> list[str]:
+            return [one for one in ops.get("/v1/status")["problems"] if one.startswith("worker was restored at")]
+
+        wait_for(problems, 30, "the problem")
+        assert "it may not know 1 open work with us any more" in problems()[0]
+        exported = home.ctl("--name", "ops", "audit", "export").stdout
+        assert b'"peer_restored"' in exported and b"may not know 1 open work" in exported
+        assert (worker.state_of(known), worker.state_of(lost["work_id"])) == ("working", "")
+        worker.post(f"/v1/works/{known}/complete")
+        wait_for(lambda: ops.state_of(known) == "completed", 30, "the end of the work that both know")
+        ops.post(f"/v1/works/{lost['work_id']}/cancel")

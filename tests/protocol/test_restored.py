@@ -1,0 +1,55 @@
+"""Openings that may have been processed before a restore are held; greets announce the epoch."""
+
+from typing import Any
+
+import pytest
+
+from aghbus.protocol.delivery.restored import RESTORED_KEY, Restored, restored_in
+from aghbus.protocol.effects import Deliver, Hold, Open
+from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.lifecycle import opened_by
+from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
+from aghbus.protocol.receive import Receiver, StoredState, decide
+from tests.support.wire import JOINED, NOW, B, say
+
+
+def epoch(restored: int) -> Restored:
+    """Restored at that Unix second."""
+    return Restored("5b1f", 1000 * restored - 60_000, 1000 * restored)
+
+
+def effects(envelope: Envelope, restored: int, **state: Any) -> set[type]:
+    receiver = Receiver(self_id=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED, restored=epoch(restored))
+    return {type(effect) for effect in decide(envelope, StoredState(**state), receiver)}
+
+
+@pytest.mark.parametrize(("restored", "held"), [(NOW, True), (NOW - REPLAY_AGE, True), (NOW - REPLAY_AGE - 1, False)])
+def test_an_opening_is_held_as_long_as_a_clock_may_be_wrong(restored: int, held: bool) -> None:
+    found = effects(say(), restored)
+    assert Open in found
+    assert (Hold in found, Deliver in found) == (held, not held)
+
+
+def test_only_openings_are_held() -> None:
+    assert Deliver in effects(say(id="msg_2"), NOW, work=opened_by(say()))
+    assert Deliver in effects(say(work_id=...), NOW)
+    assert not {Hold, Deliver} & effects(say(), NOW, duplicate=True)
+
+
+def test_an_epoch_matters_while_a_message_from_before_it_can_be_fresh() -> None:
+    last_fresh = NOW + REPLAY_AGE + MAX_LIFETIME
+    assert epoch(NOW).matters(1000 * last_fresh + 999)
+    assert not epoch(NOW).matters(1000 * (last_fresh + 1))
+
+
+def test_an_announced_epoch_is_read_back() -> None:
+    assert restored_in(epoch(NOW).extension()) == epoch(NOW)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, "x", [], {}, {"epoch": "5b1f", "backup_ms": 1}, {"epoch": "X\n", "backup_ms": 1, "restored_ms": 2}]
+    + [{"epoch": "5b1f", "backup_ms": 1, "restored_ms": bad} for bad in (-1, 2**53 + 1, 1.5, "2", None)],
+)
+def test_any_other_value_announces_nothing(value: Any) -> None:
+    assert restored_in({RESTORED_KEY: value}) is None
