@@ -63,6 +63,8 @@ COMMANDS = {
     "chain cancel": ("chain", "cancel a run"),
     "chain check": ("chain", "check a chain file (offline)"),
     "mcp": ("mcp", "serve an agent host over the Model Context Protocol (docs/mcp.md)"),
+    "mcp install": ("mcp_install", "add aghbus to the configuration of an agent host"),
+    "mcp uninstall": ("mcp_install", "remove aghbus from the configuration of an agent host"),
     "mcp sessions": ("mcp", "list sessions of agent hosts, and how each is woken"),
     "mcp hook stop": ("mcp", "wait for a notice, as a Stop hook of Claude Code"),
     "convert": ("convert", "convert between AGH envelopes and the four other formats (offline)"),

@@ -1,0 +1,70 @@
+"""Replacing a host's configuration file as a whole, so that no reader sees a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from aghbus.cli.mcp.json_text import Broken
+from aghbus.client.errors import ConfigurationError
+from aghbus.store.host.files import make_private_folder, sync_folder
+
+_ATTEMPTS = 10
+
+
+def rewrite(path: str, change: Callable[[str], str]) -> bool:
+    """Replace the text of the file at `path` by `change` of it; whether it differs. A file that is not there is empty.
+
+    The mode stays; a symbolic link is followed. If the file changes meanwhile, `change` is applied again. Raises
+    ConfigurationError.
+    """
+    path = os.path.realpath(path)
+    try:
+        for _ in range(_ATTEMPTS):
+            before = _read(path)
+            text = before.decode()
+            after = change(text)
+            if after == text:
+                return False
+            if _replace(path, before, after.encode()):
+                return True
+    except (Broken, UnicodeError) as error:
+        raise ConfigurationError(f"{path} cannot be changed: {error}", "correct it, or see --print") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    raise ConfigurationError(f"{path} changes all the time", "end its program, and try again")
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to load
+            return file.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _replace(path: str, before: bytes, after: bytes) -> bool:
+    """False if the file does not hold `before` any more."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - pathlib is slow to load
+    make_private_folder(folder)
+    temporary = f"{path}.{os.getpid()}.aghctl"
+    try:
+        mode = os.stat(path).st_mode & 0o7777  # noqa: PTH116 - as above
+    except FileNotFoundError:
+        mode = 0o600
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(after)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        if _read(path) != before:
+            return False
+        os.replace(temporary, path)  # noqa: PTH105 - as above
+        temporary = ""
+    finally:
+        if temporary:
+            os.unlink(temporary)  # noqa: PTH108 - as above
+    sync_folder(folder)
+    return True
