@@ -1,6 +1,5 @@
 """`aghctl serve` against real daemons, with real commands."""
 
-import contextlib
 import json
 import os
 import signal
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.cli.worker.journal import Journal
-from tests.support.daemons import HttpError, wait_for
-from tests.support.serving import WAIT, Bus, all_gone, lives, pids_of, script, serving, two_peers
+from tests.support.daemons import wait_for
+from tests.support.serving import FAMILY, WAIT, WAITS, Bus, all_gone, lives, pids_of, script, serving, two_peers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
@@ -25,26 +23,6 @@ import json, os, sys
 seen = {"argv": sys.argv[1:], "stdin": json.load(sys.stdin), "file": json.load(open(os.environ["AGH_INPUT"]))}
 seen["env"] = {name: value for name, value in os.environ.items() if name.startswith("AGH_")}
 open("told.json", "w").write(json.dumps(seen))
-"""
-WAITS = """
-import os, pathlib, time
-with open("runs", "a") as runs:
-    print(os.environ["AGH_WORK_ID"], file=runs, flush=True)
-print("waiting", flush=True)
-while not pathlib.Path("go").exists():
-    time.sleep(0.01)
-print("went")
-"""
-FAMILY = """
-import os, pathlib, signal, subprocess, sys, time
-child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); time.sleep(90)'
-family = [subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=new) for new in (False, True)]
-for member in family:
-    member.stdout.readline()
-pathlib.Path("pids.new").write_text(" ".join(str(member.pid) for member in family) + f" {os.getpid()}")
-os.rename("pids.new", "pids")
-print("waiting", flush=True)
-time.sleep(90)
 """
 
 
@@ -359,166 +337,3 @@ raise SystemExit(1)
         "reports/up/secret.xml": outside,
         "reports/pipe.xml": pipe,
     }
-
-
-# stopping
-
-
-def test_sigterm_lets_running_jobs_finish_and_takes_no_more_work(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, command=script(tmp_path, WAITS)) as serve:
-        work_id = bus.open()
-        serve.until("started")
-        serve.process.send_signal(signal.SIGTERM)
-        serve.until("stopping")
-        later = bus.open()
-        (tmp_path / "go").touch()
-        assert serve.ended() == 0
-    assert bus.end_of(work_id)["event"] == "trace:completed"
-    assert bus.worker.state_of(later) == "submitted"
-    bus.worker.post(f"/v1/works/{later}/reject")
-
-
-def test_a_job_that_outlasts_the_drain_is_stopped_and_fails(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, "--drain", "0.2s", "--grace", "0.2s", command=script(tmp_path, FAMILY)) as serve:
-        work_id = bus.open()
-        pids = pids_of(tmp_path)
-        assert serve.stop() == 0
-    end = bus.end_of(work_id)
-    assert (end["event"], end["message"]) == ("trace:failed", "the worker was stopped before the command had ended")
-    assert all_gone(pids)()
-
-
-# restarts
-
-
-@pytest.mark.parametrize("hangs", [False, True], ids=["daemon away", "daemon hangs"])
-def test_finished_but_not_reported_is_reported_once_and_not_run_again(tmp_path: Path, hangs: bool) -> None:
-    with two_peers(tmp_path) as bus:
-        assert bus.worker.process is not None
-        command = script(tmp_path, WAITS)
-        with serving(bus, tmp_path, command=command) as serve:
-            work_id = bus.open()
-            serve.until("started")
-            if hangs:
-                bus.worker.process.send_signal(signal.SIGSTOP)
-            else:
-                bus.worker.kill()
-            (tmp_path / "go").touch()
-            wait_for(lambda: bus.phases() == {"finished"}, WAIT, "the end in the journal")
-            serve.stop(signal.SIGKILL)
-        if hangs:
-            bus.worker.process.send_signal(signal.SIGCONT)
-        else:
-            bus.worker.start()
-        with serving(bus, tmp_path, command=command) as serve:
-            assert bus.end_of(work_id)["message"] == "went"
-            wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
-            assert serve.until("recovered")["phase"] == "finished"
-            assert serve.stop() == 0
-        assert [body["state"] for body in bus.traces(work_id)] == ["completed"]
-        assert (tmp_path / "runs").read_text().split() == [work_id]
-        assert bus.phases() == set()
-
-
-def test_a_command_that_outlived_its_worker_is_ended_and_not_run_again(bus: Bus, tmp_path: Path) -> None:
-    options = ["--grace", "0.2s"]
-    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
-        work_id = bus.open()
-        pids = pids_of(tmp_path)
-        wait_for(lambda: bus.phases() == {"started"}, WAIT, "the start in the journal")
-        serve.stop(signal.SIGKILL)
-    assert all(lives(pid) for pid in pids)
-    (tmp_path / "pids").unlink()
-    with serving(bus, tmp_path, *options, command=script(tmp_path, FAMILY)) as serve:
-        assert serve.until("recovered")["processes"] == 3
-        end = bus.end_of(work_id)
-        assert all_gone(pids)()
-        assert serve.stop() == 0
-    assert (end["event"], end["result"]) == ("trace:failed", {"exit_code": None, "restarted": True})
-    assert "not run again" in end["message"]
-    assert not (tmp_path / "pids").exists()
-
-
-def test_with_rerun_a_command_that_died_with_its_worker_runs_again(bus: Bus, tmp_path: Path) -> None:
-    command = script(tmp_path, WAITS)
-    with serving(bus, tmp_path, command=command) as serve:
-        work_id = bus.open()
-        serve.until("started")
-        wait_for(lambda: (tmp_path / "runs").exists() and (tmp_path / "runs").read_text(), WAIT, "the first run")
-        serve.stop(signal.SIGKILL)
-    (tmp_path / "go").touch()
-    with serving(bus, tmp_path, "--on-restart", "rerun", command=command) as serve:
-        assert bus.end_of(work_id)["event"] == "trace:completed"
-        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
-        assert serve.stop() == 0
-    assert (tmp_path / "runs").read_text().split() == [work_id, work_id]
-
-
-@pytest.mark.parametrize("accepted", [False, True], ids=["leased", "accepted"])
-def test_a_job_that_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, accepted: bool) -> None:
-    work_id = bus.open()
-    item = bus.worker.post("/v1/inbox/next", work_id=work_id, visibility=3600)["item"]
-    Journal(str(bus.journal())).begin(seq=item["seq"], command=["/usr/bin/true"], item=item).leave()
-    if accepted:
-        bus.worker.post(f"/v1/works/{work_id}/accept")
-    with serving(bus, tmp_path, command=["/usr/bin/true"]) as serve:
-        assert serve.until("recovered")["phase"] == "taken"
-        assert bus.end_of(work_id)["event"] == "trace:completed"
-        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
-        assert serve.stop() == 0
-        assert len(serve.seen("started")) == 1
-    assert bus.phases() == set()
-
-
-def test_a_work_that_was_canceled_while_its_worker_was_dead_is_dropped(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, command=script(tmp_path, FAMILY)) as serve:
-        work_id = bus.open()
-        pids = pids_of(tmp_path)
-        wait_for(lambda: bus.phases() == {"started"}, WAIT, "the start in the journal")
-        serve.stop(signal.SIGKILL)
-    bus.ops.post(f"/v1/works/{work_id}/cancel")
-    wait_for(lambda: bus.worker.state_of(work_id) == "canceled", WAIT, "the cancellation")
-    with serving(bus, tmp_path, "--grace", "0.2s", command=["true"]) as serve:
-        serve.until("dropped", work_id=work_id)
-        assert all_gone(pids)()
-        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
-        assert serve.stop() == 0
-    assert bus.traces(work_id) == []
-
-
-def test_two_workers_share_a_journal_without_taking_each_others_jobs(bus: Bus, tmp_path: Path) -> None:
-    with serving(bus, tmp_path, "--accept", "intent=slow", command=script(tmp_path, WAITS)) as slow:
-        work_id = bus.open(intent="slow")
-        slow.until("started")
-        with serving(bus, tmp_path, "--accept", "intent=fast", "--once", command=["true"]) as fast:
-            assert bus.end_of(bus.open(intent="fast"))["event"] == "trace:completed"
-            assert fast.ended() == 0
-            assert fast.seen("recovered") == []
-        (tmp_path / "go").touch()
-        assert bus.end_of(work_id)["event"] == "trace:completed"
-        assert slow.stop() == 0
-
-
-def test_the_daemon_may_be_killed_and_started_while_a_command_runs(tmp_path: Path) -> None:
-    with (
-        two_peers(tmp_path) as bus,
-        serving(bus, tmp_path, "--heartbeat", "0.2s", command=script(tmp_path, WAITS)) as serve,
-    ):
-        work_id = bus.open()
-        serve.until("started")
-        bus.worker.kill()
-        bus.worker.start()
-        beats = len(serve.seen("heartbeat"))
-        wait_for(lambda: len(serve.seen("heartbeat")) > beats, WAIT, "a heartbeat over the new daemon")
-        (tmp_path / "go").touch()
-        assert bus.end_of(work_id)["message"] == "went"
-        serve.until("reported")
-        wait_for(lambda: not bus.waiting(work_id), WAIT, "the acknowledgement")
-        second = bus.open()
-        assert bus.end_of(second)["event"] == "trace:completed"
-        third = bus.open()
-        with contextlib.suppress(HttpError):  # the command has nothing to wait for: it may have ended before
-            bus.ops.post(f"/v1/works/{third}/cancel")
-        bus.end_of(third)
-        assert serve.stop() == 0
-    assert (tmp_path / "runs").read_text().split()[:2] == [work_id, second]

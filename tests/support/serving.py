@@ -14,6 +14,26 @@ from tests.support.daemons import Daemon, Home, wait_for
 
 WAIT = 30.0
 SERVE = ("serve", "--capability", "test.run")
+WAITS = """
+import os, pathlib, time
+with open("runs", "a") as runs:
+    print(os.environ["AGH_WORK_ID"], file=runs, flush=True)
+print("waiting", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+print("went")
+"""
+FAMILY = """
+import os, pathlib, signal, subprocess, sys, time
+child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print("up", flush=True); time.sleep(90)'
+family = [subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=new) for new in (False, True)]
+for member in family:
+    member.stdout.readline()
+pathlib.Path("pids.new").write_text(" ".join(str(member.pid) for member in family) + f" {os.getpid()}")
+os.rename("pids.new", "pids")
+print("waiting", flush=True)
+time.sleep(90)
+"""
 
 
 class Bus:
