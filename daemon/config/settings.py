@@ -9,14 +9,22 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from aghbus.daemon.config.bridge_settings import (
+    AgentOsSettings,
+    BridgeSettings,
+    HumanInLoopSettings,
+    SacpSettings,
+    SentientSettings,
+)
 from aghbus.daemon.config.layers import ConfigKey, Key, declared_keys
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.config.value_types import (
+    CARD_TEXT,
+    LISTEN_ADDRESS,
+    LOOPBACK_ADDRESS,
     Count,
     Duration,
     FilePath,
-    ListenAddress,
-    LoopbackAddress,
     SecretText,
     ServerUrl,
     Size,
@@ -26,13 +34,12 @@ from aghbus.daemon.config.value_types import (
     choice,
     hide_userinfo,
 )
-from aghbus.protocol.identifiers import PEER_ID, is_channel, is_peer, is_workspace_id
+from aghbus.protocol.identifiers import PEER_ID, is_channel, is_workspace_id
 from aghbus.protocol.lifecycle import Reactions
 from aghbus.protocol.limits import (
     BROADCAST_TTL,
     DIRECTED_TTL,
     GREET_INTERVAL,
-    MAX_CARD_ENTRY_BYTES,
     MAX_ENVELOPE_BYTES,
     MAX_LIFETIME,
     PROTOCOL,
@@ -46,23 +53,8 @@ from aghbus.protocol.nats.jetstream import (
     STREAM_BYTES,
 )
 from aghbus.protocol.nats.names import BUCKET
-from aghbus.protocol.text import byte_length, has_control, is_blank, trim
 from aghbus.store.host.locations import is_legal_name
 
-
-def _is_card_text(text: str) -> bool:
-    return (
-        not is_blank(text)
-        and text == trim(text)
-        and not has_control(text)
-        and byte_length(text) <= MAX_CARD_ENTRY_BYTES
-    )
-
-
-_CARD_TEXT: Final = Text(
-    f"a text of 1 to {MAX_CARD_ENTRY_BYTES} bytes without control characters or white space at either end",
-    _is_card_text,
-)
 _PEER_GRAMMAR: Final = "1 to 128 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
 _NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)
 _PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not None)
@@ -85,13 +77,13 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     context: Annotated[
         str | None,
-        Key(_CARD_TEXT, "context of the `nats` command line tool, for servers and credentials", env=("NATS_CONTEXT",)),
+        Key(CARD_TEXT, "context of the `nats` command line tool, for servers and credentials", env=("NATS_CONTEXT",)),
     ] = None
     creds: Annotated[str | None, Key(_SECRET_FILE, "credentials file (JWT and nkey seed)")] = None
     nkey: Annotated[str | None, Key(_SECRET_FILE, "file with an nkey seed")] = None
     token: Annotated[str | None, Key(SecretText(), "token; prefer token_file", flag="", secret=True)] = None
     token_file: Annotated[str | None, Key(_SECRET_FILE, "file with the token")] = None
-    user: Annotated[str | None, Key(_CARD_TEXT, "user name")] = None
+    user: Annotated[str | None, Key(CARD_TEXT, "user name")] = None
     password: Annotated[str | None, Key(SecretText(), "password; prefer password_file", flag="", secret=True)] = None
     password_file: Annotated[str | None, Key(_SECRET_FILE, "file with the password")] = None
     tls_ca: Annotated[str | None, Key(_FILE, "certificate authority of the servers (PEM)")] = None
@@ -142,7 +134,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     socket: Annotated[str | None, Key(_FILE, "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")] = None
     tcp: Annotated[
-        str | None, Key(LoopbackAddress(), "also listen on this loopback address; needs the bearer token")
+        str | None, Key(LOOPBACK_ADDRESS, "also listen on this loopback address; needs the bearer token")
     ] = None
     token_file: Annotated[
         str | None, Key(_SECRET_FILE, "bearer token for api.tcp; unset: api.token in the instance's state folder")
@@ -154,7 +146,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Annotated[
         str | None,
-        Key(ListenAddress(), "address for /livez, /readyz, /startupz and /metrics, without a token; unset: none"),
+        Key(LISTEN_ADDRESS, "address for /livez, /readyz, /startupz and /metrics, without a token; unset: none"),
     ] = None
 
 
@@ -349,80 +341,14 @@ class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 600_000
 
 
-def _is_agent_entry(text: str) -> bool:
-    name, _, peer = text.rpartition("=")
-    return not is_blank(name) and name == trim(name) and not has_control(name) and is_peer(peer)
-
-
-_AGENT: Final = Text("NAME=PEER, an agent's name as its messages have it and a peer id", _is_agent_entry)
-_PEER_OR_HANDLE: Final = Text("a peer id", is_peer)
-
-
-class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Agents of foreign formats (docs/adapters/): the peers for the names in their messages."""
-
-    agents: Annotated[
-        tuple[str, ...], Key(Texts(_AGENT), "agent names and their peers", reload=True, flag="--bridge-agent")
-    ] = ()
-    lookup: Annotated[
-        str,
-        Key(
-            choice("off", "display_name", "capability", "both"),
-            "how a name that is neither in bridge.agents nor a peer id is looked up among present peers",
-            reload=True,
-        ),
-    ] = "off"
-
-
-class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Format sentient."""
-
-    user: Annotated[str | None, Key(_PEER_OR_HANDLE, "peer for messages to the agent `user`", reload=True)] = None
-    memory_agent: Annotated[
-        str | None, Key(_PEER_OR_HANDLE, "peer that is notified of each chain that ended", reload=True)
-    ] = None
-    log_root: Annotated[
-        str | None, Key(_FILE, "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
-    ] = None
-
-
-class HumanInLoopSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Format humaninloop."""
-
-    feature_root: Annotated[
-        str | None,
-        Key(_CARD_TEXT, "prefix that paths of artifacts are relative to, unless the input names one", reload=True),
-    ] = None
-
-
-class AgentOsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Format agentos."""
-
-    strict: Annotated[bool, Key(Switch(), "refuse message ids that are not UUIDs of version 4", reload=True)] = False
-    manifest: Annotated[
-        str | None, Key(_FILE, "file of known agent ids, a JSON list or one a line; unset: any", reload=True)
-    ] = None
-
-
-class SacpSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Format sacp."""
-
-    wire_thought: Annotated[
-        bool, Key(Switch(), "include thoughts in messages; false: only our audit table has them", reload=True)
-    ] = True
-    guardrails: Annotated[
-        str | None, Key(_FILE, "file of patterns, `name: pattern` a line, that withhold a message", reload=True)
-    ] = None
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Every setting of one daemon, checked. `name` and `peer_id` are always filled in by `load_settings`."""
 
     name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
     peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
-    display_name: Annotated[str | None, Key(_CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
+    display_name: Annotated[str | None, Key(CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
     summary: Annotated[
-        str | None, Key(_CARD_TEXT, "one line about us in our greets: why we are here, what we do", reload=True)
+        str | None, Key(CARD_TEXT, "one line about us in our greets: why we are here, what we do", reload=True)
     ] = None
     workspace: Annotated[str, Key(_WORKSPACE, "our workspace")] = "ws_local"
     channels: Annotated[tuple[str, ...], Key(Texts(_CHANNEL, at_least=1), "channels to join", flag="--channel")] = (
@@ -430,7 +356,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     capabilities: Annotated[
         tuple[str, ...],
-        Key(Texts(_CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
+        Key(Texts(CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
     ] = ()
     catalog: Annotated[
         str | None,
@@ -441,10 +367,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     profiles: Annotated[
-        tuple[str, ...], Key(Texts(_CARD_TEXT, at_least=1), "profiles in our Peer Card", flag="--profile")
+        tuple[str, ...], Key(Texts(CARD_TEXT, at_least=1), "profiles in our Peer Card", flag="--profile")
     ] = (PROTOCOL,)
     artifacts_supported: Annotated[
-        tuple[str, ...], Key(Texts(_CARD_TEXT), "artifact types in our Peer Card", flag="--artifact-type")
+        tuple[str, ...], Key(Texts(CARD_TEXT), "artifact types in our Peer Card", flag="--artifact-type")
     ] = ("capability",)
     durability: Annotated[
         str,

@@ -13,6 +13,8 @@ import msgspec
 
 from aghbus.protocol.base.addresses import is_ip_address, is_loopback
 from aghbus.protocol.base.durations import format_duration, parse_duration
+from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES
+from aghbus.protocol.text import byte_length, has_control, is_blank, trim
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Bytes in one unit (IEC 80000-13)."""
@@ -177,6 +179,22 @@ def choice(*words: str) -> Text:
     return Text(" or ".join(words) if len(words) == 2 else f"one of {', '.join(words)}", frozenset(words).__contains__)
 
 
+def _is_card_text(text: str) -> bool:
+    return (
+        not is_blank(text)
+        and text == trim(text)
+        and not has_control(text)
+        and byte_length(text) <= MAX_CARD_ENTRY_BYTES
+    )
+
+
+CARD_TEXT: Final = Text(
+    f"a text of 1 to {MAX_CARD_ENTRY_BYTES} bytes without control characters or white space at either end",
+    _is_card_text,
+)
+"""A line of a Peer Card."""
+
+
 class SecretText(ValueRule, frozen=True):
     """A secret: never repeated in a message, shown as stars."""
 
@@ -274,34 +292,33 @@ class ServerUrl(ValueRule, frozen=True):
         return hide_userinfo(value) if isinstance(value, str) else value
 
 
-class LoopbackAddress(ValueRule, frozen=True):
-    """`HOST:PORT` on the loopback interface; port 0 lets the system choose."""
+class Address(ValueRule, frozen=True):
+    """`HOST:PORT` whose host `accepts` accepts, else `hint`; `text` describes it. Port 0 lets the system choose."""
 
-    text: ClassVar[str] = "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637"
-
-    def read(self, raw: object, source: ValueSource) -> str:
-        """The address, checked."""
-        if not isinstance(raw, str):
-            raise InvalidValue
-        host, _ = split_address(raw)
-        if not is_loopback(host):
-            raise InvalidValue("the API is for this machine only; reach it from elsewhere through ssh -L")
-        return raw
-
-
-class ListenAddress(ValueRule, frozen=True):
-    """`IP:PORT` or `localhost:PORT`; port 0 lets the system choose."""
-
-    text: ClassVar[str] = "an IP address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::]:9464"
+    text: str
+    accepts: Callable[[str], bool]
+    hint: str
 
     def read(self, raw: object, source: ValueSource) -> str:
         """The address, checked."""
         if not isinstance(raw, str):
             raise InvalidValue
         host, _ = split_address(raw)
-        if not is_ip_address(host) and host != "localhost":
-            raise InvalidValue("to listen on all interfaces, write 0.0.0.0 or [::]")
+        if not self.accepts(host):
+            raise InvalidValue(self.hint)
         return raw
+
+
+LOOPBACK_ADDRESS: Final = Address(
+    "an address of the loopback interface, such as 127.0.0.1:4637, localhost:4637 or [::1]:4637",
+    is_loopback,
+    "the API is for this machine only; reach it from elsewhere through ssh -L",
+)
+LISTEN_ADDRESS: Final = Address(
+    "an IP address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::]:9464",
+    lambda host: is_ip_address(host) or host == "localhost",
+    "to listen on all interfaces, write 0.0.0.0 or [::]",
+)
 
 
 def split_address(address: str) -> tuple[str, int]:

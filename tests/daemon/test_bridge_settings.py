@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from aghbus.daemon.bridge.adapters import FormatAdapters, FormatFileError, adapters, configured_agents, find_problems
-from aghbus.daemon.config.settings import AgentOsSettings, BridgeSettings, SacpSettings, Settings
+from aghbus.daemon.config.bridge_settings import AgentOsSettings, BridgeSettings, SacpSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.errors import InvalidRequest, NotFound
 

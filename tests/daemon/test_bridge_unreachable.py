@@ -12,7 +12,8 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
-from aghbus.daemon.config.settings import BridgeSettings, Settings
+from aghbus.daemon.config.bridge_settings import BridgeSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery

@@ -11,7 +11,8 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
 from aghbus.daemon.chains.runner import RunnerLimits
 from aghbus.daemon.chains.service import ChainService
-from aghbus.daemon.config.settings import BridgeSettings, Settings
+from aghbus.daemon.config.bridge_settings import BridgeSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.protocol.api.artifact_uri import artifact_uri
 from aghbus.protocol.api.artifacts import Artifact
