@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 
@@ -10,12 +11,14 @@ from aghbus.cli.app.arguments import lifetime
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import ago, counted, table
 from aghbus.cli.context import Context
+from aghbus.client.errors import UsageError
 from aghbus.protocol.base.annotations import Any
 from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from aghbus.cli.mcp.session import HostSession
     from aghbus.cli.mcp.waker import Rung
@@ -37,14 +40,34 @@ def run(context: Context, values: dict[str, Any]) -> int:
             out.write(message.replace(b"\n", b" ") + b"\n")
             out.flush()
 
+    signal.signal(signal.SIGTERM, _end)
+    stop = _own_daemon(context) if values["peer_per_session"] else None
     session, close = _session(context, deliver, wake=not values["no_wake"])
     try:
         Relay(lambda: find(context.options, context.env), deliver, session, context.timeout).run(
             iter(sys.stdin.buffer.readline, b"")
         )
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is ending already
         close()
+        if stop is not None:
+            stop()
     return YES
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(YES)
+
+
+def _own_daemon(context: Context) -> Callable[[], None]:
+    """Start a daemon for this session, which the options name from now on; returns what ends it. Raises UsageError."""
+    from aghbus.cli.mcp.session_daemon import SessionDaemon, session_name
+
+    if context.options["socket"] or context.options["api"]:
+        raise UsageError("--peer-per-session starts a daemon of its own", "leave out --socket and --api")
+    context.options["name"] = session_name(context.instance, context.env)
+    context.places  # noqa: B018 - a name that is too long is refused here
+    return SessionDaemon(context.options["name"], context.env).stop
 
 
 def _session(
@@ -122,7 +145,14 @@ COMMANDS = {
             "the host's session is woken with a notice, in the best way that the host offers."
         ),
         examples=["aghctl mcp", "aghctl --name ops mcp"],
-        arguments=[Argument("--no-wake", action="store_true", help="never wake the session: it calls inbox by itself")],
+        arguments=[
+            Argument("--no-wake", action="store_true", help="never wake the session: it calls inbox by itself"),
+            Argument(
+                "--peer-per-session",
+                action="store_true",
+                help="start a daemon for this session, so that it is a peer of its own, and end it with the session",
+            ),
+        ],
     ),
     "mcp sessions": Command(
         run_sessions,

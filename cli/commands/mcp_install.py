@@ -25,7 +25,7 @@ def entry_name(text: str) -> str:
 
 def run_install(context: Context, values: dict[str, Any]) -> int:
     """Add the server to the host's files."""
-    options = ["--no-wake"] if values["no_wake"] else []
+    options = [f"--{name}" for name in ("peer-per-session", "no-wake") if values[name.replace("-", "_")]]
     return _apply(context, values, [_program(context), *_daemon(context), "mcp", *options])
 
 
@@ -110,6 +110,7 @@ COMMANDS = {
             _SCOPE,
             _ENTRY,
             Argument("--print", action="store_true", help="print what would be added, and change nothing"),
+            Argument("--peer-per-session", action="store_true", help="each session is a peer of its own"),
             Argument("--no-wake", action="store_true", help="sessions are not woken"),
         ],
     ),
