@@ -1,6 +1,7 @@
 """`aghctl backup` of a daemon in use, and `aghd restore`."""
 
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from aghbus.daemon.check_store import check_store
 from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
+from aghbus.store.host.locations import locate
 from tests.support.daemons import Daemon, Home, wait_for
 
 
@@ -167,6 +169,28 @@ def test_a_damaged_backup_is_refused_and_the_store_stays(home: Home, ops: Daemon
     assert aghd(home, "restore", "--name", "ops", str(copy), "--replace").returncode == 1
     assert aghd(home, "restore", "--name", "ops", str(tmp_path / "missing"), "--replace").returncode == 1
     assert (ops.store_path.read_bytes(), set(ops.store_path.parent.iterdir())) == (content, before)
+
+
+def test_a_backup_without_a_mark_file_is_restored(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    """As another tool copies it."""
+    ops.stop()
+    copy = tmp_path / "replica.db"
+    shutil.copy(ops.store_path, copy)
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute("CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)")
+    shutil.rmtree(ops.store_path.parent)
+    restored(home, "--name", "ops", str(copy))
+    ops.start()
+    assert texts(ops) == ["before the backup"]
+    assert ops.post("/v1/messages", kind="say", body={"text": "new"}, to="bob")["seq"] > 1_000_000
+    assert not any("mark" in one for one in ops.get("/v1/status")["problems"])
+
+
+def test_the_replicated_file_is_the_store_of_the_container() -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    variables = dict(re.findall(r"(\w+)=(/\S*)", (deploy / "Containerfile").read_text()))
+    store = locate("ops", variables, uid=10001, home=variables["HOME"]).store_path
+    assert f"- path: {store}\n" in (deploy / "litestream" / "litestream.yml").read_text()
 
 
 def test_a_store_that_is_damaged_gives_no_backup(home: Home, ops: Daemon, tmp_path: Path) -> None:

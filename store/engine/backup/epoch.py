@@ -60,6 +60,7 @@ def _begin(db: sqlite3.Connection, path: Path, now_ms: int, replaced: CommitWate
         through = chain.head.last_seq + UNKNOWN_SEQUENCES
     meta.put(db, "epoch", secrets.randbits(62))
     meta.put(db, "epoch_backup_ms", chain.at_ms)
+    now_ms = max(now_ms, chain.at_ms)  # a clock that is behind must not let an opening through
     meta.put(db, "epoch_restored_ms", now_ms)
     meta.put(db, "lost_commits", 0)  # a loss that the backup has on record is one of an earlier epoch
     meta.put(db, "lost_after_seq", chain.head.last_seq)
