@@ -1,5 +1,6 @@
 """`aghctl mcp` between a host and real daemons."""
 
+import os
 from pathlib import Path
 
 from tests.support.daemons import Daemon, Home, wait_for
@@ -54,3 +55,20 @@ def test_a_host_is_told_when_there_is_no_daemon(tmp_path: Path) -> None:
         assert "aghd run" in relay.receive()["error"]["message"]
         relay.send(b"not json")
         assert relay.receive()["error"]["code"] == -32700
+
+
+def test_a_relay_takes_at_most_150_ms_of_processor_time_and_15_mb(tmp_path: Path) -> None:
+    """The best of several: other processes disturb both figures."""
+    home, figures = Home(tmp_path), []
+    with Daemon(home, "ops"):
+        for _ in range(3):
+            with RelayProcess(home, "ops") as relay:
+                relay.open("test")
+                process = Path(f"/proc/{relay.process.pid}")
+                ticks = process.joinpath("stat").read_text().rpartition(")")[2].split()[11:13]
+                seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+                relay.call(1, "peers")  # the threads that wake run from here on
+                peak = process.joinpath("status").read_text().split("VmHWM:")[1].split()[0]
+                figures.append((seconds, int(peak) / 1024))
+    assert min(seconds for seconds, _ in figures) <= 0.15, figures
+    assert min(megabytes for _, megabytes in figures) <= 15, figures
