@@ -10,11 +10,15 @@ WHITE_SPACE: Final = (
 )
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Characters that move the cursor, hide text or reorder it: C0, DEL, C1, line separators, bidirectional controls,
-# zero-width and invisible formatting characters, tags, and lone surrogates (which cannot be printed).
-_UNPRINTABLE: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+# Characters that move the cursor, hide text or reorder it: C0, DEL, C1, line separators, bidirectional controls, all
+# default-ignorable code points of Unicode, tags, and lone surrogates (which cannot be printed).
+_INVISIBLE: Final = (
+    "\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
+# The selectors of text and emoji style are part of a symbol when they follow one; elsewhere they hide bits.
+_SYMBOLS: Final = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u3299\U0001f000-\U0001faff"
+_UNPRINTABLE: Final = re.compile(f"[{_INVISIBLE}]|(?<![{_SYMBOLS}])[\ufe0e\ufe0f]")
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 

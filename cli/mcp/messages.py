@@ -14,8 +14,8 @@ INTERNAL_ERROR = -32603
 PARSE_ERROR = -32700
 
 _NAMED = {"resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
-# Methods that change nothing, and tools that do not: sent again when the daemon stopped before it answered.
-_CHANGING_METHODS = frozenset({"tools/call", "tasks/update", "tasks/cancel"})
+# Beside tools/call, and the tools that change nothing: what is sent again when the daemon stopped before it answered.
+_CHANGING_METHODS = frozenset({"tasks/update", "tasks/cancel"})
 _READING_TOOLS = frozenset({"whois", "peers", "work"})
 
 
@@ -32,6 +32,29 @@ def params_of(message: Message) -> dict[str, Any]:
     """The parameters; empty when they are no object."""
     found = message.get("params")
     return found if isinstance(found, dict) else {}
+
+
+def is_request(message: Message) -> bool:
+    """Whether the host waits for an answer."""
+    return "method" in message and "id" in message
+
+
+def answer_to(message: Message, body: bytes) -> bytes:
+    """What the host gets when the daemon answers with `body`: with the id of its request, or nothing.
+
+    The daemon leaves the id out where it could not read the message, and its API refuses in a form of its own.
+    """
+    if not body:
+        return b""
+    found = parse(body) or {}
+    if "jsonrpc" in found:
+        if "id" in found or not is_request(message):
+            return body
+        return json.dumps({**found, "id": message["id"]}).encode()
+    if not is_request(message):
+        return b""
+    sentence = ": ".join(str(found[key]) for key in ("message", "hint") if found.get(key))
+    return error(message["id"], INTERNAL_ERROR, sentence or "the daemon's answer is no JSON")
 
 
 def headers_of(message: Message, session: str) -> dict[str, str]:
@@ -58,9 +81,10 @@ def _header(value: object) -> str:
 
 def may_repeat(message: Message) -> bool:
     """Whether a request can be sent again when it is not known whether the daemon carried it out."""
-    if message.get("method") not in _CHANGING_METHODS:
-        return True
-    return message.get("method") == "tools/call" and params_of(message).get("name") in _READING_TOOLS
+    method, tool = message.get("method"), params_of(message).get("name")
+    if method == "tools/call":
+        return isinstance(tool, str) and tool in _READING_TOOLS
+    return not (isinstance(method, str) and method in _CHANGING_METHODS)
 
 
 def error(request_id: object, code: int, text: str) -> bytes:

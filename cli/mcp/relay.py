@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 from aghbus.cli.mcp.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
     Message,
+    answer_to,
     error,
     headers_of,
+    is_request,
     may_repeat,
     params_of,
     parse,
@@ -69,26 +72,28 @@ class Relay:
             self._deliver(answer)
             return
         if message.get("method") == "notifications/cancelled":
-            flight = self._in_flight.get(params_of(message).get("requestId"))
+            flight = self._in_flight.get(_key(params_of(message).get("requestId")))
             if flight is not None:
                 flight.cancel()
             return
-        self._slots.acquire()
         flight = _Flight()
-        if "method" in message and "id" in message:
+        if is_request(message):
             self._in_flight[_key(message["id"])] = flight
         threading.Thread(target=self._send, args=(line, message, flight), daemon=True).start()
 
     def _send(self, line: bytes, message: Message, flight: _Flight) -> None:
+        """Only requests take a slot: an answer of the host may be what a request in a slot waits for."""
         try:
-            self._post(line, message, flight)
+            with self._slots if is_request(message) else nullcontext():
+                if not flight.canceled:
+                    self._post(line, message, flight)
         except ClientError as failure:
-            if "method" in message and "id" in message and not flight.canceled:
+            if is_request(message) and not flight.canceled:
                 hint = f" ({failure.hint})" if failure.hint else ""
                 self._deliver(error(message["id"], INTERNAL_ERROR, failure.message + hint))
         finally:
-            self._in_flight.pop(_key(message.get("id")), None)
-            self._slots.release()
+            if self._in_flight.get(_key(message.get("id"))) is flight:
+                del self._in_flight[_key(message.get("id"))]
 
     def _post(self, line: bytes, message: Message, flight: _Flight) -> None:
         retry = Retry(self._timeout)
@@ -119,8 +124,8 @@ class Relay:
                 for data in event_data(response.pieces()):
                     if not flight.canceled:
                         self._deliver(data)
-            elif (body := response.body()) and not flight.canceled:
-                self._deliver(with_subscriptions(body) if message.get("method") == "initialize" else body)
+            elif (answer := answer_to(message, response.body())) and not flight.canceled:
+                self._deliver(with_subscriptions(answer) if message.get("method") == "initialize" else answer)
         finally:
             response.close()
         self._host.answered(message)
@@ -142,4 +147,4 @@ class _Flight:
 
 def _key(request_id: Any) -> object:
     """A key for a dictionary: an id is a string or a number, but a host may send anything."""
-    return request_id if isinstance(request_id, str | int) else repr(request_id)
+    return (type(request_id), repr(request_id))

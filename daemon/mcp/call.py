@@ -85,8 +85,10 @@ class Call:
     @property
     def state(self) -> str:
         """What `ask` gave the client with its request; empty at the first call. The client may have changed it."""
-        found = self.request.params.get("requestState")
-        return found if isinstance(found, str) else ""
+        if "requestState" not in self.request.params:
+            return ""
+        found: str = required_member(self.request.params, "requestState", str)
+        return found
 
 
 def required_member(params: Object, name: str, kind: type) -> Any:

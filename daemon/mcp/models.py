@@ -105,6 +105,7 @@ class PeersOutput(Output):
     """Peers."""
 
     peers: list[PeerOutput]
+    note: str | UnsetType = UNSET
 
 
 class WorkOutput(Output):
@@ -157,6 +158,8 @@ class InboxMessage(Output):
     trust: str
     text: Text
     work_id: str | UnsetType = UNSET
+    work_state: Annotated[State, Meta(description="submitted: step accept or reject it")] | UnsetType = UNSET
+    note: str | UnsetType = UNSET
     thread_id: str | UnsetType = UNSET
 
 

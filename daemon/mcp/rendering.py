@@ -1,21 +1,41 @@
-"""What a model gets to read of works, messages and peers. Everything that a peer wrote is fenced."""
+"""What a model gets to read of works, messages and peers. Everything that a peer wrote is fenced, and an answer is bounded:
+what does not fit is left out, and a note says so."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aghbus.daemon.mcp.fence import fence, name
-from aghbus.daemon.mcp.models import InboxMessage, Output, PeerOutput, SentOutput, StepOutput, WorkOutput, WorksOutput
+from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, fence, name, plain
+from aghbus.daemon.mcp.models import (
+    InboxMessage,
+    InboxOutput,
+    Output,
+    PeerOutput,
+    PeersOutput,
+    SentOutput,
+    StepOutput,
+    WorkOutput,
+    WorksOutput,
+)
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
-from aghbus.protocol.api.works import Work, WorkResponse, WorkStep
+from aghbus.protocol.api.works import Work, WorkResponse, WorksResponse, WorkStep
 from aghbus.protocol.base.decoding import decode_json
 
+MAX_ANSWER: Final = 65_536
+"""Bytes of the items of an answer, as JSON."""
+MAX_ITEM: Final = MAX_BYTES + 8_192
+"""Bytes of one item: its text, ids, names and a reason."""
 _MAX_CAPABILITIES: Final = 64  # of one peer
+_BRIEF: Final = 1_000  # characters of a text where many are listed
+_CAPABILITY: Final = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}").fullmatch  # a word; anything else could be prose
+
+_T = TypeVar("_T", bound=Output)
 
 
 def result_of(output: Output) -> Object:
@@ -24,53 +44,77 @@ def result_of(output: Output) -> Object:
     return {"content": [{"type": "text", "text": msgspec.json.encode(content).decode()}], "structuredContent": content}
 
 
-def peer(found: Peer) -> PeerOutput:
-    """A peer of presence."""
-    return _peer(found.peer_id, found.presence, found.trust, found.card)
+def fitting(items: Iterable[_T]) -> list[_T]:
+    """The first items, as many as fit into one answer."""
+    found: list[_T] = []
+    room = MAX_ANSWER
+    for item in items:
+        room -= len(msgspec.json.encode(item))
+        if room < 0:
+            break
+        found.append(item)
+    return found
 
 
-def match(found: WhoisMatch) -> PeerOutput:
-    """An answer to a whois."""
-    return _peer(found.peer_id, "active", found.trust, found.card)
+def peers(found: Sequence[Peer | WhoisMatch]) -> PeersOutput:
+    """Peers of presence, or answers to a whois."""
+    shown = fitting(map(_peer, found))
+    rest = len(found) - len(shown)
+    return PeersOutput(peers=shown, note=f"{rest} more peers are left out: ask by capability." if rest else UNSET)
 
 
-def _peer(peer_id: str, presence: str, trust: str, card: Mapping[str, Any]) -> PeerOutput:
-    display_name = card.get("display_name")
+def _peer(found: Peer | WhoisMatch) -> PeerOutput:
+    card: Mapping[str, Any] = found.card
+    words = [each for each in card["capabilities"] if _CAPABILITY(each)]
+    prose = [each for each in card["capabilities"] if not _CAPABILITY(each)] + words[_MAX_CAPABILITIES:]
+    more = f"further capabilities: {as_text(prose)}" if prose else None
+    about = "\n".join(part for part in (card.get("display_name"), found.summary, more) if part)
     return PeerOutput(
-        peer_id=name(peer_id),
-        presence=presence,
-        trust=trust,
-        capabilities=[name(each) for each in card["capabilities"][:_MAX_CAPABILITIES]],
-        about=fence(display_name, sender=peer_id, trust=trust) if display_name else UNSET,
+        peer_id=name(found.peer_id),
+        presence=found.presence if isinstance(found, Peer) else "active",
+        trust=found.trust,
+        capabilities=words[:_MAX_CAPABILITIES],
+        about=fence(about, sender=found.peer_id, trust=found.trust, limit=_BRIEF) if about else UNSET,
     )
 
 
-def works(found: Sequence[Work]) -> WorksOutput:
-    """Works as they are now."""
-    return WorksOutput(works=[_work(each, last=True) for each in found])
+def works(found: WorksResponse) -> WorksOutput:
+    """Works as they are now, the latest change first."""
+    shown = fitting(_work(each, last=True) for each in found.works)
+    more = found.next_before is not None or len(shown) < len(found.works)
+    return WorksOutput(works=shown, note="Older works are left out." if more else UNSET)
 
 
 def work(found: WorkResponse, note: str | None = None) -> WorksOutput:
-    """One work with its history."""
-    own = found.work.initiator if found.work.role == "initiator" else found.work.target
-    history = [_step(each, own, found.work.trust) for each in found.history]
-    return WorksOutput(works=[_work(found.work, last=False)], history=history, note=_given(note))
+    """One work with its history, of a long one the newest steps."""
+    own = _own(found.work)
+    newest = fitting(_step(each, own, found.work.trust) for each in reversed(found.history))
+    omitted = found.history_omitted + len(found.history) - len(newest)
+    notes = [note, f"{omitted} earlier steps are left out." if omitted else None]
+    return WorksOutput(
+        works=[_work(found.work, last=False)],
+        history=newest[::-1],
+        note=_given(" ".join(part for part in notes if part) or None),
+    )
+
+
+def _own(found: Work) -> str | None:
+    """Our peer id in a work; None when we only observe it."""
+    return {"initiator": found.initiator, "target": found.target}.get(found.role)
 
 
 def _work(found: Work, *, last: bool) -> WorkOutput:
     """A work; with its `last` message and result, which are the target's words."""
-    own, other = found.initiator, found.target
-    if found.role != "initiator":
-        own, other = other, own
+    own = _own(found)
 
     def said(text: str | None, author: str) -> str | UnsetType:
-        return UNSET if text is None else _said(text, author, own, found.trust)
+        return UNSET if text is None else _said(text, author, own, found.trust, _BRIEF)
 
     return WorkOutput(
         work_id=name(found.work_id),
         state=found.state,
         role=found.role,
-        peer=name(other),
+        peer=name(found.target if found.role == "initiator" else found.initiator),
         trust=found.trust,
         task=_said(found.text, found.initiator, own, found.trust),
         message=said(found.message, found.target) if last else UNSET,
@@ -83,11 +127,11 @@ def question(found: WorkStep, work: Work) -> str:
     return fence(_step_text(found) or "(no text)", sender=found.actor, trust=work.trust)
 
 
-def _step(found: WorkStep, own: str, trust: str) -> StepOutput:
+def _step(found: WorkStep, own: str | None, trust: str) -> StepOutput:
     text = _step_text(found)
     return StepOutput(
         sender=name(found.actor),
-        event=found.event,
+        event=name(found.event),
         state=found.after,
         text=_said(text, found.actor, own, trust) if text else UNSET,
     )
@@ -98,13 +142,17 @@ def _step_text(found: WorkStep) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _said(text: str, author: str, own: str, trust: str) -> str:
+def _said(text: str, author: str, own: str | None, trust: str, limit: int = MAX_CHARACTERS) -> str:
     """What `author` wrote: fenced unless it is our own."""
-    return text if author == own else fence(text, sender=author, trust=trust)
+    return plain(text, limit) if author == own else fence(text, sender=author, trust=trust, limit=limit)
 
 
 def _given(value: str | None) -> str | UnsetType:
     return UNSET if value is None else value
+
+
+def _named(value: str | None) -> str | UnsetType:
+    return UNSET if value is None else name(value)
 
 
 def message(item: InboxItem) -> InboxMessage:
@@ -118,9 +166,25 @@ def message(item: InboxItem) -> InboxMessage:
         sender=name(found.sender),
         trust=found.trust,
         text=fence(text, sender=found.sender, trust=found.trust),
-        work_id=UNSET if found.work_id is None else name(found.work_id),
-        thread_id=UNSET if found.thread_id is None else name(found.thread_id),
+        work_id=_named(found.work_id),
+        work_state=UNSET if item.work_state is None else item.work_state,
+        thread_id=_named(found.thread_id),
+        note=_reason(item),
     )
+
+
+def _reason(item: InboxItem) -> str | UnsetType:
+    """Why a message came back: one of our own because it was given up, perhaps in the words of its receiver."""
+    found = item.message
+    if item.last_error is None or found.direction != "out":
+        return _named(item.last_error)
+    return "Your own message: " + fence(item.last_error, sender=found.to or "the bus", trust="unverified", limit=_BRIEF)
+
+
+def inbox(items: Iterable[InboxItem], ready: int) -> InboxOutput:
+    """Messages that nobody leases by reading them; `ready` is the number of messages that wait."""
+    shown = fitting(map(message, items))
+    return InboxOutput(messages=shown, waiting=max(0, ready - len(shown)), lease_seconds=0)
 
 
 def _body_text(kind: str, envelope: bytes) -> str:
@@ -141,9 +205,9 @@ def as_text(value: object) -> str | None:
 def sent(found: SendResponse) -> SentOutput:
     """A committed message of ours."""
     return SentOutput(
-        message_id=found.id,
-        to=_given(found.to),
-        work_id=_given(found.work_id),
+        message_id=name(found.id),
+        to=_named(found.to),
+        work_id=_named(found.work_id),
         work_state=UNSET if found.work_state is None else found.work_state,
-        thread_id=_given(found.thread_id),
+        thread_id=_named(found.thread_id),
     )

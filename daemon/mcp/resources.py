@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from aghbus.daemon.mcp import rendering
-from aghbus.daemon.mcp.models import InboxOutput, Output, PeersOutput
+from aghbus.daemon.mcp.models import Output
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
@@ -51,8 +51,7 @@ class BusResources:
     async def _output(self, uri: str) -> Output | None:
         if uri == INBOX:
             page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN))
-            messages = [rendering.message(item) for item in page.items]
-            return InboxOutput(messages=messages, waiting=page.counts.get("ready", 0), lease_seconds=0)
+            return rendering.inbox(page.items, page.counts.get("ready", 0) + page.counts.get("leased", 0))
         if uri.startswith(_WORK):
             try:
                 found = await self.works.get_work(unquote(uri.removeprefix(_WORK)), WorkQuery())
@@ -64,7 +63,7 @@ class BusResources:
             peers = [
                 each for each in (await self.peers.list_peers(PeersQuery(all=True))).peers if each.peer_id == peer_id
             ]
-            return PeersOutput(peers=[rendering.peer(each) for each in peers]) if peers else None
+            return rendering.peers(peers) if peers else None
         return None
 
     def can_watch(self, uri: str) -> bool:

@@ -8,9 +8,11 @@ from aghbus.daemon.mcp.client import LEGACY_VERSIONS, PREFIX, TASKS, VERSIONS
 from aghbus.daemon.mcp.offer import Offer, Tasks
 from aghbus.daemon.mcp.rpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Object, RpcError
 from aghbus.protocol.errors import NotFound, RequestError
-from aghbus.protocol.text import escape
+from aghbus.protocol.text import escape, shorten
 
 _FRESH_MS: Final = 3_600_000  # what does not change while the daemon runs
+
+_MAX_ERROR: Final = 1_000  # characters of a refusal, which may quote its arguments
 
 Method = Callable[[Call, Object], Awaitable[Object]]
 
@@ -139,9 +141,9 @@ class McpServer:
     async def _listen(self, call: Call, params: Object) -> Object:
         """Notify of changes until the client goes away or the daemon drains."""
         wanted = params.get("notifications")
-        uris = wanted.get("resourceSubscriptions", []) if isinstance(wanted, dict) else []
-        resources = self._offer.resources
-        watched = [uri for uri in uris if isinstance(uri, str) and resources.can_watch(uri)]
+        uris = wanted.get("resourceSubscriptions") if isinstance(wanted, dict) else None
+        resources, listed = self._offer.resources, uris if isinstance(uris, list) else []
+        watched = [uri for uri in listed if isinstance(uri, str) and resources.can_watch(uri)]
         accepted = {"resourceSubscriptions": watched} if watched else {}
         await call.notify_subscriber("notifications/subscriptions/acknowledged", {"notifications": accepted})
         async for uri in resources.changes(frozenset(watched)):
@@ -186,4 +188,5 @@ def text_content(text: str) -> list[Object]:
 def error_result(error: RequestError) -> Object:
     """A refused operation as the result of a tool: code, sentence and hint."""
     hint = f" ({error.hint})" if error.hint else ""
-    return {"content": text_content(escape(f"{error.error_code}: {error.message}{hint}")), "isError": True}
+    text = shorten(escape(f"{error.error_code}: {error.message}{hint}"), _MAX_ERROR)
+    return {"content": text_content(text), "isError": True}

@@ -19,7 +19,7 @@ from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
-from aghbus.protocol.api.inbox import InboxAckRequest, InboxNextRequest
+from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
@@ -59,7 +59,7 @@ class BusTools:
             _tool(
                 "work",
                 self._work,
-                "Show works and their state; with wait, until one changes.",
+                "Show works and their state; with wait, once it ended, asks, or got an answer.",
                 t.WorksOutput,
                 reads=True,
             ),
@@ -67,7 +67,7 @@ class BusTools:
                 "step",
                 self._step,
                 "Report on a work that another agent gave you: accept it first, then update, need-input, complete or fail;"
-                " reject or cancel ends it.",
+                " reject or cancel ends it. You may cancel works that you opened.",
                 t.SentOutput,
             ),
             _tool("say", self._say, "Send a message, or answer a question inside a work.", t.SentOutput),
@@ -78,11 +78,11 @@ class BusTools:
 
     async def _whois(self, _call: Call, ask: t.WhoisArguments) -> Object:
         found = await self.discovery.whois(WhoisRequest(query=ask.query, to=ask.to))
-        return rendering.result_of(t.PeersOutput(peers=[rendering.match(each) for each in found.peers]))
+        return rendering.result_of(rendering.peers(found.peers))
 
     async def _peers(self, _call: Call, ask: t.PeersArguments) -> Object:
         found = await self.peers.list_peers(PeersQuery(capability=ask.capability))
-        return rendering.result_of(t.PeersOutput(peers=[rendering.peer(each) for each in found.peers]))
+        return rendering.result_of(rendering.peers(found.peers))
 
     async def _open(self, call: Call, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
@@ -95,8 +95,9 @@ class BusTools:
 
     async def _work(self, call: Call, ask: t.WorkArguments) -> Object:
         if ask.work_id is None:
-            page = await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))
-            return rendering.result_of(rendering.works(page.works))
+            if ask.wait:
+                raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
+            return rendering.result_of(rendering.works(await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))))
         return await self._waited(call, ask.work_id, ask.wait)
 
     async def _waited(self, call: Call, work_id: str, seconds: float) -> Object:
@@ -122,12 +123,30 @@ class BusTools:
         return _sent(await self.messages.send(request))
 
     async def _inbox(self, _call: Call, ask: t.InboxArguments) -> Object:
-        leased: list[t.InboxMessage] = []
+        """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
+        leased: list[InboxItem] = []
+        try:
+            messages = await self._fetch(ask, leased)
+            waiting = (await self.inbox.list_items(InboxQuery(limit=1))).counts.get("ready", 0)
+        except BaseException:
+            for item in leased:
+                self.inbox.give_back(item)
+            raise
+        return rendering.result_of(t.InboxOutput(messages=messages, waiting=waiting, lease_seconds=LEASE_SECONDS))
+
+    async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
+        """Lease messages into `leased` while one more fits into the answer."""
         request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
-        while len(leased) < ask.limit and (item := (await self.inbox.next(request)).item) is not None:
-            leased.append(rendering.message(item))
-        waiting = (await self.inbox.list_items(InboxQuery(limit=1))).counts.get("ready", 0)
-        return rendering.result_of(t.InboxOutput(messages=leased, waiting=waiting, lease_seconds=LEASE_SECONDS))
+        messages: list[t.InboxMessage] = []
+        room = rendering.MAX_ANSWER
+        while len(messages) < ask.limit and room > rendering.MAX_ITEM:
+            item = (await self.inbox.next(request)).item
+            if item is None:
+                break
+            leased.append(item)
+            messages.append(rendering.message(item))
+            room -= len(msgspec.json.encode(messages[-1]))
+        return messages
 
     async def _ack(self, _call: Call, ask: t.AckArguments) -> Object:
         outcomes = await asyncio.gather(*(self._ack_one(each) for each in ask.messages))
@@ -173,7 +192,7 @@ def _tool(
         "description": description,
         "inputSchema": t.schema_of(kind),
         "outputSchema": t.schema_of(output),
-        "annotations": {"readOnlyHint": reads, "destructiveHint": False, "openWorldHint": True},
+        "annotations": {"readOnlyHint": True} if reads else {"destructiveHint": False},
         "_meta": {"anthropic/alwaysLoad": True},
     }
     return Tool(tool, definition, convert)

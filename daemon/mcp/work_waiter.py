@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 
 from aghbus.daemon.base.notifier import Notifier
@@ -12,8 +13,8 @@ from aghbus.daemon.mcp.call import Call
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.works import WorkService
 from aghbus.protocol.api.queries import WorkQuery
-from aghbus.protocol.api.works import Work, WorkResponse, WorkStepRequest
-from aghbus.protocol.errors import Refused
+from aghbus.protocol.api.works import Work, WorkStepRequest
+from aghbus.protocol.errors import NotFound, Refused
 from aghbus.protocol.lifecycle import TERMINAL_STATES
 
 _POLL_MS: Final = 2_000  # how often a client should ask for a task
@@ -23,8 +24,11 @@ _STATUS: Final = {
     "failed": "completed",
     "canceled": "cancelled",
 }
+_PACE: Final = 0.05  # seconds between two looks at a work while much is committed
 _ANSWER: Final = "answer"  # the member of the form that holds the answer
-_KEY: Final = "question:"  # of a request, before the id of the message that asks
+_KEY: Final = "question:"  # of a request, before a digest of what asks
+_ASKED: Final = "trace:needs_input"
+_NO_HISTORY: Final = 1  # `before` of an empty history
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,32 +39,56 @@ class WorkWaiter:
     notifier: Notifier
 
     async def wait(self, call: Call, work_id: str, seconds: float) -> str | None:
-        """Wait until the work ends, or needs input that the client's user does not give. Returns a note for the model."""
+        """Wait until the work ends, or it is the turn of this side. Returns a note for the model.
+
+        It is the initiator's turn when the work needs input that the client's user does not give, and else the target's.
+        """
         end = asyncio.get_running_loop().time() + seconds
         while True:
             seen = self.notifier.count
-            found = await self.works.get_work(work_id, WorkQuery())
-            work = found.work
+            work = await self._current(work_id)
             if work.state in TERMINAL_STATES:
                 return None
+            if work.role == "target" and work.state != "needs_input":
+                return "This work waits for you: `step`."
             if work.state == "needs_input" and work.role == "initiator":
                 if not call.client.elicits:
                     return "The work waits for an answer: `say` with its work_id."
-                if not await self._ask(call, found):
+                if not await self._ask(call, work):
                     return "The work waits for an answer, and the user gave none."
             left = end - asyncio.get_running_loop().time()
             if left <= 0:
                 return "Not ended yet: call `work` again, or go on; the end comes to the inbox."
             if seen == self.notifier.count:
                 await self.notifier.wait(left)
+                await asyncio.sleep(_PACE)
             if self.notifier.closed:
                 return "The daemon is shutting down."
 
-    async def _ask(self, call: Call, found: WorkResponse) -> bool:
+    async def _current(self, work_id: str) -> Work:
+        """The work without its history, which may be long."""
+        return (await self.works.get_work(work_id, WorkQuery(before=_NO_HISTORY))).work
+
+    async def _ask(self, call: Call, work: Work) -> bool:
         """Put the work's question to the user, and send the answer. False without one."""
-        key, form = _question(found)
-        reply = await call.ask(key, "elicitation/create", form, state=found.work.work_id)
-        return await self._answer(found.work.work_id, key, reply)
+        key, form = await self._question(work)
+        reply = await call.ask(key, "elicitation/create", form, state=work.work_id)
+        return await self._answer(work.work_id, key, reply)
+
+    async def _question(self, work: Work) -> tuple[str, Object]:
+        """The key and the form of the question that a work waits with.
+
+        The key follows from the id of the message that asks, which may have any characters.
+        """
+        asked, before = None, None
+        while asked is None:
+            page = await self.works.get_work(work.work_id, WorkQuery(before=before))
+            asked = next((step for step in reversed(page.history) if step.event == _ASKED), None)
+            before = page.next_before
+            if asked is None and before is None:
+                raise NotFound(f"the question of work {work.work_id} is gone", hint="`say` with its work_id")
+        digest = sha256(f"{work.work_id}\n{asked.id}".encode()).hexdigest()[:32]
+        return f"{_KEY}{digest}", _form(rendering.question(asked, work))
 
     async def _answer(self, work_id: str, key: str, reply: Any) -> bool:
         """Send an answer to the question `key` once: the id of the message follows from it."""
@@ -75,30 +103,38 @@ class WorkWaiter:
 
     async def task(self, work_id: str) -> Object:
         """The state of the task, without result or requests."""
-        return _task((await self.works.get_work(work_id, WorkQuery())).work)
+        return _task(await self._current(work_id))
+
+    async def _ours(self, task_id: str) -> Work:
+        """A work that we opened: the other ones are no tasks."""
+        work = await self._current(task_id)
+        if work.role != "initiator":
+            raise NotFound(f"no task {task_id} is known here")
+        return work
 
     async def get(self, task_id: str) -> Object:
         """The task with its result or its open requests."""
-        found = await self.works.get_work(task_id, WorkQuery())
-        task = _task(found.work)
+        work = await self._ours(task_id)
+        task = _task(work)
         if task["status"] == "input_required":
-            key, form = _question(found)
+            key, form = await self._question(work)
             return {**task, "inputRequests": {key: {"method": "elicitation/create", "params": form}}}
         if task["status"] != "completed":
             return task
+        found = await self.works.get_work(task_id, WorkQuery())
         result = {**rendering.result_of(rendering.work(found)), "isError": found.work.state == "failed"}
         return {**task, "result": {"resultType": "complete", **result}}
 
     async def update(self, task_id: str, responses: Object) -> None:
         """Answer the open question of the work; answers to others are ignored."""
-        found = await self.works.get_work(task_id, WorkQuery())
-        if found.work.state == "needs_input":
-            key, _ = _question(found)
+        work = await self._ours(task_id)
+        if work.state == "needs_input":
+            key, _ = await self._question(work)
             await self._answer(task_id, key, responses.get(key))
 
     async def cancel(self, task_id: str) -> None:
         """Cancel the work, unless it has ended."""
-        await self.works.get_work(task_id, WorkQuery())
+        await self._ours(task_id)
         with contextlib.suppress(Refused):
             await self.works.step_work(task_id, "cancel", WorkStepRequest())
 
@@ -119,9 +155,7 @@ def _iso(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _question(found: WorkResponse) -> tuple[str, Object]:
-    """The key and the form of the question that a work waits with."""
-    asked = next(step for step in reversed(found.history) if step.event == "trace:needs_input")
-    message = f"An agent that works for you asks:\n{rendering.question(asked, found.work)}"
+def _form(question: str) -> Object:
     schema = {"type": "object", "properties": {_ANSWER: {"type": "string", "title": "Answer"}}, "required": [_ANSWER]}
-    return f"{_KEY}{asked.id}", {"mode": "form", "message": message, "requestedSchema": schema}
+    message = f"An agent that works for you asks:\n{question}"
+    return {"mode": "form", "message": message, "requestedSchema": schema}

@@ -88,6 +88,11 @@ class InboxService:
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
         return item
 
+    def give_back(self, item: InboxItem) -> None:
+        """Return a leased message that did not reach its client, as if it had never been leased."""
+        if item.lease is not None:
+            self._give_back(item, item.lease)
+
     def _give_back(self, item: InboxItem, lease: str) -> None:
         """Return a message whose client disconnected, or whose request the drain ended."""
         self.counters.add("inbox.given_back")

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-TARGETS: Final = ("parse", "verify", "partial_parse", "adapters", "chains")
+TARGETS: Final = ("parse", "verify", "partial_parse", "adapters", "chains", "mcp_rpc", "mcp_text")
 
 
 class Target(NamedTuple):
