@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from aghbus.cli.mcp.relay import MAX_IN_FLIGHT
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.mcp_relay import RelayProcess
 
@@ -72,3 +73,27 @@ def test_a_relay_takes_at_most_150_ms_of_processor_time_and_15_mb(tmp_path: Path
                 figures.append((seconds, int(peak) / 1024))
     assert min(seconds for seconds, _ in figures) <= 0.15, figures
     assert min(megabytes for _, megabytes in figures) <= 15, figures
+
+
+def test_waiting_calls_keep_nothing_else_from_passing(tmp_path: Path) -> None:
+    """Every slot is in use: the next request waits, but not what ends one of them."""
+    home = Home(tmp_path)
+    with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
+        work_id = daemon.post("/v1/works", to="nobody", text="x")["work_id"]
+        for number in range(MAX_IN_FLIGHT):
+            relay.request(number, "tools/call", name="work", arguments={"work_id": work_id, "wait": 50})
+        relay.request(100, "tools/list")
+        relay.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 0}})
+        assert relay.receive(20)["id"] == 100
+
+
+def test_messages_of_any_shape_are_answered_with_their_id(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops"), RelayProcess(home, "ops") as relay:
+        relay.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {"a": []}}})
+        relay.send({"jsonrpc": "2.0", "id": 1, "method": {"a": 1}})
+        assert (answer := relay.receive())["error"]["code"] == -32600
+        assert answer["id"] == 1
+        relay.request(2, "tools/call", name="x" * 1_000_000, arguments={})  # too long for a header
+        assert (answer := relay.receive())["error"]["code"] == -32603
+        assert answer["id"] == 2
