@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.bridge_daemons import messages
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer
@@ -104,6 +105,29 @@ async def test_rejecting_a_held_work_ends_it(tmp_path: Path, asker: tuple[NatsSe
         worker.stop()
 
 
+async def test_an_agent_of_another_format_gets_a_held_opening_only_after_its_release(
+    tmp_path: Path, asker: tuple[NatsServer, Foreign]
+) -> None:
+    server, peer = asker
+    opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
+    worker = await restored_worker(tmp_path, server, peer, opening)
+    try:
+        (held,) = worker.get("/v1/inbox")["items"]
+        said = peer.envelope("say", {"text": "later"}, to="worker", surface="thread", thread_id="thread_later")
+        await peer.publish(said)
+        (first,) = messages(worker, "sacp", 1)
+        assert first["envelope_id"] == said["id"]
+        worker.post("/v1/bridge/sacp/ack", seq=first["seq"])
+        assert worker.state_of("work_again") == "submitted"
+        worker.post(f"/v1/inbox/{held['seq']}/requeue")
+        (released,) = messages(worker, "sacp", 1)
+        assert released["envelope_id"] == opening["id"]
+        worker.post("/v1/bridge/sacp/ack", seq=first["seq"])
+        assert worker.state_of("work_again") == "working"
+    finally:
+        worker.stop()
+
+
 async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServer, Foreign]) -> None:
     server, peer = asker
     with Daemon(Home(tmp_path), "worker", "--nats", server.url) as worker:
@@ -117,6 +141,7 @@ async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServ
         worker.start()
         greet = await peer.expect(kind="greet")
         status = worker.get("/v1/status")["restored"]
+        assert f"the store was restored epoch={status['epoch']}" in worker.log.read_text().replace('"', "")
         assert greet["ext"]["aghbus.restored"] == {name: status[name] for name in ("epoch", "backup_ms", "restored_ms")}
 
 

@@ -18,8 +18,8 @@ from aghbus.store.errors import StoreUnopenable
 RESTORED: Final = "restored"
 """Outcome of the entry by which a restore begins an epoch."""
 UNKNOWN_SEQUENCES: Final = 1_000_000
-"""Sequences that are left out after a restore that does not know how far the lost store had come, so that no stream mistakes
-a new message for a lost one."""
+"""Sequences that are left out after the last that is known of the lost store, so that no stream mistakes a new message for a
+lost one: a mark file is up to a second old."""
 
 
 def read(db: sqlite3.Connection) -> Restored | None:
@@ -54,10 +54,10 @@ def _begin(db: sqlite3.Connection, path: Path, now_ms: int, replaced: CommitWate
         raise StoreUnopenable(path, "was never used by a daemon", hint="there is nothing to restore: start without it")
     chain = CommitChain()
     chain.load(db)
+    known = chain.head.last_seq
     if replaced is not None and replaced.identity == identity:
-        through = max(replaced.head.last_seq, chain.head.last_seq)
-    else:
-        through = chain.head.last_seq + UNKNOWN_SEQUENCES
+        known = max(known, replaced.head.last_seq)
+    through = known + UNKNOWN_SEQUENCES
     meta.put(db, "epoch", secrets.randbits(62))
     meta.put(db, "epoch_backup_ms", chain.at_ms)
     now_ms = max(now_ms, chain.at_ms)  # a clock that is behind must not let an opening through

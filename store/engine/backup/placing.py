@@ -30,11 +30,11 @@ def put_in_place(copy: Path, store: Path, aside: Path) -> None:
     try:
         if exists(store):
             make_private_folder(aside)
-            for suffix in _LOGS:  # first: a log of the old file would change the new one
-                _move(_beside(store, suffix), aside)
             for path in (store, watermark_path(store)):
                 if os.path.lexists(path):
                     (aside / path.name).hardlink_to(path)
+            for suffix in _LOGS:  # a log of the old file would change the new one
+                _move(_beside(store, suffix), aside)
             sync_folder(aside)
         copy.replace(store)
         if watermark_path(copy).exists():
