@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
@@ -21,7 +21,6 @@ from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.value_types import split_address
-from aghbus.daemon.health.server import HealthServer
 from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
@@ -40,6 +39,9 @@ from aghbus.store.engine.database import Store
 from aghbus.store.host.locations import Locations
 from aghbus.store.host.tracing import Tracing, TracingUnavailable, tracing_of
 from aghbus.store.tables import peers
+
+if TYPE_CHECKING:
+    from aghbus.daemon.health.server import HealthServer
 
 _log = logging.getLogger("aghbus.node")
 
@@ -122,8 +124,7 @@ class Node:
         await self._parts.steps.resume()
         settings = self.settings.current
         if settings.health.listen is not None:
-            address = split_address(settings.health.listen)
-            self._health = HealthServer(self._parts.status, address, self._parts.log_limiter)
+            self._health = _health_server(settings.health.listen, self._parts)
             await self._health.start()
         self._api = ApiServer(
             self._parts.operations,
@@ -157,6 +158,7 @@ class Node:
         self._run("link", self.link.ended)
         self._run("service manager", lambda: self._service.report(self._parts.status.summary))
         if self._health is not None:
+            self._run("event loop lag", self._health.measure)
             self._health.started()
 
     async def _begin_audit(self) -> None:
@@ -327,6 +329,13 @@ class Node:
             event(_log, logging.ERROR, "the bridge's files are not reloaded", cause=error)
         self._catalog.follow(self._catalog_source())
         event(_log, logging.INFO, "configuration reloaded", changed=",".join(changes.now))
+
+
+def _health_server(address: str, parts: DaemonParts) -> "HealthServer":
+    """The listener of probes and metrics. Its library takes 85 ms to load: only when it is configured."""
+    from aghbus.daemon.health.server import HealthServer
+
+    return HealthServer(parts.status, parts.publisher.delivery_times.seconds, split_address(address), parts.log_limiter)
 
 
 def _api_token(settings: Settings, locations: Locations) -> str | None:

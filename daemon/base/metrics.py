@@ -1,18 +1,25 @@
 """Counters of events, and current problems as sentences: both are shown by `aghctl status`."""
 
+from collections import defaultdict
 from typing import Final
 
 _PROBLEM_LIFE: Final = 300.0  # seconds for which a problem is shown after its last report
+
+NO_ENVELOPE: Final = "other"
+"""In place of the kind of a message that is no valid envelope, or was rejected before it was parsed."""
 
 
 class Counters(dict[str, int]):
     """Counts since the start, by dotted name, and current problems by key.
 
-    On the path of every message, `counters[name] += 1` saves the call of `add`.
+    On the path of every message, `counters[name] += 1` saves the call of `add`. For the metrics alone, `received` counts
+    messages of peers by kind and result, and `undelivered` own messages by kind and final state (docs/metrics.md).
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.received: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.undelivered: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._problems: dict[str, tuple[float, str]] = {}
 
     def add(self, name: str, amount: int = 1) -> None:

@@ -7,6 +7,7 @@ import msgspec
 
 from aghbus.daemon.api.http.errors import error_body, incident
 from aghbus.daemon.api.http.exchange import JSON, Exchange
+from aghbus.daemon.health.exporter import MEDIA_TYPE, Exporter
 from aghbus.daemon.services.status import StatusService
 
 Response = tuple[int, bytes, bytes]
@@ -18,13 +19,15 @@ _encode: Final = msgspec.json.Encoder().encode
 class HealthApp:
     """Serves GET and HEAD of four paths. Each connection serves one request, without a body."""
 
-    def __init__(self, status: StatusService) -> None:
+    def __init__(self, status: StatusService, exporter: Exporter) -> None:
         self._status = status
+        self._exporter = exporter
         self.started = False
         self._paths: dict[str, Callable[[], Awaitable[Response]]] = {
             "/livez": self._live,
             "/readyz": self._ready,
             "/startupz": self._started,
+            "/metrics": self._metrics,
         }
 
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
@@ -60,3 +63,7 @@ class HealthApp:
     async def _started(self) -> Response:
         """The local API listens and all tasks run; the broker may be down."""
         return 200 if self.started else 503, _encode({"started": self.started}), JSON
+
+    async def _metrics(self) -> Response:
+        """Prometheus' text format."""
+        return 200, await self._exporter.text(), MEDIA_TYPE

@@ -12,7 +12,10 @@ from aghbus.daemon.api.http.connection import Endpoint
 from aghbus.daemon.api.http.listeners import listen_address
 from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.daemon.health.app import HealthApp
+from aghbus.daemon.health.exporter import Exporter
+from aghbus.daemon.health.lag import measure
 from aghbus.daemon.services.status import StatusService
+from aghbus.protocol.base.histogram import Histogram
 
 _log = logging.getLogger("aghbus.health")
 
@@ -29,9 +32,12 @@ ANSWER_SECONDS: Final = 10.0
 class HealthServer:
     """The listener of one daemon. `start` it once, `stop` it once."""
 
-    def __init__(self, status: StatusService, address: tuple[str, int], limiter: EventLimiter) -> None:
-        """`address` is an IP address and a port (0: any)."""
-        self._app = HealthApp(status)
+    def __init__(
+        self, status: StatusService, delivery: Histogram, address: tuple[str, int], limiter: EventLimiter
+    ) -> None:
+        """`delivery` is how long deliveries take. `address` is an IP address and a port (0: any)."""
+        self._lag = Histogram()
+        self._app = HealthApp(status, Exporter(status, delivery, self._lag))
         self._address = address
         self._endpoint = Endpoint(
             self._app,
@@ -48,6 +54,10 @@ class HealthServer:
         host, port = sock.getsockname()[:2]
         self._server = await asyncio.get_running_loop().create_server(self._endpoint.connection, sock=sock)
         event(_log, logging.INFO, "health listener", host=host, port=port)
+
+    async def measure(self) -> None:
+        """Measure the event loop's lag until cancelled."""
+        await measure(self._lag)
 
     def started(self) -> None:
         """The daemon has started: `/startupz` says so from now on."""

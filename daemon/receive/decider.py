@@ -294,6 +294,7 @@ class Decider:
             audit.note_outgoing(tx, self._clock.millis(), applied.refused.seq, "refused", applied.refused.detail)
             applied.outgoing.extend(self._closer.after_failure(tx, applied.refused))
             self._counters.add("outbox.refused")
+            self._counters.undelivered[applied.refused.kind, "refused"] += 1
             tx.after_commit(self._waiters.wake_all)
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)

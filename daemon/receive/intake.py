@@ -15,7 +15,7 @@ from typing import Any, Final
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.logs import EventLimiter, exception
-from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.base.metrics import NO_ENVELOPE, Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -34,7 +34,7 @@ from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.delivery.order import AFTER_SETTLED
-from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, Queue, RecordId
+from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Effects, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.errors import NotTarget, ProtocolError
 from aghbus.protocol.identifiers import channel_of_subject
@@ -117,6 +117,7 @@ class Intake:
         self._counters["received"] += 1
         now_ms = self._clock.millis()
         if self._limits.processing.strained and (refused := self._limits.refusal(message.data)) is not None:
+            self._counters.received[NO_ENVELOPE, "rejected"] += 1
             self._drop("processing", *refused, message.subject, message.settlement)
             return
         try:
@@ -158,6 +159,7 @@ class Intake:
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         self._counters.add("refused")
         self._counters.add(f"refused.{error.reason}")
+        self._counters.received[NO_ENVELOPE, "refused"] += 1
         self._limits.spend_refused(message.data)
         target, own_id = None, self._identity.self_id
         document = readable(message.data, error)
@@ -224,6 +226,7 @@ class Intake:
             if not self._decider.admits_id(memory.dedup, remaining, standing, self._write_behind.pending):
                 self._reject("memory", received)
                 return
+        self._counters.received[envelope.kind, _result_of(effects)] += 1
         for effect in reversed(effects):
             match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):
@@ -335,6 +338,8 @@ class Intake:
     async def _give_up(self, received: ReceivedMessage, error: Exception) -> None:
         """This message triggered a bug: quarantine and report it, and do not ask for it again."""
         self._counters.add("internal_errors")
+        if received.envelope is not None:
+            self._counters.received[received.envelope.kind, "refused"] += 1
         exception(_log, "a message could not be processed", error, subject=received.subject)
         sentence = "a message could not be processed: see the log and `aghctl quarantine`"
         self._counters.problem("internal", sentence, self._clock.monotonic())
@@ -347,12 +352,15 @@ class Intake:
     def _act(self, outcomes: list[Outcome]) -> None:
         if ARMED:
             failpoint("receive.committed")
-        last_seq = 0
+        last_seq, counted = 0, self._counters.received
         for outcome in outcomes:
             applied, settlement = outcome.applied, outcome.message.settlement
             if applied is None:
                 self._act_on_rejection(outcome)
                 continue
+            if (envelope := outcome.message.envelope) is not None:
+                result = "accepted" if outcome.stored_only else _result_of(outcome.effects)
+                counted[envelope.kind, result] += 1
             received = outcome.message
             if self._spans is not None and received.envelope is not None and applied.seq is not None:
                 self._spans.processed(received.envelope, received.received_ms)
@@ -377,6 +385,8 @@ class Intake:
             self._reject(outcome.rejected, outcome.message)
             return
         self._counters.add("receive.early")
+        if (envelope := outcome.message.envelope) is not None:
+            self._counters.received[envelope.kind, "early"] += 1
         if outcome.message.settlement is not None:
             outcome.message.settlement.nak(_NAK_DELAY)
 
@@ -399,6 +409,8 @@ class Intake:
     def _reject(self, reason: str, received: ReceivedMessage) -> None:
         """Backpressure: drop the message before it is stored or answered. A retry, or the stream, brings it again."""
         sender = received.sender
+        if received.envelope is not None:
+            self._counters.received[received.envelope.kind, "rejected"] += 1
         self._drop(reason, sender, self._standings.of(sender, None), received.subject, received.settlement)
 
     def _drop(self, reason: str, sender: str, standing: Standing, subject: str, settlement: Settlement | None) -> None:
@@ -411,6 +423,16 @@ class Intake:
         if self._limited.note(reason, sender, standing, self._clock.monotonic()):
             key, sentence = f"overload.{reason}", f"overload: messages are rejected: {reason}"
             self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, standing=standing, subject=subject)
+
+
+def _result_of(effects: Effects) -> str:
+    """What became of a valid envelope, in one word for the metrics."""
+    for effect in effects:
+        if type(effect) is Ignore:
+            return "duplicate" if effect.why == "duplicate" else "ignored"
+        if type(effect) is Quarantine:
+            return "refused"
+    return "accepted"
 
 
 def _is_signed(received: ReceivedMessage) -> bool:

@@ -23,6 +23,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import InboundMessage, Link, LinkError
 from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.settled_predecessors import with_settled_headers
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
@@ -106,6 +107,7 @@ class Publisher:
         self._waiters = waiters
         self._counters = counters
         self._log_limiter = log_limiter
+        self.delivery_times = DeliveryTimes()
         self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
         self._confirming: asyncio.TimerHandle | None = None
         self._fresh: deque[Outgoing] = deque()
@@ -122,6 +124,7 @@ class Publisher:
 
     def enqueue(self, rows: Sequence[Outgoing]) -> None:
         """Publish the rows that a commit has just queued, in order: at once, unless earlier ones wait."""
+        self.delivery_times.committed(rows)
         for row in rows:
             self._timer.track(row.expires_at)
             if not self._hand_over(row):
@@ -399,6 +402,7 @@ class Publisher:
             return
         self._release(tx, failed)
         self._counters.add(f"outbox.{state}")
+        self._counters.undelivered[failed.kind, state] += 1
         audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))
@@ -477,6 +481,7 @@ class Publisher:
             self._fail(tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate")
         elif ack.outcome == "committed":
             outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
+            self.delivery_times.acknowledged(seq)
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None
             self._fail(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)

@@ -110,7 +110,7 @@ class StatusService:
             peers=self.presence.counts(self.clock.millis()),
             quarantined=self.store.memory.quarantine_rows,
             counters=self.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
-            problems=[*self._problems(), *former_problems(former), *_restored_problems(restored)],
+            problems=[*self.problems(), *former_problems(former), *_restored_problems(restored)],
             former=former,
             restored=restored,
         )
@@ -171,7 +171,8 @@ class StatusService:
             slow_consumer_events=link.slow_consumer_events,
         )
 
-    def _problems(self) -> list[str]:
+    def problems(self) -> list[str]:
+        """The current problems but those of former identities, as sentences for a person."""
         now = self.clock.monotonic()
         problems = [*self.store.problems, *self.denied.problems(now), *self.counters.problems(now)]
         problems += self.limited.problems(now)

@@ -11,9 +11,12 @@ happen regularly on every disk.
 
 import sqlite3
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+
+from aghbus.protocol.base.histogram import BOUNDS, Histogram
 
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB of WAL: a checkpoint, which makes one commit slow, is rare
 FAST_SECONDS: Final = 0.001  # compared with the fastest recent commit: the slower ones measure load, not the disk
@@ -26,7 +29,7 @@ _MAX_LOOP_ROWS: Final = 4_096  # changed rows between two commits in the thread:
 
 
 class CommitPolicy:
-    """Decides where the COMMITs of one connection run, and times them."""
+    """Decides where the COMMITs of one connection run, and times them. `seconds` has how long they took."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -36,6 +39,7 @@ class CommitPolicy:
         self._next_penalty = PENALTY
         self._since_slow = 0  # commits on the loop since the last slow one
         self._may_checkpoint = True  # the setting of the connection
+        self.seconds: Final = Histogram()
 
     def commits_on_loop(self, changes: int) -> bool:
         """Whether the open transaction, with this number of changed rows, is to be committed on the event loop."""
@@ -62,6 +66,8 @@ class CommitPolicy:
         self._db.execute("COMMIT")
         took = time.perf_counter() - started
         self._samples.append(took)
+        self.seconds.counts[bisect_left(BOUNDS, took)] += 1
+        self.seconds.sum += took
         if on_loop and took > SLOW_SECONDS:
             self._penalize()
         else:

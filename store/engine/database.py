@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from aghbus.protocol.api.status import StoreStatus
+from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
@@ -129,6 +130,11 @@ class Store:
     def stats(self) -> Stats:
         """Counters since the store was opened."""
         return self._writer.stats
+
+    @property
+    def commit_seconds(self) -> Histogram:
+        """How long the COMMITs took since the store was opened."""
+        return self._writer.commit_seconds
 
     @property
     def writable(self) -> bool:

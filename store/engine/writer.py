@@ -120,6 +120,7 @@ class Writer:
         self._segment = segment
         self._next_segment = self._segment  # envelopes in the tail
         self.stats = Stats()
+        self.commit_seconds = self._policy.seconds
         self.writable = True
         self.last_error: str | None = None
 

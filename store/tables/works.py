@@ -271,6 +271,14 @@ async def counts(reader: Reader) -> dict[str, int]:
     return {state: found.get(state, 0) for state in ("submitted", "working", "needs_input")}
 
 
+async def counts_by_role(reader: Reader) -> dict[tuple[str, str], int]:
+    """How many works are open, by state and our role; only pairs that occur."""
+    sql = """
+        SELECT state, role, count(*) FROM works WHERE state IN ('submitted', 'working', 'needs_input') GROUP BY state, role
+    """
+    return {(state, role): count for state, role, count in await fetch(reader, sql, [])}
+
+
 async def engaged(reader: Reader, limit: int = 10_000) -> list[str]:
     """Up to `limit` other participants of open works that our agent has opened or answered, the latest change last."""
     sql = """
