@@ -202,7 +202,6 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Presence and whois."""
 
     interval: Annotated[float, Key(Duration(0.1, 3600), "time between two greets")] = float(GREET_INTERVAL)
-    max_wait: Annotated[float, Key(Duration(0.01, 300), "longest wait of a whois without a wait of its own")] = 1.5
 
 
 class DefaultsSettings(msgspec.Struct, frozen=True, kw_only=True):
