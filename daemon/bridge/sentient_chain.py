@@ -34,7 +34,7 @@ class ChainMessage(NamedTuple):
     """A message's drafts with the chain's log entries, the assigned work that it reports on, and the works that it opens."""
 
     drafts: tuple[Draft, ...]
-    in_hand: WorkView | None
+    assigned: WorkView | None
     opened: tuple[tuple[str, str, str], ...]
 
     def link(self, tx: Transaction) -> None:
@@ -42,7 +42,7 @@ class ChainMessage(NamedTuple):
         for key in self.opened:
             following = works.load(tx, *key)
             if following is not None:
-                links.link(tx, self.in_hand, following)
+                links.link(tx, self.assigned, following)
 
 
 def of(
@@ -50,21 +50,21 @@ def of(
 ) -> ChainMessage:
     """The chain data of a submitted message, before anything is sent."""
     record: Any = plan.record or {}
-    in_hand = _in_hand(tx, context, plan)
-    entries = entries_so_far(tx, in_hand) if in_hand is not None else ()
+    assigned = _assigned(tx, context, plan)
+    entries = entries_so_far(tx, assigned) if assigned is not None else ()
     if record:
         entries = (*entries, SentientLogEntry(record["day"], record["entry"]))
     drafts = [with_log(draft, entries) if f"{NAME}.message" in (draft.ext or {}) else draft for draft in plan.drafts]
     opened = tuple(
         (draft.workspace_id, draft.channel, draft.work_id)
         for draft in drafts
-        if draft.kind == "say" and draft.work_id is not None and (in_hand is None or draft.work_id != in_hand.work_id)
+        if draft.kind == "say" and draft.work_id is not None and (assigned is None or draft.work_id != assigned.work_id)
     )
     if record and record["ends_chain"] and drafts:
         chain = ids_of(plan.message)
         notification = memory_draft(context, self_id, memory_agent, chain, plan.message, entries, drafts[-1].id)
         drafts += [notification] if notification is not None else []
-    return ChainMessage(tuple(drafts), in_hand, opened)
+    return ChainMessage(tuple(drafts), assigned, opened)
 
 
 def memory_draft(
@@ -123,7 +123,7 @@ def extensions(raw: bytes) -> dict[str, Any]:
     return ext if isinstance(ext, dict) else {}
 
 
-def _in_hand(tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> WorkView | None:
+def _assigned(tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> WorkView | None:
     """The assigned work that the message reports on: that of its trace."""
     for draft in plan.drafts:
         if draft.kind == "trace" and draft.work_id is not None:

@@ -44,7 +44,7 @@ def conflict(history: MessageHistory, foreign_id: str, scope: str, message: Any,
     return (error(path, "id_conflict", f"{foreign_id!r} was submitted before with other content"),)
 
 
-def work_in_hand(context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
+def assigned_work(context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The assigned work that a message without correlation reports on: the one the caller named, or the only open one.
 
     Only works delivered in this format count, if any was: an agent cannot answer what it has not received. If none was ever

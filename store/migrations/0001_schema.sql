@@ -202,17 +202,17 @@ CREATE INDEX bridge_messages_id ON bridge_messages (foreign_id, format, seq) WHE
 -- The latest message of a scope.
 CREATE INDEX bridge_messages_scope ON bridge_messages (scope, format, seq);
 
--- The assigned work `in_hand` ends when the works `next` of all its rows have ended (null: `next` begins a chain, and only its
+-- The work `assigned` ends when the works `next` of all its rows have ended (null: `next` begins a chain, and only its
 -- end matters). Retention may remove the work of a branch that ended before the others: its outcome stays.
 CREATE TABLE bridge_links (
     id INTEGER PRIMARY KEY, -- ascending in the order of opening
     next INTEGER UNIQUE REFERENCES works (id) ON DELETE SET NULL,
-    in_hand INTEGER REFERENCES works (id) ON DELETE CASCADE,
-    outcome BLOB -- null: `next` is open; empty: `in_hand` has ended; else how `next` ended, as JSON
+    assigned INTEGER REFERENCES works (id) ON DELETE CASCADE,
+    outcome BLOB -- null: `next` is open; empty: `assigned` has ended; else how `next` ended, as JSON
 ) STRICT;
 
 -- The branches of an assigned work, and the cascade from a work that retention removes.
-CREATE INDEX bridge_links_in_hand ON bridge_links (in_hand, id) WHERE in_hand IS NOT NULL;
+CREATE INDEX bridge_links_assigned ON bridge_links (assigned, id) WHERE assigned IS NOT NULL;
 -- Works whose end is awaited.
 CREATE INDEX bridge_links_open ON bridge_links (next) WHERE outcome IS NULL;
 

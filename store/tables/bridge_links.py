@@ -7,18 +7,18 @@ from aghbus.store.engine.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _LINK: Final = f"""
-INSERT OR IGNORE INTO bridge_links (next, in_hand)
+INSERT OR IGNORE INTO bridge_links (next, assigned)
 SELECT id, (SELECT id FROM works WHERE {_WORK}) FROM works WHERE {_WORK}
 """  # noqa: S608 - constants
 _ENDED: Final = """
 SELECT l.id, n.workspace_id, n.channel, n.work_id, h.channel, h.work_id
 FROM bridge_links AS l INDEXED BY bridge_links_open
-    JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.in_hand
+    JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.assigned
 WHERE l.outcome IS NULL AND n.state IN ('completed', 'failed', 'canceled') ORDER BY l.id LIMIT ?
 """
 _OUTCOMES: Final = """
 SELECT outcome FROM bridge_links
-WHERE in_hand = (SELECT in_hand FROM bridge_links WHERE id = ?) ORDER BY id
+WHERE assigned = (SELECT assigned FROM bridge_links WHERE id = ?) ORDER BY id
 """
 
 
@@ -58,10 +58,10 @@ def end_branch(tx: Transaction, link: int, outcome: bytes) -> None:
 
 def settle(tx: Transaction, link: int) -> None:
     """The assigned work of `link` has ended: outcomes of its branches are no longer needed. Without one the row is removed."""
-    tx.db.execute("DELETE FROM bridge_links WHERE id = ? AND in_hand IS NULL", (link,))
+    tx.db.execute("DELETE FROM bridge_links WHERE id = ? AND assigned IS NULL", (link,))
     tx.db.execute(
         "UPDATE bridge_links SET outcome = x'' WHERE id = ?1 OR outcome IS NOT NULL"
-        " AND in_hand = (SELECT in_hand FROM bridge_links WHERE id = ?1)",
+        " AND assigned = (SELECT assigned FROM bridge_links WHERE id = ?1)",
         (link,),
     )
 

@@ -29,7 +29,7 @@ FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
 WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
 """  # noqa: S608 - constants
 _ASSIGNED: Final = """
-SELECT h.work_id FROM works AS n JOIN bridge_links AS l ON l.next = n.id JOIN works AS h ON h.id = l.in_hand
+SELECT h.work_id FROM works AS n JOIN bridge_links AS l ON l.next = n.id JOIN works AS h ON h.id = l.assigned
 WHERE n.workspace_id = ? AND n.channel = ? AND n.work_id = ?
 """
 _SELECT_ENVELOPE: Final = """
@@ -159,7 +159,7 @@ class StoredMessageHistory:
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
             " AND workspace_id = ? AND channel = ?"
             " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l"
-            " WHERE l.in_hand = w.id AND (l.outcome IS NULL OR l.outcome <> x'')) ORDER BY opened_seq",
+            " WHERE l.assigned = w.id AND (l.outcome IS NULL OR l.outcome <> x'')) ORDER BY opened_seq",
             (self.workspace_id, self.channel),
         ).fetchall()
         found = (self.work(work_id) for (work_id,) in rows)

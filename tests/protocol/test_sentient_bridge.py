@@ -143,7 +143,7 @@ def test_without_a_users_peer_it_is_refused_naming_the_setting() -> None:
     assert [draft.to for draft in by_map.drafts] == ["front"]
 
 
-# the work in hand
+# the assigned work
 
 
 @pytest.mark.parametrize("with_trace_id", [False, True])

@@ -7,7 +7,7 @@ import msgspec
 from aghbus.protocol.adapters.agentos.agents import peer_of
 from aghbus.protocol.adapters.agentos.message import AgentOsMessage
 from aghbus.protocol.adapters.agentos.native import question_of
-from aghbus.protocol.adapters.common import error, not_ours, work_in_hand
+from aghbus.protocol.adapters.common import assigned_work, error, not_ours
 from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Finding, MessageHistory
 from aghbus.protocol.bodies import Trace
 from aghbus.protocol.envelope import OPENING_KINDS
@@ -97,7 +97,7 @@ def _named_work(
         return None
     if context.work_id is None and message.reply_to is None and not message.answers:
         return None
-    work = work_in_hand(context, history)
+    work = assigned_work(context, history)
     if isinstance(work, Finding):
         return work if context.work_id is not None else None
     return AnsweredWork(work, work.opening_id)

@@ -15,6 +15,7 @@ from aghbus.protocol.adapters.attachments import (
     extension,
 )
 from aghbus.protocol.adapters.common import (
+    assigned_work,
     closed,
     error,
     next_id,
@@ -24,7 +25,6 @@ from aghbus.protocol.adapters.common import (
     say_in_work,
     secrets_in,
     trace,
-    work_in_hand,
 )
 from aghbus.protocol.adapters.derived_ids import canonical, digest, envelope_id, work_id
 from aghbus.protocol.adapters.humaninloop.bodies import result_of, say_body, thread_of, truncate_list
@@ -185,7 +185,7 @@ class HumanInLoop:
 
 def _reported_work(foreign_id: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The assigned work; without one, the work that the same output ended before (a repetition)."""
-    work = work_in_hand(context, history)
+    work = assigned_work(context, history)
     if not isinstance(work, Finding) or work.rule != "no_work":
         return work
     earlier = history.find(foreign_id, direction="out")
@@ -213,11 +213,11 @@ def _open_or_continue(
 def _open(
     message: dict[str, Any],
     findings: _Findings,
-    in_hand: WorkView | None,
+    assigned: WorkView | None,
     context: BridgeContext,
     history: MessageHistory,
 ) -> SubmitPlan:
-    """A say that opens a work; `in_hand` is the assigned work that causes it."""
+    """A say that opens a work; `assigned` is the assigned work that causes it."""
     message_id, repeats = _opening_id(canonical(message), context, history)
     body, shortened = say_body(message)
     findings += shortened
@@ -228,7 +228,7 @@ def _open(
         thread_of(message["context"], message_id),
         body,
         work_id=work_id(message_id),
-        causation_id=in_hand.opening_id if in_hand is not None else None,
+        causation_id=assigned.opening_id if assigned is not None else None,
         ext=extension(NAME, message, findings),
     )
     return SubmitPlan(message=message, findings=findings, drafts=(draft,), repeats=repeats)

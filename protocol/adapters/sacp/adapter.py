@@ -126,7 +126,7 @@ def _response_of(extracted: Extracted, words: str) -> dict[str, Any]:
 
 def _find_work(words: str, context: BridgeContext, history: MessageHistory) -> WorkView | Finding:
     """The assigned work. Without an open one, the work that the same response was sent to (a repetition)."""
-    work = common.work_in_hand(context, history)
+    work = common.assigned_work(context, history)
     if isinstance(work, Finding) and work.rule == "no_work":
         before = history.find(_content_id(_response_of(extract(words), words)), "", "out")
         if before is not None and before.work is not None:

@@ -1,12 +1,10 @@
 """Rows of the audit table (seed section 9.2): every response and text that passed, in both directions."""
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from aghbus.protocol.adapters.model import BridgeContext, BridgedEnvelope, Delivered, SubmitPlan
-
-AuditDirection = Literal["sent", "received"]
 
 
 def sent_row(

@@ -12,7 +12,7 @@ def find_assigned(
 ) -> WorkView | Finding | None:
     """The work that the message reports on: the caller's, else the parent's, else that of a native request."""
     if context.work_id is not None:
-        return common.work_in_hand(context, history)
+        return common.assigned_work(context, history)
     if parent is not None:
         return parent.work if parent.work is not None and parent.work.target == context.us else None
     if message.metadata.parent_message_id is not None:
