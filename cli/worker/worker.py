@@ -157,9 +157,8 @@ class Worker:
             self._skip_until[key] = time.monotonic() + LEASED_ELSEWHERE_PAUSE
         elif item["message"]["channel"] != work["channel"] or not opens(item):
             self.client.release(item["seq"], item["lease"])
-            self._skip_until[key] = float(
-                "inf"
-            )  # another consumer acknowledged its opening and may still accept the work
+            # Another consumer acknowledged its opening, and may still accept the work.
+            self._skip_until[key] = float("inf")
         else:
             self._take_item(item)
 

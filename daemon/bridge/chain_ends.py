@@ -13,7 +13,6 @@ from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory
-from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
@@ -21,7 +20,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.attachments import cut_result, cut_text
 from aghbus.protocol.adapters.derived_ids import envelope_id
-from aghbus.protocol.adapters.model import BridgeContext
+from aghbus.protocol.adapters.model import BridgeContext, BridgedMessage
 from aghbus.protocol.adapters.sentient.join import Branch, joined_body, joined_message, merged_log, shorter_results
 from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, record_of, with_log
 from aghbus.protocol.adapters.sentient.message import SentientMessage
@@ -149,45 +148,30 @@ class ChainEnds:
         if sent is None:
             return
         self.counters.add("bridge.joined")
-        self._keep(tx, record, sent)
-        memory_agent = self.settings.current.sentient.memory_agent
-        notification = chains.memory_draft(
-            end.context, self.identity.self_id, memory_agent, chain, message, entries, closing.id
-        )
+        self.log.keep(tx, record, seq=sent.seq, message_id=sent.id)
+        notification = self._memory_draft(end, chain, message, entries, closing.id)
         self._send_first(batch, end.work, (notification,) if notification is not None else ())
 
     def _chain_ids(self, tx: Transaction, end: _End, assigned: WorkView) -> ChainIds:
         """Session and request of the chain: those of the message that opened the branch."""
-        history = StoredMessageHistory(tx, chains.NAME, end.work.workspace_id, end.work.channel, end.context.us)
-        opening = history.opening(end.work)
-        if opening is None:
-            return ChainIds(assigned.container, assigned.work_id)
-        return chains.ids_of(opening.message)
-
-    def _keep(self, tx: Transaction, record: dict[str, Any], sent: SendResponse) -> None:
-        """Log the join like a message."""
-        wants_file = self.settings.current.sentient.log_root is not None
-        at_ms = self.clock.millis()
-        keep_record(tx, chains.NAME, "out", record, at_ms=at_ms, seq=sent.seq, message_id=sent.id, unwritten=wants_file)
-        if wants_file:
-            self.log.note(tx)
+        opening = _opening(tx, end)
+        return ChainIds(assigned.container, assigned.work_id) if opening is None else chains.ids_of(opening.message)
 
     def _notify(self, tx: Transaction, batch: Batch, end: _End) -> None:
         """Notify the memory agent of a chain that terminated early; the last message opened `work`."""
-        history = StoredMessageHistory(tx, chains.NAME, end.work.workspace_id, end.work.channel, end.context.us)
-        last = history.opening(end.work)
+        last = _opening(tx, end)
         if last is None:
             return
-        draft = chains.memory_draft(
-            end.context,
-            self.identity.self_id,
-            self.settings.current.sentient.memory_agent,
-            chains.ids_of(last.message),
-            last.message,
-            chains.entries_so_far(tx, end.work),
-            end.work.terminal_id or end.work.opening_id,
-        )
+        entries = chains.entries_so_far(tx, end.work)
+        ending_id = end.work.terminal_id or end.work.opening_id
+        draft = self._memory_draft(end, chains.ids_of(last.message), last.message, entries, ending_id)
         self._send_first(batch, end.work, () if draft is None or draft.to == end.work.target else (draft,))
+
+    def _memory_draft(
+        self, end: _End, chain: ChainIds, message: Any, entries: tuple[SentientLogEntry, ...], ending_id: str
+    ) -> Draft | None:
+        us, memory_agent = self.identity.self_id, self.settings.current.sentient.memory_agent
+        return chains.memory_draft(end.context, us, memory_agent, chain, message, entries, ending_id)
 
     def _send_first(self, batch: Batch, ended: WorkView, drafts: Sequence[Draft]) -> SendResponse | None:
         """Send the first of `drafts` that fits an envelope; if none does, count and log it, and return None."""
@@ -201,6 +185,12 @@ class ChainEnds:
             self.counters.add("bridge.terminal_not_forwarded")
             event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=ended.work_id, cause=cause)
         return None
+
+
+def _opening(tx: Transaction, end: _End) -> BridgedMessage | None:
+    """The message that opened a work that ended."""
+    history = StoredMessageHistory(tx, chains.NAME, end.work.workspace_id, end.work.channel, end.context.us)
+    return history.opening(end.work)
 
 
 def _closing(

@@ -26,9 +26,8 @@ from aghbus.store.tables import bridge_messages as bridge
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works per transaction
-_SAVE_EVERY: Final = (
-    5_000  # sequences after which the position is saved even if nothing was found; a start scans these again
-)
+_SAVE_EVERY: Final = 5_000
+"""Sequences after which the position is saved even if nothing was found; a start scans these again."""
 _MAX_SCAN: Final = 20_000  # sequences per scan: other queries wait for the same reader
 _COALESCE: Final = 0.01  # seconds to collect envelopes before a scan: at most a hundred scans per second under load
 _UNUSED_COALESCE: Final = 1.0  # seconds, while the store has no message of a foreign format

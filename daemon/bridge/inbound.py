@@ -129,27 +129,7 @@ class InboundTranslator:
         delivered = self._deliver(tx, name, arrived, work, known, now)
         if delivered is None or delivered.message is None:
             return None
-        bridge.remember(
-            tx,
-            kept,
-            name,
-            "in",
-            message=delivered.message,
-            foreign_id=delivered.foreign_id,
-            scope=delivered.scope,
-            native=delivered.native,
-        )
-        if delivered.record is not None:
-            keep_record(
-                tx,
-                name,
-                "in",
-                delivered.record,
-                at_ms=kept.received_ms,
-                seq=kept.seq,
-                message_id=delivered.foreign_id,
-                answers=not kept.ended_by_daemon,  # not an answer: the question's time to live continues
-            )
+        _remember(tx, kept, name, delivered)
         return BridgeMessage(
             seq=kept.seq,
             format=name,
@@ -197,3 +177,21 @@ class InboundTranslator:
 class _Times(msgspec.Struct):
     ts: int
     expires_at: int | None = None
+
+
+def _remember(tx: Transaction, kept: BridgeEnvelope, name: Format, delivered: Delivered) -> None:
+    """Record the message as delivered, and add its row to the log of the format."""
+    message_id, answers = delivered.foreign_id, not kept.ended_by_daemon  # else the question's time to live continues
+    bridge.remember(
+        tx,
+        kept,
+        name,
+        "in",
+        message=delivered.message,
+        foreign_id=message_id,
+        scope=delivered.scope,
+        native=delivered.native,
+    )
+    if delivered.record is not None:
+        at_ms, seq = kept.received_ms, kept.seq
+        keep_record(tx, name, "in", delivered.record, at_ms=at_ms, seq=seq, message_id=message_id, answers=answers)

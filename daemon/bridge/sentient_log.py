@@ -10,15 +10,17 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.bridge.format_log import keep_record
+from aghbus.daemon.bridge.sentient_chain import NAME
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.protocol.adapters.sentient.log import log_path
 from aghbus.store.engine.database import Store
@@ -48,13 +50,16 @@ class SentientLog:
     store: Store
     counters: Counters
     _pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _recheck: bool = field(
-        default=True, init=False
-    )  # whether the files may have entries that the store counts as unwritten
+    # Whether the files may have entries that the store counts as unwritten.
+    _recheck: bool = field(default=True, init=False)
 
-    def note(self, tx: Transaction) -> None:
-        """Announce an entry: it is appended after `tx` is committed."""
-        tx.after_commit(self._pending.set)
+    def keep(self, tx: Transaction, record: Mapping[str, Any], *, seq: int, message_id: str | None) -> None:
+        """Add the entry of a sent message; it is appended to its file after `tx` is committed."""
+        wants_file = self.settings.current.sentient.log_root is not None
+        at_ms = self.clock.millis()
+        keep_record(tx, NAME, "out", record, at_ms=at_ms, seq=seq, message_id=message_id, unwritten=wants_file)
+        if wants_file:
+            tx.after_commit(self._pending.set)
 
     async def run(self) -> None:
         """Append until cancelled. A failed append is reported and retried; the entries stay in the store meanwhile."""

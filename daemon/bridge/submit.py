@@ -33,9 +33,8 @@ from aghbus.store.tables import quarantine, works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
 
 REASON: Final = "message_refused"  # in quarantine, in addition to the reason codes of the protocol
-_NOT_ON_THIS_CHANNEL: Final = frozenset(
-    {"no_work", "parent_unknown", OTHER_CHANNEL}
-)  # another channel may have the work
+# Another channel may have the work.
+_NOT_ON_THIS_CHANNEL: Final = frozenset({"no_work", "parent_unknown", OTHER_CHANNEL})
 _DETAIL_CHARS: Final = 512  # of the findings as quarantine keeps them
 
 
@@ -167,14 +166,14 @@ class MessageSubmitter:
         channels = self._channels(tx, ask)
         for us in (*self.identity.former, self.identity.self_id):
             target = None if ask.target is None else _target(self.agents.on(channels[0], us), ask.target)
-            in_hand = {
+            assigned = {
                 channel: StoredMessageHistory(tx, name, self.identity.workspace, channel, us).assigned_works()
                 for channel in (channels if len(channels) > 1 else ())
             }
             tried: list[tuple[BridgeContext, StoredMessageHistory, SubmitPlan]] = []
             for channel in channels:
                 other_channel_works = tuple(
-                    work for other, works in in_hand.items() if other != channel for work in works
+                    work for other, works in assigned.items() if other != channel for work in works
                 )
                 context = msgspec.structs.replace(
                     self.agents.context(channel, us),
@@ -230,20 +229,11 @@ class MessageSubmitter:
         kept = bridge.load_envelope(tx, seq) if sent else None
         if kept is not None:
             bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
-        if plan.record is not None:
-            wants_file = name == chains.NAME and self.settings.current.sentient.log_root is not None
-            keep_record(
-                tx,
-                name,
-                "out",
-                plan.record,
-                at_ms=self.clock.millis(),
-                seq=seq,
-                message_id=plan.foreign_id,
-                unwritten=wants_file,
-            )
-            if wants_file:
-                self.log.note(tx)
+        if plan.record is not None and name == chains.NAME:
+            self.log.keep(tx, plan.record, seq=seq, message_id=plan.foreign_id)
+        elif plan.record is not None:
+            at_ms = self.clock.millis()
+            keep_record(tx, name, "out", plan.record, at_ms=at_ms, seq=seq, message_id=plan.foreign_id)
 
     def _channels(self, tx: Transaction, ask: BridgeSubmitRequest) -> tuple[str, ...]:
         """The channel that the caller named, else that of the named work, else all joined channels."""

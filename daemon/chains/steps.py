@@ -125,7 +125,7 @@ class RunTransitions:
         """Fail a run after an internal error, instead of stopping the daemon. Its works are not canceled."""
         run = chains.load(tx, run_id)
         if run is not None and run.state not in ENDED:
-            self._close(tx, None, run, "failed", "internal error: see the log of the daemon", "the run failed")
+            self._fail(tx, None, run, "internal error: see the log of the daemon")
 
     # following a work
 
@@ -212,7 +212,7 @@ class RunTransitions:
             case Finish():
                 self._end_branch(tx, batch, run, visit, causation_id)
             case Fail(error):
-                self._close(tx, batch, run, "failed", error, "the run failed")
+                self._fail(tx, batch, run, error)
 
     def _record(self, tx: Transaction, visit: Visit, result: Result, **values: Any) -> None:
         chains.change_visit(
@@ -251,7 +251,7 @@ class RunTransitions:
             if run.state in ENDED:
                 return
             if limit := over_limit(chain, run.step, name):
-                self._close(tx, batch, run, "failed", limit.error, "the run failed")
+                self._fail(tx, batch, run, limit.error)
                 return
             before = previous if len(chain.nodes[name].needs) == 1 else None
             self._visit(tx, batch, run, name, name, before, causation_id)
@@ -290,8 +290,7 @@ class RunTransitions:
             now_ms = self.steps.now_millis()
             ended = {"work_state": "failed", "message": error.message, "ended_ms": now_ms, "due_ms": None}
             chains.change_visit(tx, visit, peer=node.peer, **ended)
-            why = f"the input of node {visit.node}: {error.message}"
-            self._close(tx, batch, run, "failed", why, "the run failed")
+            self._fail(tx, batch, run, f"the input of node {visit.node}: {error.message}")
             return
         if opened is not None:
             peer, sent = opened
@@ -307,6 +306,9 @@ class RunTransitions:
         if not asked:
             return chains.change(tx, run, state="running", node=node or run.node, question=None, **now)
         return chains.change(tx, run, state="waiting", node=asked[0].node, question=asked[0].message or "", **now)
+
+    def _fail(self, tx: Transaction, batch: Batch | None, run: Run, error: str) -> None:
+        self._close(tx, batch, run, "failed", error, "the run failed")
 
     def _close(
         self, tx: Transaction, batch: Batch | None, run: Run, state: RunState, error: str | None, why: str
