@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from aghbus.daemon.api.http.listeners import group_id
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
@@ -130,6 +131,7 @@ class Node:
             self._parts.operations,
             socket_path=Path(self.locations.socket_path),
             private_folder=self.locations.socket_dir_private,
+            socket_group=None if settings.api.socket_group is None else group_id(settings.api.socket_group),
             tcp=split_address(settings.api.tcp) if settings.api.tcp else None,
             token=_api_token(settings, self.locations),
             mounted=self._parts.mounted,

@@ -38,6 +38,7 @@ class ApiServer:
         *,
         socket_path: Path,
         private_folder: bool = False,
+        socket_group: int | None = None,
         tcp: tuple[str, int] | None = None,
         token: str | None = None,
         max_body: int = MAX_BODY_BYTES,
@@ -47,7 +48,8 @@ class ApiServer:
         keep_alive: float = KEEP_ALIVE,
         mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
-        """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`).
+        """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`);
+        `socket_group` is the id of a group whose members may use the socket, too.
 
         `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
         request's head may take, a connection without a request may stay, and a body may take, and the silence on a
@@ -55,6 +57,7 @@ class ApiServer:
         """
         self._socket_path = socket_path
         self._private_folder = private_folder
+        self._socket_group = socket_group
         self._tcp = tcp
         self._token = token
         self._head_seconds = head_seconds
@@ -80,7 +83,9 @@ class ApiServer:
         `tcp_address` is then the host and port in use, None without TCP.
         """
         try:
-            self._unix = await listen_unix(self._socket_path, private_folder=self._private_folder)
+            self._unix = await listen_unix(
+                self._socket_path, private_folder=self._private_folder, group=self._socket_group
+            )
             if self._tcp is not None:
                 tcp, token = listen_tcp(*self._tcp, self._token)
                 host, port = tcp.getsockname()[:2]
@@ -123,7 +128,11 @@ class ApiServer:
     async def _serve(self, application: Application, sock: socket.socket) -> None:
         """Accept on `sock`, which listens already."""
         endpoint = Endpoint(
-            application, self._foreign_attempts, head_seconds=self._head_seconds, idle_seconds=self._idle_seconds
+            application,
+            self._foreign_attempts,
+            head_seconds=self._head_seconds,
+            idle_seconds=self._idle_seconds,
+            socket_group=self._socket_group,
         )
         self._endpoints.append(endpoint)
         self._servers.append(

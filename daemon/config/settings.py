@@ -60,6 +60,9 @@ _NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)
 _PEER: Final = Text(_PEER_GRAMMAR, lambda text: PEER_ID.fullmatch(text) is not None)
 _WORKSPACE: Final = Text("a text without '.', space, '*', '>' and control characters", is_workspace_id)
 _CHANNEL: Final = Text("1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit", is_channel)
+_GROUP: Final = Text(
+    "the name or number of a group", lambda text: re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", text) is not None
+)
 _BUCKET: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FILE: Final = FilePath()
 _SECRET_FILE: Final = FilePath(holds_secret=True)
@@ -133,6 +136,10 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The local API."""
 
     socket: Annotated[str | None, Key(_FILE, "Unix socket (mode 0600); unset: NAME.sock in the runtime folder")] = None
+    socket_group: Annotated[
+        str | None,
+        Key(_GROUP, "group whose members may use api.socket, too (mode 0660); Linux only, and needs api.socket"),
+    ] = None
     tcp: Annotated[
         str | None, Key(LOOPBACK_ADDRESS, "also listen on this loopback address; needs the bearer token")
     ] = None

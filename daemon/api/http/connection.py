@@ -21,7 +21,7 @@ import httptools
 
 from aghbus.daemon.api.http.errors import error_body
 from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, common_headers, response_head
-from aghbus.daemon.api.http.peer_credentials import is_ours, peer_uid
+from aghbus.daemon.api.http.peer_credentials import is_ours, peer_groups, peer_uid
 from aghbus.daemon.base.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
@@ -54,15 +54,23 @@ class _Stop(Exception):
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """The shared state of the connections of one listener. `foreign_attempts` logs connections of other users."""
+    """The shared state of the connections of one listener. `foreign_attempts` logs connections of other users.
+
+    On a Unix socket, members of the group `socket_group` are accepted, too.
+    """
 
     application: Application
     foreign_attempts: EventLimiter
     head_seconds: float = HEAD_SECONDS
     idle_seconds: float = IDLE_SECONDS
     max_connections: int = MAX_CONNECTIONS
+    socket_group: int | None = None
     connections: "set[Connection]" = field(default_factory=set)
     requests: "set[asyncio.Task[None]]" = field(default_factory=set)
+
+    def accepts(self, sock: socket.socket, uid: int | None) -> bool:
+        """Whether the process of user `uid` at the other end may use this listener. On TCP the guard asks for the token."""
+        return sock.family != socket.AF_UNIX or is_ours(uid) or self.socket_group in peer_groups(sock)
 
     def connection(self) -> "Connection":
         """A new connection, for `create_server`."""
@@ -103,7 +111,7 @@ class Connection(asyncio.Protocol):
         """Take the connection. A surplus one is read before it is refused: closing on unread bytes would be a reset."""
         self._transport = transport
         sock = transport.get_extra_info("socket")
-        if sock.family == socket.AF_UNIX and not is_ours(uid := peer_uid(sock)):  # on TCP the guard asks for the token
+        if not self._endpoint.accepts(sock, uid := peer_uid(sock)):
             sentence = "a process of another user was rejected on the API's socket"
             self._endpoint.foreign_attempts.event(logging.WARNING, "api.foreign_user", sentence, uid=uid)
             transport.abort()  # nothing that it sends is read

@@ -4,6 +4,7 @@ Two daemons that start at the same moment must not remove each other's socket: a
 the check, the removal and the bind.
 """
 
+import grp
 import os
 import socket
 import stat
@@ -63,12 +64,16 @@ class UnixListener:
                 self._path.unlink()
 
 
-async def listen_unix(path: Path, *, private_folder: bool) -> UnixListener:
-    """Listen on `path` with mode 0600. A folder that is missing is made with mode 0700.
+async def listen_unix(path: Path, *, private_folder: bool, group: int | None = None) -> UnixListener:
+    """Listen on `path` with mode 0600, or 0660 for the group id `group`. A folder that is missing is made with mode 0700.
 
     `private_folder` says that the folder must be ours alone. Raises ListenError: the path is too long, the folder is
-    unfit, another daemon listens there, or a file that is not a socket exists there.
+    unfit, another daemon listens there, a file that is not a socket exists there, or the group cannot be given.
     """
+    if group is not None and private_folder:
+        raise ListenError(
+            "api.socket_group", "the default folder of the socket is private", "name the socket with api.socket"
+        )
     try:
         check_socket_path(
             str(path), SOCKET_PATH_LIMIT_LINUX if sys.platform == "linux" else SOCKET_PATH_LIMIT_ELSEWHERE
@@ -76,13 +81,25 @@ async def listen_unix(path: Path, *, private_folder: bool) -> UnixListener:
         _make_folder(path.parent, private=private_folder)
         async with _locked(path.parent):
             _clear(path)
-            return _bind_unix(path)
+            return _bind_unix(path, group)
     except LocationError as error:
         raise ListenError(error.key, error.rule, error.hint) from None
     except OSError as error:
         raise ListenError(
             "api.socket", f"cannot listen on {str(path)!r}: {error.strerror}", "see api.socket"
         ) from error
+
+
+def group_id(named: str) -> int:
+    """The id of the group called `named`, or a number. Raises ListenError: the group is unknown, or its members cannot be told."""
+    if sys.platform != "linux":
+        raise ListenError("api.socket_group", "only Linux tells the groups of a client", "remove it")
+    try:
+        return int(named) if named.isdecimal() else grp.getgrnam(named).gr_gid
+    except KeyError:
+        raise ListenError(
+            "api.socket_group", f"there is no group {named!r}", "make the group, or use a number"
+        ) from None
 
 
 def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
@@ -165,7 +182,7 @@ def _is_live(path: Path) -> bool:
     return True
 
 
-def _bind_unix(path: Path) -> UnixListener:
+def _bind_unix(path: Path, group: int | None) -> UnixListener:
     sock = socket.socket(socket.AF_UNIX)
     # No client can connect before listen(), and the mask leaves bits to the owner alone.
     mask = os.umask(0o077)
@@ -176,7 +193,20 @@ def _bind_unix(path: Path) -> UnixListener:
         raise
     finally:
         os.umask(mask)
-    path.chmod(0o600)
+    if group is None:
+        path.chmod(0o600)
+    else:
+        _give_to_group(path, group)
     sock.listen(BACKLOG)
     sock.setblocking(False)
     return UnixListener(sock, path)
+
+
+def _give_to_group(path: Path, group: int) -> None:
+    try:
+        os.chown(path, -1, group)
+        path.chmod(0o660)
+    except OSError as error:
+        path.unlink()
+        reason = f"the socket cannot be given to group {group}: {error.strerror}"
+        raise ListenError("api.socket_group", reason, "run the daemon as a member of the group") from None
