@@ -193,20 +193,22 @@ def _bind_unix(path: Path, group: int | None) -> UnixListener:
         raise
     finally:
         os.umask(mask)
-    if group is None:
-        path.chmod(0o600)
-    else:
+    try:
         _give_to_group(path, group)
+    except ListenError:
+        sock.close()
+        path.unlink()
+        raise
     sock.listen(BACKLOG)
     sock.setblocking(False)
     return UnixListener(sock, path)
 
 
-def _give_to_group(path: Path, group: int) -> None:
+def _give_to_group(path: Path, group: int | None) -> None:
     try:
-        os.chown(path, -1, group)
-        path.chmod(0o660)
+        if group is not None and path.stat().st_gid != group:
+            os.chown(path, -1, group)  # not for our own group: a filter of system calls may refuse chown
+        path.chmod(0o600 if group is None else 0o660)
     except OSError as error:
-        path.unlink()
         reason = f"the socket cannot be given to group {group}: {error.strerror}"
         raise ListenError("api.socket_group", reason, "run the daemon as a member of the group") from None

@@ -1,5 +1,7 @@
 """`api.socket_group`: members of one group may use the API's socket, too."""
 
+import asyncio
+import errno
 import os
 import shutil
 import subprocess
@@ -11,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from aghbus.daemon.api.http.listeners import ListenError, group_id
+from aghbus.daemon.api.http.listeners import ListenError, group_id, listen_unix
 from tests.support.daemons import Daemon, Home, wait_for
 
 GROUP: Final = 54_321  # needs no entry in the group database
@@ -78,6 +80,22 @@ def test_a_group_that_cannot_be_served_stops_the_start(
     assert daemon.process.wait(60) == 1
     assert "api.socket_group" in daemon.log.read_text()
     assert hint in daemon.log.read_text()
+
+
+def test_the_own_group_works_where_chown_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under SystemCallFilter=~@privileged in the system unit."""
+
+    def refused(*_arguments: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refused)
+    listener = asyncio.run(listen_unix(path, private_folder=False, group=os.getegid()))
+    assert path.stat().st_mode & 0o777 == 0o660
+    listener.socket.close()
+    listener.remove()
+    with pytest.raises(ListenError, match="cannot be given"):
+        asyncio.run(listen_unix(path, private_folder=False, group=GROUP))
+    assert not path.exists()
 
 
 def test_a_group_is_named_or_numbered() -> None:
