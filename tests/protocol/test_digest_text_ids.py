@@ -85,6 +85,9 @@ class TestEscape:
             ("\U000e0041", "\\U000e0041"),
             ("日本 ü 😀", "日本 ü 😀"),
             ("a\nb\rc\x1b", "a\\nb\\rc\\x1b"),
+            ("a\ufe01\u034fb", "a\\ufe01\\u034fb"),
+            ("\u26a0\ufe0f", "\u26a0\ufe0f"),  # a symbol in emoji style
+            ("a\ufe0f\u26a0\ufe0f\ufe0f", "a\\ufe0f\u26a0\ufe0f\\ufe0f"),
         ],
     )
     def test_escapes_have_the_documented_form(self, text: str, shown: str) -> None:
