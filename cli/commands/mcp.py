@@ -127,8 +127,10 @@ def _notice(notice: dict[str, Any] | None) -> str:
 
 def run_stop_hook(context: Context, values: dict[str, Any]) -> int:
     """Wait for a notice of the host's relays."""
-    from aghbus.cli.mcp.hook import wait_for_notice
+    from aghbus.cli.mcp.hook import unattended, wait_for_notice
 
+    if unattended(context.env):
+        return YES
     notice = wait_for_notice(context.places.socket_dir, values["wait"])
     if notice is None:
         return YES

@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from _socket import AF_UNIX, MSG_DONTWAIT, MSG_PEEK, SOCK_STREAM, socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aghbus.store.host.files import make_private_folder
 from aghbus.store.host.locations import private_folder_problem
@@ -100,6 +100,11 @@ class HookListener:
             os.unlink(self._path)  # noqa: PTH108 - pathlib is slow to load
         except OSError:
             pass
+
+
+def unattended(env: Mapping[str, str]) -> bool:
+    """Whether Claude Code runs without a person (`claude --print`, its SDK): it would not end before the hook does."""
+    return env.get("CLAUDE_CODE_SESSION_ATTENDED") == "0" or env.get("CLAUDE_CODE_ENTRYPOINT", "").startswith("sdk")
 
 
 def wait_for_notice(socket_dir: str, seconds: float) -> str | None:

@@ -156,9 +156,9 @@ def test_codex_is_woken_through_its_queue_and_never_through_the_socket_of_anothe
     assert claude.more() == 0
 
 
-def stop_hook(home: Home, wait: str) -> subprocess.Popen[str]:
+def stop_hook(home: Home, wait: str, **env: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "aghbus.cli", "mcp", "hook", "stop", "--wait", wait]
-    return subprocess.Popen(command, env=home.env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, env=home.env | env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def test_the_stop_hook_ends_with_a_notice(home: Home, ops: Daemon, peer: Daemon) -> None:
@@ -185,6 +185,17 @@ def test_the_stop_hook_ends_with_the_session(home: Home, ops: Daemon) -> None:
     with hook:
         assert hook.communicate(timeout=30)[1] == ""
     assert hook.returncode == 0
+
+
+@pytest.mark.parametrize("fact", [{"CLAUDE_CODE_SESSION_ATTENDED": "0"}, {"CLAUDE_CODE_ENTRYPOINT": "sdk-cli"}])
+def test_the_stop_hook_does_not_keep_a_host_that_runs_without_a_person(
+    home: Home, ops: Daemon, fact: dict[str, str]
+) -> None:
+    with RelayProcess(home, "ops") as relay:
+        relay.open("claude-code")
+        with stop_hook(home, "1h", **fact) as hook:
+            assert hook.communicate(timeout=30)[1] == ""
+        assert hook.returncode == 0
 
 
 def test_a_legacy_host_can_subscribe_to_the_inbox(home: Home, ops: Daemon, peer: Daemon) -> None:
