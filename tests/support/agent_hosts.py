@@ -58,7 +58,8 @@ class AgentHost:
 
     def connect(self, name: str) -> None:
         """Connect the host with the daemon `name`."""
-        raise NotImplementedError
+        done = self.run("aghctl", "--name", name, "mcp", "install", self.name)
+        assert done.returncode == 0, done
 
     def command(self, prompt: str) -> list[str]:
         """The command that answers one prompt without a terminal."""
@@ -111,10 +112,6 @@ class ClaudeCode(AgentHost):
         )
         _update(self.home.root / ".claude" / "settings.json", permissions={"allow": [f"mcp__{SERVER}"]})
 
-    def connect(self, name: str) -> None:
-        server = {"type": "stdio", "command": "aghctl", "args": ["--name", name, "mcp"]}
-        _update(self.home.root / ".claude.json", mcpServers={SERVER: server})
-
     def command(self, prompt: str) -> list[str]:
         return [self.name, "--print", prompt]
 
@@ -144,15 +141,6 @@ env_key = "STANDIN_KEY"
 
 [projects."{self.folder}"]
 trust_level = "trusted"
-""")
-
-    def connect(self, name: str) -> None:
-        with (self.home.root / ".codex" / "config.toml").open("a") as settings:
-            settings.write(f"""
-[mcp_servers.{SERVER}]
-command = "aghctl"
-args = ["--name", "{name}", "mcp"]
-env_vars = ["XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"]
 """)
 
     def command(self, prompt: str) -> list[str]:

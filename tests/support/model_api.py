@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
-SERVER = "bus"
+SERVER = "aghbus"
 """The name under which the hosts know the MCP server."""
 _FENCED = re.compile(r"\[([0-9a-f]{16}) data from .*?\[\1 end\]", re.DOTALL)
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
