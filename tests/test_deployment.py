@@ -1,0 +1,134 @@
+"""The files of deploy/: manifests, configurations of NATS servers, and the tree of the image, which must start."""
+
+import fnmatch
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.support.daemons import wait_for
+from tests.support.natsutil import NATS_SERVER
+from tests.support.tools import require_tool
+
+ROOT: Final = Path(__file__).parent.parent
+DEPLOY: Final = ROOT / "deploy"
+FOLDERS: Final = sorted(path.parent for path in DEPLOY.glob("k8s/*/kustomization.yaml"))
+
+
+def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every Kubernetes resource with the file that it is in."""
+    for folder in FOLDERS:
+        for name in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
+            for document in yaml.safe_load_all((folder / name).read_text()):
+                yield f"{folder.name}/{name}", document
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for where, document in manifests():
+        if document["kind"] == "StatefulSet":
+            yield where, document["spec"]["template"]["spec"]
+
+
+def test_manifests_are_valid_and_every_file_of_a_folder_is_used() -> None:
+    for where, document in manifests():
+        kubernetes_validate.validate(document, "1.29", strict=True)
+        kubernetes_validate.validate(document, "1.33", strict=True)
+        assert document["apiVersion"], where
+    for folder in FOLDERS:
+        listed = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+        assert {*listed, "kustomization.yaml"} == {path.name for path in folder.glob("*.yaml")}
+
+
+def test_a_manifest_with_an_unknown_field_is_refused() -> None:
+    _, document = next(manifests())
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**document, "specs": {}}, "1.33", strict=True)
+
+
+def test_containers_run_closed() -> None:
+    for where, pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"], where
+        for container in (*pod["containers"], *pod.get("initContainers", [])):
+            closed = container["securityContext"]
+            assert closed["readOnlyRootFilesystem"] and not closed["allowPrivilegeEscalation"], where
+            assert closed["capabilities"] == {"drop": ["ALL"]}, where
+            assert container["resources"]["limits"]["memory"], where
+
+
+def test_the_daemon_is_a_native_sidecar_with_probes_on_its_health_listener() -> None:
+    (sidecar,) = (one for _, pod in pods() for one in pod.get("initContainers", []))
+    assert sidecar["restartPolicy"] == "Always"
+    env = {one["name"]: one["value"] for one in sidecar["env"]}
+    port = int(env["AGHD_HEALTH_LISTEN"].rsplit(":", 1)[1])
+    assert {"name": "health", "containerPort": port} in sidecar["ports"]
+    paths = {name: sidecar[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert paths == {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+
+
+def test_compose_has_no_default_token_and_runs_closed() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert "NATS_TOKEN:-" not in text
+    services = yaml.safe_load(text)["services"]
+    assert all(one["read_only"] and one["cap_drop"] == ["ALL"] for one in services.values())
+
+
+@pytest.mark.parametrize("name", ["nats.conf", "nats/cluster.conf", "nats/leaf.conf", "k8s/nats/nats.conf"])
+def test_configurations_of_nats_servers_are_valid(tmp_path: Path, name: str) -> None:
+    for path in (DEPLOY / name).parent.glob("*.conf"):
+        text = path.read_text().replace("/etc/nats", str(tmp_path)).replace("/data", str(tmp_path / "data"))
+        (tmp_path / path.name).write_text(text)
+    (tmp_path / "accounts.conf").write_text(
+        "accounts { AGH { jetstream: enabled, users: [ { user: a, password: b } ] } }\n"
+    )
+    (tmp_path / "office.creds").touch()
+    key = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    require_tool("openssl")
+    files = ["-keyout", str(tmp_path / "server.key"), "-out", str(tmp_path / "server.pem")]
+    subprocess.run([*key, *files], capture_output=True, check=True)
+    shutil.copy(tmp_path / "server.pem", tmp_path / "ca.pem")
+    env = {"NATS_TOKEN": "text", "POD_NAME": "nats-0"}
+    command = [str(NATS_SERVER), "-t", "-c", str(tmp_path / Path(name).name)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def context_files() -> Iterator[str]:
+    """The files of the repository that .dockerignore lets into the build."""
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for name in listed.splitlines():
+        if any(fnmatch.fnmatch(name, pattern) or name.startswith(f"{pattern}/") for pattern in allowed):
+            yield name
+
+
+@pytest.mark.timeout(600)
+def test_the_tree_of_the_image_starts_with_an_empty_environment(tmp_path: Path) -> None:
+    """What the Containerfile does with deploy/install.sh, in a folder: no container engine is needed."""
+    assert "sh deploy/install.sh /opt/aghbus" in (DEPLOY / "Containerfile").read_text()
+    sources, prefix, home = tmp_path / "src", tmp_path / "opt", tmp_path / "home"
+    for name in context_files():
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, sources / name)
+    path = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
+    installed = subprocess.run(
+        ["sh", "deploy/install.sh", str(prefix)],
+        cwd=sources, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert installed.returncode == 0, installed.stderr
+    shutil.rmtree(sources)
+    home.mkdir(mode=0o700)
+    env = {"HOME": str(home), "PATH": f"{prefix}/bin", "XDG_RUNTIME_DIR": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    daemon = subprocess.Popen([prefix / "bin/aghd", "run", "--quiet", "--name", "ops"], env=env, cwd=home)
+    try:
+        check = [str(prefix / "bin/aghctl"), "--name", "ops", "status", "-o", "json"]  # as HEALTHCHECK
+        wait_for(lambda: subprocess.run(check, env=env, capture_output=True, check=False).returncode == 0, 60, "health")
+    finally:
+        daemon.terminate()
+        assert daemon.wait(30) == 0
