@@ -25,7 +25,7 @@ from aghbus.protocol.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
-from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, State, WorkView
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, State, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
@@ -166,7 +166,9 @@ class _Application(msgspec.Struct):
                 audit.note_delivery(tx, self.now_ms, result.seq, "held")
             elif type(effect) is Advance:
                 assert result.seq is not None
-                self._advance(effect, envelope, result.seq)
+                works.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
+                if effect.after.state in TERMINAL_STATES:
+                    self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, result.seq)
             else:
@@ -194,7 +196,9 @@ class _Application(msgspec.Struct):
                 seq = self._store(envelope, effect, effects, before)
             elif type(effect) is Advance:
                 assert seq is not None
-                self._advance(effect, envelope, seq)
+                works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+                if effect.after.state in TERMINAL_STATES:
+                    self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, seq)
         assert seq is not None
@@ -248,12 +252,10 @@ class _Application(msgspec.Struct):
         )
         self.tx.memory.events.pending.append(event)
 
-    def _advance(self, effect: Advance, envelope: Envelope, seq: int) -> None:
-        """The state of a work; our agent need not read the opening of one that has ended."""
-        tx, work = self.tx, effect.after
-        works.advance(tx, work, envelope, seq, self.now_ms)
-        held = tx.memory.inbox
-        if work.is_terminal and work.target == self.self_id and (held.waiting or held.holding):
+    def _settle_opening(self, work: WorkView) -> None:
+        """Our agent need not read the opening of a work that has ended."""
+        tx, held = self.tx, self.tx.memory.inbox
+        if work.target == self.self_id and (held.waiting or held.holding):
             opening = works.opened_seq(tx, work)
             if opening is not None and inbox.settle(tx, opening):
                 audit.note_delivery(tx, self.now_ms, opening, "acked")

@@ -79,8 +79,8 @@ class DraftBuilder:
     def for_work_step(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
         """One step of a work that we take part in."""
         own_id = self._identity.participant_in(work)
-        other = None if own_id is None else work.other(own_id)
-        if own_id is None or other is None:
+        other = work.target if own_id == work.initiator else work.initiator
+        if own_id is None:
             if (why := self._unusable(work)) is not None:
                 raise Refused(
                     f"work {work.work_id} belongs to a former identity of this daemon, whose key is not available",

@@ -41,7 +41,7 @@ class SecretGuard:
 
     def replaced(self, draft: Draft) -> Draft:
         """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""
-        if not self._is_other(draft.to):
+        if draft.to is None or not self._presence.is_other_implementation(draft.to):
             return draft
         changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
         if changed == draft:
@@ -57,20 +57,16 @@ class SecretGuard:
         mode = self._settings.current.secrets.guard
         if allowed or mode == "off":
             return
-        self._check_own(envelope, mode)
-        if self._is_other(envelope.to):
-            self._check_refused(envelope, mode)
-
-    def _is_other(self, peer: str | None) -> bool:
-        return peer is not None and self._presence.is_other_implementation(peer)
-
-    def _check_own(self, envelope: Envelope, mode: str) -> None:
         # From the body on, without the predecessor: an own envelope has only ids and names before and in these. A key cannot
         # stand unescaped in a string.
-        raw = envelope.raw
+        raw, to = envelope.raw, envelope.to
         end = -1 if envelope.ext is None else raw.rfind(_AFTER)
-        if not may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
-            return
+        if may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
+            self._check_own(envelope, mode)
+        if to is not None and self._presence.is_other_implementation(to):
+            self._check_refused(envelope, mode)
+
+    def _check_own(self, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
         (document.get("ext") or {}).pop(AFTER, None)  # the daemon's own
         found = first_secret(document)

@@ -56,7 +56,12 @@ class WorkService:
                 raise _unknown(work_id)
             draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id)
             repeats = None if request.id is None else _WORK_FIELDS
-            return self.recipients.note(batch.send(draft, repeats=repeats, reactions="none", **secret_rules(request)))
+            return batch.send(
+                draft,
+                repeats=repeats,
+                allow_secrets=request.allow_secrets,
+                replace_secrets=request.replace_secrets,
+            )
 
         return self.sender.send_all(job)
 

@@ -45,7 +45,7 @@ def check_structure(raw: bytes) -> None:
 
     Other bytes than JSON may pass.
     """
-    if excess := count_excess(raw):
+    if len(raw) > _COUNTED_BYTES and (excess := count_excess(raw)):
         raise Undecodable(excess)
     if is_deeper(raw, MAX_DEPTH):
         raise Undecodable(f"is nested deeper than {MAX_DEPTH}")
