@@ -126,7 +126,8 @@ class Publisher:
         """Publish the rows that a commit has just queued, in order: at once, unless earlier ones wait."""
         self.delivery_times.committed(rows)
         for row in rows:
-            self._timer.track(row.expires_at)
+            if row.expires_at < self._timer.expires_from:
+                self._timer.track(row.expires_at)
             if not self._hand_over(row):
                 self._fresh.append(row)
                 self._idle.clear()

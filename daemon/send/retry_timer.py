@@ -14,7 +14,7 @@ class RetryTimer:
         self._event = asyncio.Event()
         self._triggered = False  # there is something to do before `next_check`
         self._next_check = float("inf")
-        self._expired_from = float("-inf")  # Unix seconds: no pending message is expired before
+        self.expires_from = float("-inf")  # Unix seconds: no pending message is expired before
 
     def trigger(self) -> None:
         """Wake the task now."""
@@ -49,16 +49,16 @@ class RetryTimer:
 
     def track(self, expires_at: int) -> None:
         """One more message is pending; it expires at Unix second `expires_at`."""
-        self._expired_from = min(self._expired_from, expires_at)
+        self.expires_from = min(self.expires_from, expires_at)
 
     def seconds_to_expiry(self, now: float) -> float:
         """Seconds from Unix second `now` until a pending message may be expired; 0 when one may be already."""
-        return max(0.0, self._expired_from - now)
+        return max(0.0, self.expires_from - now)
 
     def may_have_expired(self, now: int) -> bool:
         """Whether a pending message may be expired at Unix second `now`."""
-        return now >= self._expired_from
+        return now >= self.expires_from
 
     def expired_from(self, expires_at: int | None) -> None:
         """Of all messages in the store, the first expires at Unix second `expires_at`; None: none is pending."""
-        self._expired_from = float("inf") if expires_at is None else expires_at
+        self.expires_from = float("inf") if expires_at is None else expires_at

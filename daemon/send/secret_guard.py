@@ -41,7 +41,7 @@ class SecretGuard:
 
     def replaced(self, draft: Draft) -> Draft:
         """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""
-        if draft.to is None or not self._presence.is_other_implementation(draft.to):
+        if draft.to is None or self._presence.of_this_project.get(draft.to) is not False:
             return draft
         changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
         if changed == draft:
@@ -63,7 +63,7 @@ class SecretGuard:
         end = -1 if envelope.ext is None else raw.rfind(_AFTER)
         if may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
             self._check_own(envelope, mode)
-        if to is not None and self._presence.is_other_implementation(to):
+        if to is not None and self._presence.of_this_project.get(to) is False:
             self._check_refused(envelope, mode)
 
     def _check_own(self, envelope: Envelope, mode: str) -> None:

@@ -55,7 +55,7 @@ class PresenceTable:
         self._new_bytes = 0
         self._stored: dict[PeerKey, PeerSeen] = {}  # as the store has them, or will have them with the open transaction
         self._dropped: set[PeerKey] = set()
-        self._acknowledging = acknowledging
+        self.of_this_project = acknowledging  # by peer id; none before its first greet. Read only
         self.changed = Notifier()
 
     def load(self, known: Iterable[PeerSeen]) -> None:
@@ -64,7 +64,7 @@ class PresenceTable:
             self._stored[_key(peer)] = peer
             self._put(_key(peer), peer)
             if peer.acknowledges is not None:
-                self._acknowledging[peer.peer_id] = peer.acknowledges
+                self.of_this_project[peer.peer_id] = peer.acknowledges
 
     def observe(
         self,
@@ -85,7 +85,7 @@ class PresenceTable:
             trust=trust,
             first_seen_ms=before.first_seen_ms if before else now_ms,
             last_seen_ms=max(now_ms, before.last_seen_ms) if before else now_ms,
-            acknowledges=self._acknowledging.get(card.peer_id),
+            acknowledges=self.of_this_project.get(card.peer_id),
             summary=(before.summary if before else None) if isinstance(summary, UnsetType) else summary,
         )
         self._put(key, peer)
@@ -149,7 +149,7 @@ class PresenceTable:
             self._bytes -= self._sizes.pop(oldest)
             if self._stored.pop(oldest, None) is not None:
                 self._dropped.add(oldest)
-            self._acknowledging.pop(oldest[2], None)
+            self.of_this_project.pop(oldest[2], None)
 
     def _note_new(self, key: PeerKey, peer: PeerSeen) -> None:
         """Keep the peers that are not known yet apart, in the order of their last sighting, with the sizes of their cards."""
@@ -172,15 +172,11 @@ class PresenceTable:
 
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
         """Record whether the peer's daemon acknowledges commits (protocol/delivery/acks.py), as its greets say."""
-        self._acknowledging[peer_id] = able
+        self.of_this_project[peer_id] = able
 
     def acknowledges(self, peer_id: str) -> bool | None:
         """Whether the peer acknowledges commits, by its last greet; None before the first one."""
-        return self._acknowledging.get(peer_id)
-
-    def is_other_implementation(self, peer_id: str) -> bool:
-        """Whether the peer's last greet shows that its daemon is not one of this project; False before the first one."""
-        return self._acknowledging.get(peer_id) is False
+        return self.of_this_project.get(peer_id)
 
     def of(self, peer: PeerSeen, now_ms: int) -> str:
         """The presence of a peer: `active`, `inactive` or `expired`."""

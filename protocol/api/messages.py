@@ -61,7 +61,8 @@ class SendResponse(ResponseModel):
     work_id: str | None  # its work, null without one
     work_state: State | None  # of the work after it, null without one
     state: OutboxState  # of the envelope in the outbox
-    # what presence knows of the receiver: `present`, `inactive` (not seen for a while) or `unknown`; null for everybody
+    # what presence knows of the receiver: `present`, `inactive` (not seen for a while) or `unknown`; null for everybody,
+    # and for steps of a work
     recipient: Recipient | None = None
 
 
