@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import compact, cut, fields, indented, moment, quoted, readable, safe
+from aghbus.cli.app.text import compact, cut, fields, indented, moment, quoted, readable, safe, size
 from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
@@ -94,6 +94,16 @@ def work_head(work: dict[str, Any]) -> str:
         ]
     )
     return head if work["result"] is None else f"{head}\nresult\n{indented(readable(work['result']))}"
+
+
+def artifact(entry: object) -> str:
+    """A reference to an artifact: its name, size and URI, or its JSON where it has neither name nor URI."""
+    known = entry if isinstance(entry, dict) else {}
+    octets = known.get("size")
+    named = [safe(known[key]) for key in ("name", "uri") if isinstance(known.get(key), str)]
+    if not named:
+        return cut(compact(entry), OVERVIEW_CHARACTERS)
+    return "  ".join(named[:-1] + ([size(octets)] if isinstance(octets, int) else []) + named[-1:])
 
 
 def _words(text: object) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
-from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, work_head
+from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, artifact, work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
-from aghbus.cli.app.text import ago, compact, cut, moment, quoted, safe, table
+from aghbus.cli.app.text import ago, compact, counted, cut, indented, moment, quoted, safe, table
 from aghbus.cli.context import Context
 from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
@@ -53,14 +53,22 @@ def _show(detail: dict[str, Any]) -> str:
     return "\n".join(
         [
             work_head(detail["work"]),
+            *_artifacts(detail["history"]),
             "",
             *([omitted] if detail["history_omitted"] else []),
-            *map(_step, detail["history"]),
+            *(_step(step, detail["work"]["result"]) for step in detail["history"]),
         ]
     )
 
 
-def _step(step: dict[str, Any]) -> str:
+def _artifacts(history: list[dict[str, Any]]) -> list[str]:
+    """The artifacts of the latest step that has some, one a line under a title."""
+    latest: list[Any] = next((step["artifacts"] for step in reversed(history) if step["artifacts"]), [])
+    return ["artifacts", *(indented(artifact(entry)) for entry in latest)] if latest else []
+
+
+def _step(step: dict[str, Any], shown: object) -> str:
+    """One line of the history; without its result if it is `shown` above, that of the work."""
     change = (
         safe(step["after"])
         if step["before"] in (None, step["after"])
@@ -74,8 +82,8 @@ def _step(step: dict[str, Any]) -> str:
         f"[{change}]",
         f"({safe(step['reason'])})" if step["reason"] else "",
         quoted(step["message"]),
-        cut(compact(step["result"]), OVERVIEW_CHARACTERS) if step["result"] is not None else "",
-        compact(step["artifacts"]) if step["artifacts"] else "",
+        cut(compact(step["result"]), OVERVIEW_CHARACTERS) if step["result"] not in (None, shown) else "",
+        f"[{counted(len(step['artifacts']), 'artifact')}]" if step["artifacts"] else "",
     ]
     return "  ".join(part for part in parts if part)
 

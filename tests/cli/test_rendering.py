@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.app.message_text import body_line, event_line, message_line
+from aghbus.cli.app.message_text import artifact, body_line, event_line, message_line
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import counted, cut, fields, readable, safe, shell, size, span, table, width
 from aghbus.protocol.text import escape
@@ -170,3 +170,17 @@ def test_texts_of_a_result_are_shown_line_by_line() -> None:
     shown = readable({"exit_code": 0, "stdout": "one\ntwo\x1b[31m\n", "stderr": "", "output": {"a": [1]}})
     assert shown == 'exit_code:  0\nstdout:\n  one\n  two\\x1b[31m\nstderr:  \noutput:  {"a":[1]}'
     assert readable([1, "x"]) == '[1,"x"]'
+
+
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ({"name": "a.xml", "uri": "agh://artifacts/w/a.xml", "size": 2048}, "a.xml  2.0 KiB  agh://artifacts/w/a.xml"),
+        ({"uri": "s3://bucket/\x1b[31m"}, "s3://bucket/\\x1b[31m"),
+        ({"name": "only", "size": "big"}, "only"),
+        ({"type": "x"}, '{"type":"x"}'),
+        ("text", '"text"'),
+    ],
+)
+def test_an_artifact_is_shown_by_name_size_and_uri(entry: object, shown: str) -> None:
+    assert artifact(entry) == shown

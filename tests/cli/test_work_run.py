@@ -97,3 +97,15 @@ def test_the_wait_is_bounded(bus: Bus) -> None:
 def test_a_target_is_required(bus: Bus) -> None:
     done = bus[0].ctl("--name", "ops", "work", "run", "--text", "x")
     assert (done.returncode, b"--to PEER or --to-capability ID" in done.stderr) == (2, True)
+
+
+def test_a_shown_work_has_its_output_once_and_its_artifacts_by_name(bus: Bus) -> None:
+    home, ops, worker = bus
+    work_id = ops.post("/v1/works", to="worker", text="do it")["work_id"]
+    wait_for(lambda: worker.state_of(work_id), 30, "the work")
+    artifacts = [{"name": "a.xml", "uri": "https://example.org/a.xml", "size": 5}]
+    worker.post(f"/v1/works/{work_id}/complete", result={"stdout": "two\nlines\n"}, artifacts=artifacts)
+    wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
+    shown = home.ctl("--name", "ops", "work", "show", work_id).stdout.decode()
+    assert "result\n  stdout:\n    two\n    lines\nartifacts\n  a.xml  5 B  https://example.org/a.xml\n\n" in shown
+    assert shown.count("lines") == 1 and "[1 artifact]" in shown
