@@ -53,18 +53,22 @@ def run_rm(context: Context, values: dict[str, Any]) -> int:
 
 
 def _instance(places: Locations, up: bool) -> dict[str, Any]:
-    """One instance, as the JSON output shows it; `bytes` and `changed_ms` are of the store's file, null without one."""
-    try:
-        status = os.stat(places.store_path)  # noqa: PTH116 - pathlib is slow to load
-    except OSError:
-        status = None
+    """One instance, as the JSON output shows it; `bytes` and `changed_ms` are of the store's files, null without one."""
+    files = [found for suffix in ("", "-wal") if (found := _stat(places.store_path + suffix))]
     return {
         "name": places.name,
         "running": up,
         "state_dir": places.state_dir,
-        "bytes": status and status.st_size,
-        "changed_ms": status and int(status.st_mtime * 1000),
+        "bytes": sum(one.st_size for one in files) if files else None,
+        "changed_ms": max(int(one.st_mtime * 1000) for one in files) if files else None,
     }
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116 - pathlib is slow to load
+    except OSError:
+        return None
 
 
 def _human(answer: dict[str, Any]) -> str:

@@ -89,6 +89,13 @@ def test_instances_are_listed_and_removed(home: Home) -> None:
     assert home.ctl("instances", "rm", "../ops").returncode == 2
 
 
+def test_the_size_of_an_instance_has_what_is_not_yet_in_the_main_file(two: Home) -> None:
+    (ops,) = [one for one in two.ctl_json("instances", "list")["instances"] if one["name"] == "ops"]
+    stored = two.root / "state" / "aghbus" / "instances" / "ops" / "store.db"
+    assert ops["bytes"] > stored.stat().st_size
+    assert ops["changed_ms"] >= stored.stat().st_mtime_ns // 1_000_000
+
+
 def test_an_instance_with_a_key_is_removed_only_on_request(home: Home) -> None:
     assert home.ctl("--name", "keyed", "key", "generate").returncode == 0
     folder = home.root / "state" / "aghbus" / "instances" / "keyed"
