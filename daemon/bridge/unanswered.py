@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, due_at, expire
 from aghbus.daemon.send.closing import WorkCloser
@@ -14,6 +16,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_log import BridgeLogEntry
+from aghbus.store.tables.envelopes import raw_of
 
 _TIMEOUT: Final = "TIMEOUT"  # the schema's error code
 
@@ -39,7 +42,7 @@ class UnansweredMessages:
             bridge_log.postpone(tx, entry.id, due_ms)
             return
         ended = work is not None and not work.is_terminal and self._end(tx, batch, work, kept)
-        if ended or kept.row.direction == "sent":
+        if ended or kept.row.direction == "sent" or _ended_unanswered(tx, work):
             expire(tx, entry)
         else:
             bridge_log.mark_answered(tx, entry.id)
@@ -58,6 +61,14 @@ def _work_of(tx: Transaction, entry: BridgeLogEntry) -> WorkView | None:
     if envelope is None or envelope.work_id is None:
         return None
     return works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+
+
+def _ended_unanswered(tx: Transaction, work: WorkView | None) -> bool:
+    """Whether a receipt ended the work because no answer came in time."""
+    if work is None or work.terminal_id is None or work.terminal_sender is None:
+        return False
+    raw = raw_of(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
+    return raw is not None and msgspec.json.decode(raw)["body"].get("reason_code") == "expired"
 
 
 def _asked_again_ms(tx: Transaction, work: WorkView, now_ms: int) -> int | None:
