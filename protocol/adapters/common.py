@@ -31,7 +31,7 @@ def warning(path: str, rule: str, message: str) -> Finding:
 def secrets_in(message: Any) -> tuple[Finding, ...]:
     """The warnings `secret_like`; they never quote the value."""
     return tuple(
-        warning(pointer(*path), "secret_like", "looks like a credential: other peers may refuse the envelope")
+        warning(pointer(*path), "secret_like", "looks like a credential; other peers may refuse the envelope")
         for path in islice(secret_paths(message), _MAX_SECRETS)
     )
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.protocol.adapters.common import secrets_in
 from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
 
 REFUSED = {
@@ -51,6 +52,11 @@ def test_a_refused_text_is_found_and_replaced(text: str) -> None:
 def test_other_text_stays(text: str) -> None:
     assert form_of(text) is None
     assert without_refused(text) == text
+
+
+def test_the_warning_about_a_credential_is_not_refused_itself() -> None:
+    (warning,) = secrets_in({"password": "x"})
+    assert form_of(warning.message) is None
 
 
 def test_keys_are_refused_with_a_value_only_and_named_by_their_path() -> None:
