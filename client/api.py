@@ -64,15 +64,22 @@ class Retry:
 def read_object(response: Response) -> dict[str, Any]:
     """The JSON object of a whole response, which is closed; an error response is raised."""
     try:
-        document = json.loads(response.body())
-    except ValueError:
-        document = None
+        document = decode_object(response.status, response.body())
     finally:
         response.close()
-    if not isinstance(document, dict):
-        raise Unexpected(f"HTTP {response.status} without a JSON object", "is this socket that of aghd?")
     if response.status >= 400:
         raise error_of(response.status, document)
+    return document
+
+
+def decode_object(status: int, body: bytes) -> dict[str, Any]:
+    """The JSON object in the body of a response. Raises Unexpected."""
+    try:
+        document = json.loads(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Unexpected(f"HTTP {status} without a JSON object", "is this socket that of aghd?")
     return document
 
 

@@ -25,7 +25,8 @@ MAX_HEAD_BYTES = 65_536
 """Bytes of status line and headers; the API's are a few hundred."""
 LONGEST_STEP = 2_000_000.0
 """Seconds: poll(2) counts milliseconds in 31 bits."""
-_RECEIVE_BYTES = 65_536
+RECEIVE_BYTES = 65_536
+"""Most bytes of one read."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
 
 
@@ -139,7 +140,7 @@ class Connection:
     async def receive(self) -> bytes:
         """The next bytes; empty at the end."""
         try:
-            return self._stream.recv(_RECEIVE_BYTES)
+            return self._stream.recv(RECEIVE_BYTES)
         except OSError as error:
             raise self.endpoint.unreachable(error) from None
 

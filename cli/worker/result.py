@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from aghbus.cli.app.text import safe
 from aghbus.cli.worker.process import Process, ProcessExit
+from aghbus.protocol.text import shorten
 
 MESSAGE_CHARACTERS = 500
 """Maximum length of a trace's message."""
@@ -24,8 +25,7 @@ class JobOutcome(NamedTuple):
 
 def line(text: str) -> str:
     """A line of output as a trace's message: control characters escaped, then truncated to `MESSAGE_CHARACTERS`."""
-    shown = safe(text)
-    return shown if len(shown) <= MESSAGE_CHARACTERS else shown[: MESSAGE_CHARACTERS - 1] + "…"
+    return shorten(safe(text), MESSAGE_CHARACTERS)
 
 
 def outcome_of(process: Process, ended: ProcessExit, time_limit: float) -> JobOutcome:

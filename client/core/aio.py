@@ -8,9 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aghbus.client.core.threads import Signal, Threads
-from aghbus.client.http import Connection, Endpoint
-
-_RECEIVE_BYTES = 65_536
+from aghbus.client.http import RECEIVE_BYTES, Connection, Endpoint
 
 
 class AsyncSignal(Signal):
@@ -61,7 +59,7 @@ class AsyncConnection(Connection):
         """The next bytes; empty at the end."""
         try:
             async with asyncio.timeout(self._timeout):
-                return await self._reader.read(_RECEIVE_BYTES)
+                return await self._reader.read(RECEIVE_BYTES)
         except OSError as error:
             raise self.endpoint.unreachable(error) from None
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
 from aghbus.client.core.operation import Call, call_of, query_of
 from aghbus.client.core.refusals import Unavailable, refusal
 from aghbus.client.core.subscription import Subscription
 from aghbus.client.core.threads import Threads
-from aghbus.client.errors import ClientError, Unexpected, Unreachable
+from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Endpoint, Incoming, exchange, quote
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.bridge import BridgeMessage
@@ -26,10 +26,6 @@ from aghbus.protocol.api.works import Work, WorkOpenRequest, WorkResponse, WorkS
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.lifecycle import TERMINAL_STATES
-
-FIRST_PAUSE: Final = 0.05
-LAST_PAUSE: Final = 1.0
-"""Seconds between two attempts to reach the daemon: the first, and the longest that doubling leads to."""
 
 Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""
@@ -215,15 +211,11 @@ class Core:
 
 
 async def _error(response: Incoming) -> ClientError:
+    """The error of an error response. Raises Unexpected when it is none."""
     try:
-        document = json.loads(await response.body())
-    except ValueError:
-        document = None
+        return refusal(response.status, decode_object(response.status, await response.body()))
     finally:
         response.close()
-    if not isinstance(document, dict):
-        return Unexpected(f"HTTP {response.status} without a JSON object", "is this socket that of aghd?")
-    return refusal(response.status, document)
 
 
 def _artifact(work_id: str, name: str) -> str:

@@ -152,10 +152,8 @@ def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:
 
 
 def _description(route: str, summary: str, form: type, answer: type) -> str:
-    fields = f" The keywords are the fields of {form.__name__}." if inspect.signature(form).parameters else ""
-    return f"{summary}: `{route}`.\n\n{fields.strip()} Returns {answer.__name__} (docs/api-types.md).".replace(
-        "\n\n ", "\n\n"
-    )
+    fields = f"The keywords are the fields of {form.__name__}. " if inspect.signature(form).parameters else ""
+    return f"{summary}: `{route}`.\n\n{fields}Returns {answer.__name__} (docs/api-types.md)."
 
 
 def _signature(route: str, form: Callable[..., object], answer: Any) -> inspect.Signature:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from aghbus.client.api import error_of
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected
 
 
@@ -151,8 +152,7 @@ CLASS_OF_CODE: Final = {form.default_code: form for form in RefusedByDaemon.__su
 
 def refusal(status: int, document: dict[str, Any]) -> ClientError:
     """The error of an error response `{code, message, hint}`."""
-    message = str(document.get("message") or f"HTTP {status}")
-    hint, code = str(document.get("hint") or ""), str(document.get("code") or "")
-    if status == 500:
-        return Internal(message, hint, code)
-    return CLASS_OF_CODE.get(code, RefusedByDaemon)(message, hint, code, document)
+    error, code = error_of(status, document), str(document.get("code") or "")
+    if isinstance(error, Unexpected):
+        return Internal(error.message, error.hint, code)
+    return CLASS_OF_CODE.get(code, RefusedByDaemon)(error.message, error.hint, code, document)

@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from aghbus.client.core.core import LAST_PAUSE, Core
+from aghbus.client.api import LAST_PAUSE
+from aghbus.client.core.core import Core
 from aghbus.client.core.ids import new_id
 from aghbus.client.core.operation import query_of
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailable

@@ -33,6 +33,7 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
 from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.protocol.text import shorten
 from aghbus.store.host.tracing import carrier_in
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
@@ -139,7 +140,7 @@ class JobCore:
         """End the work as failed because of an exception."""
         text = f"{type(error).__name__}: {error}"
         try:
-            await self.fail(text if len(text) <= MESSAGE_CHARACTERS else f"{text[: MESSAGE_CHARACTERS - 1]}…")
+            await self.fail(shorten(text, MESSAGE_CHARACTERS))
         except SecretLike:
             await self.fail(type(error).__name__)
 

@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from aghbus.client.api import LAST_PAUSE
 from aghbus.client.core.aio import EventLoop
-from aghbus.client.core.core import LAST_PAUSE, Core
+from aghbus.client.core.core import Core
 from aghbus.client.core.refusals import Unavailable
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import Unreachable
