@@ -22,12 +22,12 @@ from aghbus.daemon.nats.link import (
     NoResponders,
 )
 from aghbus.daemon.nats.options import NatsOptions
+from tests.support.link_cases import Inbox
 from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-from tests.support.link_cases import Inbox
 
 
 @pytest.fixture

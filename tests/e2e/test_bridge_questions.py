@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.asking_commands import AGENTOS, HUMANINLOOP, IMPORTS, NOW, SACP, SENTIENT
 from tests.support.bridge_daemons import INPUT, link, messages, query, submit
 from tests.support.chain_agents import begin, chain, reach
 from tests.support.daemons import wait_for
@@ -16,39 +17,12 @@ from tests.support.serving import WAIT, Bus, script, serving, two_peers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
 
-START = """
-import datetime, json, os, pathlib, sys, uuid
+START = f"""{IMPORTS}{NOW}
 text = sys.stdin.read()
 with open("inputs", "a") as inputs:
     print(json.dumps(text), file=inputs)
-first = "AGH_ANSWER" not in os.environ
-now = datetime.datetime.now(datetime.timezone.utc).isoformat()
-"""
-SACP = """
-status = "clarification_needed" if first else "success"
-print(json.dumps({"thought": "", "status": status, "data": {}, "message": "Which company?" if first else "Found."}))
-"""
-HUMANINLOOP = """
-output = {"success": not first, "summary": "Which company?" if first else "Found.", "artifacts": [], "notes": ["n"]}
-print(json.dumps({**output, "recommendation": "escalate" if first else "proceed"}))
-"""
-AGENTOS = """
-told = json.loads(text)
-answer = {**told, "id": f"msg-{uuid.uuid4()}", "timestamp": now, "from": told["to"], "to": told["from"], "replyTo": told["id"]}
-answer.pop("conversation", None)
-answer["type"] = "query" if first else "response"
-answer["payload"] = {**told["payload"], "format": "text", "content": "Which company?" if first else "Found."}
-print(json.dumps(answer))
-"""
-SENTIENT = """
-told = json.loads(text)
-answer = {**told, "message_id": str(uuid.uuid4()), "timestamp": {"executed_at": now, "timezone": "UTC"}}
-answer.pop("conversation", None)
-answer["agent"] = {"name": "worker", "type": "governance"}
-answer["next_agent"] = {"name": "user" if first else None, "reason": "r"}
-answer["status"] = {"code": "pending", "message": "Which company?"} if first else {"code": "success", "message": "Found."}
-answer["metadata"] = {**told["metadata"], "sequence_number": 2, "parent_message_id": told["message_id"]}
-print(json.dumps(answer))
+agent, first = "worker", "AGH_ANSWER" not in os.environ
+message = "Which company?" if first else "Found."
 """
 
 

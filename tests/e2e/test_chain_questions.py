@@ -10,51 +10,25 @@ from typing import Any
 
 import pytest
 
+from tests.support.asking_commands import AGENTOS, HUMANINLOOP, IMPORTS, NOW, SACP, SENTIENT
 from tests.support.chain_agents import asked, begin, chain, handed, reach, show
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.serving import WAIT, Bus, script, serving
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="commands need Linux")
 
-START = """
-import datetime, json, os, subprocess, sys, uuid
+START = f"""{IMPORTS}{NOW}
 text = sys.stdin.read()
 answer = os.environ.get("AGH_ANSWER")
-now = datetime.datetime.now(datetime.timezone.utc).isoformat()
-message = "Which company?" if answer is None else f"Found it at {answer}."
+agent, first = "helper", answer is None
+message = "Which company?" if first else "Found it at " + answer + "."
 """
 NATIVE = """
-if answer is None:
+if first:
     command = [sys.executable, "-m", "aghbus.cli", "work", "need-input", os.environ["AGH_WORK_ID"], "--message", message]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 else:
     print(json.dumps({"found": message}))
-"""
-SACP = """
-status = "clarification_needed" if answer is None else "success"
-print(json.dumps({"thought": "", "status": status, "data": {}, "message": message}))
-"""
-HUMANINLOOP = """
-output = {"success": answer is not None, "summary": message, "artifacts": []}
-print(json.dumps({**output, "recommendation": "escalate" if answer is None else "proceed"}))
-"""
-AGENTOS = """
-told = json.loads(text)
-back = {**told, "id": f"msg-{uuid.uuid4()}", "timestamp": now, "from": told["to"], "to": told["from"], "replyTo": told["id"]}
-back.pop("conversation", None)
-back["type"] = "query" if answer is None else "response"
-back["payload"] = {**told["payload"], "format": "text", "content": message}
-print(json.dumps(back))
-"""
-SENTIENT = """
-told = json.loads(text)
-back = {**told, "message_id": str(uuid.uuid4()), "timestamp": {"executed_at": now, "timezone": "UTC"}}
-back.pop("conversation", None)
-back["agent"] = {"name": "helper", "type": "governance"}
-back["next_agent"] = {"name": "user" if answer is None else None, "reason": "r"}
-back["status"] = {"code": "pending" if answer is None else "success", "message": message}
-back["metadata"] = {**told["metadata"], "sequence_number": 2, "parent_message_id": told["message_id"]}
-print(json.dumps(back))
 """
 INPUT = {
     "context": {"feature_id": "acme", "workflow": "search", "iteration": "{{run.visit}}"},

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,9 @@ import pytest
 
 from tests.support.bridging import WITHIN, envelope, handed_out, same_json, submit, the_say, work_ended
 from tests.support.daemons import wait_for
-from tests.support.sentient_daemons import FAILED, PEERS, Six, asked, dying, entry, plain, refused, six_daemons
+from tests.support.sentient_daemons import FAILED, PEERS, Six, asked, dying, entry, plain, refused
 
 BRANCHES = ("sentiment agent", "final_output_agent")
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
-    with six_daemons(tmp_path_factory.mktemp("six")) as made:
-        yield made
 
 
 def branch(session: str, day: str, number: int, to: str, **more: Any) -> dict[str, Any]:

@@ -2,11 +2,8 @@
 
 import copy
 import json
-from collections.abc import Iterator
 from functools import partial
 from typing import Final
-
-import pytest
 
 from tests.support.bridging import WITHIN, envelope, found, same_json, submit, work_ended
 from tests.support.daemons import wait_for
@@ -25,16 +22,8 @@ from tests.support.sentient_daemons import (
     passed_on,
     plain,
     refused,
-    six_daemons,
     step,
 )
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
-    with six_daemons(tmp_path_factory.mktemp("six")) as made:
-        yield made
-
 
 SESSION: Final = "thread_whole-chain"
 WHOLE: Final = [

@@ -1,20 +1,13 @@
 """Daemons of a sentient chain that are killed or away."""
 
 import contextlib
-from collections.abc import Iterator
 from http.client import HTTPException
 
 import pytest
 
 from tests.support.bridging import WITHIN, handed_out, same_json, submit, the_say, work_ended
 from tests.support.daemons import wait_for
-from tests.support.sentient_daemons import PEERS, Six, dying, entry, passed_on, plain, six_daemons, step
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
-    with six_daemons(tmp_path_factory.mktemp("six")) as made:
-        yield made
+from tests.support.sentient_daemons import PEERS, Six, dying, entry, passed_on, plain, step
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Texts of messages and peers that try to forge entries of the audit log."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -17,16 +16,8 @@ from tests.support.sentient_daemons import (
     link,
     plain,
     refused,
-    six_daemons,
     step,
 )
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
-    with six_daemons(tmp_path_factory.mktemp("six")) as made:
-        yield made
-
 
 EVIL: Final = "x\n---\n[TIMESTAMP: 00:00:00]\r\n[AGENT: root]\u202e\u2066\u2028\x1b[2J\x7f\x85\t"
 SHOWN: Final = r"x\n---\n[TIMESTAMP: 00:00:00]\r\n[AGENT: root]\u202e\u2066\u2028\x1b[2J\x7f\x85\t"

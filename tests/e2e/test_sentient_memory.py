@@ -1,17 +1,7 @@
 """The memory agent of the Sentient platform."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.support.bridging import handed_out, submit, the_say, work_ended
-from tests.support.sentient_daemons import Six, asked, entry, passed_on, plain, refused, sent_by, six_daemons, step
-
-
-@pytest.fixture(scope="module")
-def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Six]:
-    with six_daemons(tmp_path_factory.mktemp("six")) as made:
-        yield made
+from tests.support.sentient_daemons import Six, asked, entry, passed_on, plain, refused, sent_by, step
 
 
 def test_the_memory_agent_gets_the_ids_of_the_chain_and_its_answer_ends_its_work(six: Six) -> None:
