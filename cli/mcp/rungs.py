@@ -17,30 +17,30 @@ _COMMAND_SECONDS = 30.0
 
 
 class ClaudeSocket:
-    """Claude Code's messaging socket: a line with the token, and a line with the notice as a message to the session."""
+    """Claude Code's messaging socket: a line with the token, and a line with the notice as a message to the session.
+
+    The message names no session: the id that the relay was started with is wrong after `/clear`, and the host would drop it.
+    """
 
     name = "claude-socket"
 
     def __init__(self, session: HostSession) -> None:
-        variables = ("CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN", "CLAUDE_CODE_SESSION_ID")
-        self._path, self._token, self._session_id = (session.env.get(name, "") for name in variables)
+        self._path = session.env.get("CLAUDE_CODE_MESSAGING_SOCKET", "")
+        self._token = session.env.get("CLAUDE_CODE_MESSAGING_TOKEN", "")
         self._session = session
 
     def available(self) -> bool:
-        """Whether the host is Claude Code, gave all three facts, and the socket is there.
+        """Whether the host is Claude Code, gave both facts, and the socket is there.
 
         Another host that was started inside a session of Claude Code passes on facts that are not its own.
         """
-        facts = self._session.host.startswith("claude") and self._path and self._token and self._session_id
+        facts = self._session.host.startswith("claude") and self._path and self._token
         return bool(facts) and os.path.exists(self._path)  # noqa: PTH110 - pathlib is slow to load
 
     def tell(self, notice: str) -> bool:
         """Write both lines. The host answers nothing."""
         message = {"role": "user", "content": notice}
-        lines = (
-            {"type": "auth", "token": self._token},
-            {"type": "user", "session_id": self._session_id, "message": message},
-        )
+        lines = ({"type": "auth", "token": self._token}, {"type": "user", "message": message})
         connection = socket(AF_UNIX, SOCK_STREAM)
         try:
             connection.settimeout(_SOCKET_SECONDS)

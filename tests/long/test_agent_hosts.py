@@ -1,5 +1,6 @@
 """The real Claude Code and Codex with real daemons; a script takes the place of their model."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_hosts import HOSTS, AgentHost
+from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.model_scripts import colleague
 from tests.support.terminals import TerminalProgram
@@ -86,6 +87,23 @@ def test_an_idle_session_is_woken_by_a_work(kind: type[AgentHost], bus: tuple[Da
         assert work in host.model.prompts[-1]
         assert WORDS in str(host.model.results)
         assert WORDS not in host.model.read_unfenced()
+
+
+def test_claude_code_is_woken_after_its_conversation_was_cleared(bus: tuple[Daemon, Daemon]) -> None:
+    """It has another session id then."""
+    agent, peer = bus
+    with ClaudeCode(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host:
+        hook = {"matcher": "clear", "hooks": [{"type": "command", "command": "touch cleared"}]}
+        (host.folder / ".claude").mkdir()
+        (host.folder / ".claude" / "settings.json").write_text(json.dumps({"hooks": {"SessionStart": [hook]}}))
+        with idle(host, agent) as program:
+            (work,) = given(peer, agent)
+            wait_for(lambda: peer.state_of(work) == "completed", 60, "the first result")
+            wait_for(lambda: notice(agent)["state"] == "acked", 30, "the end of the first turn")
+            program.type("/clear\r")
+            wait_for((host.folder / "cleared").exists, 30, "the new conversation")
+            (work,) = given(peer, agent)
+            wait_for(lambda: peer.state_of(work) == "completed", 25, "the second result")
 
 
 @EACH_HOST

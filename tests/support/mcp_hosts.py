@@ -18,7 +18,6 @@ class MessagingSocket:
         self.env = {
             "CLAUDE_CODE_MESSAGING_SOCKET": str(path),
             "CLAUDE_CODE_MESSAGING_TOKEN": SECRET,
-            "CLAUDE_CODE_SESSION_ID": "session-1",
         }
         self._notices: queue.Queue[list[Any]] = queue.Queue()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -50,7 +49,7 @@ class MessagingSocket:
         """The text of the next notice; both lines must be as the host wants them."""
         auth, user = self._notices.get(timeout=timeout)
         assert auth == {"type": "auth", "token": SECRET}
-        assert (user["type"], user["session_id"], user["message"]["role"]) == ("user", "session-1", "user")
+        assert (user["type"], user["message"]["role"]) == ("user", "user")
         text: str = user["message"]["content"]
         return text
 
