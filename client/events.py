@@ -15,7 +15,7 @@ from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Query, Response, request, target
 from aghbus.protocol.base.annotations import Any
 
-SILENCE_TIMEOUT = 45.0
+IDLE_TIMEOUT = 45.0
 """Seconds without a byte after which the connection counts as lost: three of the daemon's keep-alive intervals."""
 EVENTS = "/v1/events"
 
@@ -49,7 +49,7 @@ def follow(
 def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
     where = target(path, [*query, ("since", None if since is None else str(since))])
     headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
-    response = request(api.endpoint, "GET", where, (), headers, SILENCE_TIMEOUT)
+    response = request(api.endpoint, "GET", where, (), headers, IDLE_TIMEOUT)
     if response.status != 200:
         read_object(response)
     return response

@@ -1,4 +1,4 @@
-"""What the core needs of its surroundings, for asyncio: connections, pauses, signals and tasks."""
+"""The runtime of the core for asyncio: connections, pauses, signals and tasks."""
 
 from __future__ import annotations
 

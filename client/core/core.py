@@ -34,10 +34,10 @@ Answering = Callable[[str], str | Awaitable[str]]
 class Core:
     """One daemon. `timeout` in seconds bounds a call, restarts of the daemon included, and every step of a request."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, surroundings: Threads) -> None:
+    def __init__(self, endpoint: Endpoint, timeout: float, runtime: Threads) -> None:
         self.endpoint = endpoint
         self.timeout = timeout
-        self.surroundings = surroundings
+        self.runtime = runtime
 
     # calls
 
@@ -55,8 +55,8 @@ class Core:
         while True:
             sent = False
             try:
-                connection = await self.surroundings.connect(self.endpoint, self.timeout + call.wait)
-                sent = call.again is False
+                connection = await self.runtime.connect(self.endpoint, self.timeout + call.wait)
+                sent = not call.idempotent
                 response = await exchange(connection, call.method, call.target, call.body, call.headers)
                 if response.status in call.statuses:
                     return response
@@ -64,11 +64,11 @@ class Core:
             except (Unreachable, Unavailable) as error:
                 if time.monotonic() >= deadline or (sent and isinstance(error, Unreachable)):
                     raise
-            await self.surroundings.sleep(backoff.next())
+            await self.runtime.sleep(backoff.next())
 
     async def ask(self, method: str, path: str, form: msgspec.Struct, answer: type[Any]) -> Any:
         """The answer to one call of the API, with the fields of `form`."""
-        return msgspec.json.decode(await self.fetch(call_of(method, path, form, again=True)), type=answer)
+        return msgspec.json.decode(await self.fetch(call_of(method, path, form, idempotent=True)), type=answer)
 
     # streams
 
@@ -116,7 +116,7 @@ class Core:
             raise ValueError("size: is needed for content in pieces")
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
         pieces = (content,) if isinstance(content, bytes) else content
-        call = Call("PUT", _artifact(work_id, name), pieces, headers, again=whole)
+        call = Call("PUT", _artifact(work_id, name), pieces, headers, idempotent=whole)
         return msgspec.json.decode(await self.fetch(call), type=Artifact)
 
     async def get_artifact(self, work_id: str, name: str) -> AsyncGenerator[bytes, None]:

@@ -39,7 +39,7 @@ class Part(Generic[A]):
 class Call(NamedTuple):
     """One request. `wait` is how long, in seconds, the daemon may wait before it answers.
 
-    `again`: the same request a second time has the same effect, so it is repeated when its answer was lost. `statuses` are
+    `idempotent`: the same request a second time has the same effect, so it is repeated when its answer was lost. `statuses` are
     those of an answer that is no error.
     """
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     body: Iterable[bytes] = ()
     headers: dict[str, str] = {}  # noqa: RUF012 - never changed
     wait: float = 0.0
-    again: bool = True
+    idempotent: bool = True
     statuses: tuple[int, ...] = (200, 201)
 
 
@@ -81,12 +81,12 @@ def operation(
     answer: type[R],
     /,
     *,
-    again: bool = True,
+    idempotent: bool = True,
     not_ready: bool = False,
 ) -> Method[P, R]: ...
 @overload
 def operation(
-    route: str, summary: str, form: Callable[P, object], answer: type[R], first: Part[A], /, *, again: bool = True
+    route: str, summary: str, form: Callable[P, object], answer: type[R], first: Part[A], /, *, idempotent: bool = True
 ) -> Method[Concatenate[A, P], R]: ...
 @overload
 def operation(
@@ -98,7 +98,7 @@ def operation(
     second: Part[B],
     /,
     *,
-    again: bool = True,
+    idempotent: bool = True,
 ) -> Method[Concatenate[A, B, P], R]: ...
 def operation(
     route: str,
@@ -107,12 +107,12 @@ def operation(
     answer: type[Any],
     /,
     *parts: Part[Any],
-    again: bool = True,
+    idempotent: bool = True,
     not_ready: bool = False,
 ) -> Method[..., Any]:
     """The method for `METHOD PATH`: its parameters are the `parts` of the path, then the fields of `form`.
 
-    `again` as in Call; `not_ready`: an answer with status 503 is one, too.
+    `idempotent` as in Call; `not_ready`: an answer with status 503 is one, too.
     """
     method, _, path = route.partition(" ")
     names = [segment[1:-1] for segment in path.split("/") if segment.startswith("{")]
@@ -120,7 +120,7 @@ def operation(
 
     async def step(caller: Caller, /, *given: Any, **named: Any) -> Any:
         where = path.format_map({name: quote(str(value)) for name, value in zip(names, given, strict=False)})
-        call = call_of(method, where, form(*given[len(names) :], **named), again=again)
+        call = call_of(method, where, form(*given[len(names) :], **named), idempotent=idempotent)
         return decoder.decode(await caller.fetch(call._replace(statuses=(200, 503)) if not_ready else call))
 
     return Method(
@@ -128,16 +128,16 @@ def operation(
     )
 
 
-def call_of(method: str, path: str, form: msgspec.Struct, *, again: bool) -> Call:
+def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -> Call:
     """The request with the fields of `form`, as JSON or in the query string. Missing ids are made here, before the first send."""
     wait = float(getattr(form, "wait", 0.0))
     if not isinstance(form, RequestModel):
-        return Call(method, target(path, query_of(form)), wait=wait, again=again)
+        return Call(method, target(path, query_of(form)), wait=wait, idempotent=idempotent)
     for name, prefix in IDS.items():
         if name in form.__struct_fields__ and getattr(form, name) is None:
             setattr(form, name, new_id(prefix))
     body = msgspec.json.encode(form)
-    return Call(method, path, (body,), {**JSON, "Content-Length": str(len(body))}, wait, again)
+    return Call(method, path, (body,), {**JSON, "Content-Length": str(len(body))}, wait, idempotent)
 
 
 def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:

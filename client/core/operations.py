@@ -83,21 +83,21 @@ class Operations:
     directs = operation("GET /v1/directs", "Direct rooms, latest activity first", q.RoomsQuery, DirectsResponse)
     inbox = operation("GET /v1/inbox", "The inbox, oldest first", q.InboxQuery, InboxResponse)
     next_message = operation(
-        "POST /v1/inbox/next", "Lease the oldest ready message", InboxNextRequest, InboxNextResponse, again=False
+        "POST /v1/inbox/next", "Lease the oldest ready message", InboxNextRequest, InboxNextResponse, idempotent=False
     )
     purge_inbox = operation(
         "POST /v1/inbox/purge",
         "Make unread messages of a sender dead",
         InboxPurgeRequest,
         InboxPurgeResponse,
-        again=False,
+        idempotent=False,
     )
     lease = operation(
         "POST /v1/inbox/{seq}/lease", "Lease one message, or renew its lease", InboxLeaseRequest, InboxItem, SEQ
     )
     ack = operation("POST /v1/inbox/{seq}/ack", "Done with a message", InboxAckRequest, InboxItem, SEQ)
     nack = operation(
-        "POST /v1/inbox/{seq}/nack", "Return a message to the queue", InboxNackRequest, InboxItem, SEQ, again=False
+        "POST /v1/inbox/{seq}/nack", "Return a message to the queue", InboxNackRequest, InboxItem, SEQ, idempotent=False
     )
     requeue = operation("POST /v1/inbox/{seq}/requeue", "Make a dead message ready again", EmptyRequest, InboxItem, SEQ)
     capabilities = operation("GET /v1/capabilities", "The daemon's own catalog", q.NoParameters, CapabilitiesResponse)
@@ -145,10 +145,10 @@ class Operations:
         ChainAnswerRequest,
         ChainRun,
         TEXT,
-        again=False,
+        idempotent=False,
     )
     cancel_chain = operation(
-        "POST /v1/chains/runs/{id}/cancel", "Cancel a run", EmptyRequest, ChainRun, TEXT, again=False
+        "POST /v1/chains/runs/{id}/cancel", "Cancel a run", EmptyRequest, ChainRun, TEXT, idempotent=False
     )
     mcp_sessions = operation(
         "GET /v1/mcp/sessions", "Sessions of agent hosts, oldest first", q.NoParameters, McpSessionsResponse

@@ -13,7 +13,7 @@ from aghbus.client.core.operation import Call
 from aghbus.client.core.refusals import refusal
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import Unreachable
-from aghbus.client.events import SILENCE_TIMEOUT, EventParser
+from aghbus.client.events import IDLE_TIMEOUT, EventParser
 from aghbus.client.http import Connection, Incoming, target
 
 PAUSE: Final = 0.05
@@ -28,7 +28,7 @@ class _Position(msgspec.Struct):
 class Opener(Protocol):
     """The part of the core that a stream needs."""
 
-    surroundings: Threads
+    runtime: Threads
 
     async def answer(self, call: Call) -> Incoming:
         """The answer to a call, its body unread."""
@@ -78,7 +78,7 @@ class Subscription:
                 if self._connection is None and not self.is_stopped():  # for longer than a call may take
                     raise
             if not self.is_stopped():
-                await self._core.surroundings.sleep(PAUSE)
+                await self._core.runtime.sleep(PAUSE)
 
     async def _until_lost(self) -> AsyncGenerator[tuple[bytes, bytes], None]:
         where = target(self._path, [*self._query, ("since", None if self._since is None else str(self._since))])
@@ -116,6 +116,6 @@ class Subscription:
         return True
 
     def _limit(self) -> None:
-        left = SILENCE_TIMEOUT if self._deadline is None else self._deadline - time.monotonic()
+        left = IDLE_TIMEOUT if self._deadline is None else self._deadline - time.monotonic()
         assert self._connection is not None
-        self._connection.limit(max(0.001, min(SILENCE_TIMEOUT, left)))
+        self._connection.limit(max(0.001, min(IDLE_TIMEOUT, left)))

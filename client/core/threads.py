@@ -1,4 +1,4 @@
-"""What the core needs of its surroundings, for callers that block: connections, pauses, signals and background threads."""
+"""The runtime of the core for callers that block: connections, pauses, signals and background threads."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Feed:
         self._jobs: dict[int, JobCore] = {}
         self._stopped = self._closed = False
         self._gap = True
-        self._wake, self._pulse = core.surroundings.signal(), core.surroundings.signal()
+        self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: Subscription | None = None
 
@@ -68,7 +68,7 @@ class Feed:
                 raise UsageError(f"the daemon does not announce the capability {capability}", hint)
         query = query_of(EventsQuery(kinds=CONVERSATION_KINDS))
         self._subscription = Subscription(self._core, "/v1/events", query, await self._core.position())
-        self._cancels = [self._core.surroundings.start(work) for work in (self._follow, self._renew)]
+        self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
 
     def stop(self) -> None:
         """Take no more works; those that run stay leased until `close`."""
@@ -97,7 +97,7 @@ class Feed:
                 if (job := await self._take_one()) is not None:
                     return job
             except (Unreachable, Unavailable):
-                await self._core.surroundings.sleep(LAST_PAUSE)
+                await self._core.runtime.sleep(LAST_PAUSE)
             else:
                 await self._wake.wait(POLL)
         return None
@@ -194,7 +194,7 @@ class Feed:
                     async for _, data in events:
                         self._on_event(msgspec.json.decode(data, type=Event))
             if not self._closed:
-                await self._core.surroundings.sleep(LAST_PAUSE)
+                await self._core.runtime.sleep(LAST_PAUSE)
 
     def _on_event(self, event: Event) -> None:
         if event.message is None:

@@ -16,7 +16,7 @@ from aghbus.protocol.api.messages import Message
 
 
 class Deadly(Threads):
-    """The surroundings of a client that is killed before its n-th connection."""
+    """The runtime of a client that is killed before its n-th connection."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -36,7 +36,7 @@ def main(path: str, effects: str, lease: str, dies: str, only: str) -> None:
     def wanted(message: Message) -> bool:
         return only in ("", json.loads(bytes(message.envelope))["body"]["text"])
 
-    client.core.surroundings = Deadly(int(dies))
+    client.core.runtime = Deadly(int(dies))
     for job in client.jobs("test.run", accept=wanted, lease=float(lease)):
         with job:
             answer = job.ask(f"{job.text}?")
