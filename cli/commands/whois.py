@@ -26,8 +26,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
     body = request_body(values)
     answer = ask(context, body) if values["wait"] is None else ask_until_answered(context, body)
-    if not answer["peers"] and (nickname := values["to"] or values["query"]):
-        answer = _ask_handles(context, body, nickname) or answer
     if answer["peers"] or not context.output.human:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
@@ -36,13 +34,16 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def ask(context: Context, body: dict[str, Any]) -> dict[str, Any]:
-    """The response to one question (`WhoisResponse`)."""
-    return context.api.post("/v1/whois", body, wait=body["wait"])
+    """The response to one question (`WhoisResponse`); if nobody answers, that of known peers with a key and this nickname."""
+    answer: dict[str, Any] = context.api.post("/v1/whois", body, wait=body["wait"])
+    nickname = body["to"] or body["query"]
+    return answer if answer["peers"] or not nickname else _ask_handles(context, body, nickname) or answer
 
 
 def _ask_handles(context: Context, body: dict[str, Any], nickname: str) -> dict[str, Any] | None:
     """The answers of the peers with a key that are called `nickname`; None if none is known here."""
-    answers = [ask(context, {**body, "query": "", "to": handle}) for handle in handles(context.api, nickname)]
+    asked = [{**body, "query": "", "to": handle} for handle in handles(context.api, nickname)]
+    answers = [context.api.post("/v1/whois", one, wait=one["wait"]) for one in asked]
     found = [peer for answer in answers for peer in answer["peers"]]
     return {**answers[0], "query": body["query"], "peers": found} if found else None
 

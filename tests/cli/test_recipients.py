@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_a_nickname_addresses_its_only_handle(home: Home, handle: str, options: 
     got = home.ctl_json("--name", "k1", "inbox", "next", "--wait", "30s", "--ack", "--work", sent["work_id"])
     assert got["item"]["message"]["to"] == handle
     assert home.ctl_json("--name", "ops", "say", "hello", "--to", "k1")["to"] == handle
+
+
+def test_wait_finds_a_handle_by_its_nickname(home: Home, handle: str) -> None:
+    assert home.ctl_json("--name", "ops", "wait", "--peer", "k1", "--timeout", "20s")["peer"]["peer_id"] == handle
+
+
+def test_whois_with_wait_returns_when_a_handle_of_the_nickname_answers(home: Home, handle: str) -> None:
+    started = time.monotonic()
+    found = home.ctl_json("--name", "ops", "whois", "k1", "--wait", "50s")
+    assert [peer["peer_id"] for peer in found["peers"]] == [handle]
+    assert time.monotonic() - started < 40
 
 
 @pytest.mark.parametrize("command", [["whois", "k1"], ["whois", "--to", "k1"]])
