@@ -1,6 +1,7 @@
 """Where tests take their helpers from, and how many modules a folder holds."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -38,3 +39,9 @@ def test_packages_hold_at_most_20_modules() -> None:
     counted = {path.relative_to(ROOT).as_posix(): len([*path.glob("[!_]*.py")]) for path in (*tops, *folders)}
     assert {name: count for name, count in counted.items() if count > 20 and name != "cli/commands"} == {}
     assert sum(len([*top.glob("*.py")]) for top in tops) <= 40
+
+
+def test_every_package_of_the_tree_is_in_the_wheel() -> None:
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"])
+    modules = (path.relative_to(ROOT) for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
+    assert listed == {f"aghbus.{'.'.join(path.parent.parts)}" for path in modules}
