@@ -1,7 +1,7 @@
 """The health listener: a port of its own for kubelets and Prometheus, which reach neither a Unix socket nor loopback.
 
-Whoever reaches the address can read it: there is no token, and nothing but probes and metrics is served. What clients can
-make it spend is bounded (docs/limits.md).
+Every program that reaches the address can read it: there is no token, and nothing but probes and metrics is served. What
+clients can make it spend is bounded (docs/limits.md).
 """
 
 import asyncio
