@@ -82,7 +82,9 @@ class Scene:
         # An end that comes before its opening finds no work, and its copies are duplicates: only first sights count.
         knew = receiver.work(WORK) is not None and (WORKSPACE, envelope.sender, envelope.id) not in receiver.seen
         self.conversation += envelope.kind in ("say", "capability")
+        early = receiver.counters["early"]
         self.bus.deliver(index)
+        knew = knew and receiver.counters["early"] == early  # an early message is not taken: it is repeated later
         if knew and is_end(envelope) and envelope.sender != "outsider" and receiver is not self.outsider:
             work = receiver.work(WORK)
             assert work is not None
