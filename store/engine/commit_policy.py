@@ -13,7 +13,6 @@ import sqlite3
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
 from aghbus.protocol.base.histogram import BOUNDS, Histogram
@@ -51,10 +50,8 @@ class CommitPolicy:
             and min(self._samples) < FAST_SECONDS
         )
 
-    def commit(self, changes: int, write: Callable[[], None], *, on_loop: bool) -> None:
-        """Calls `write` and commits, on the event loop if `commits_on_loop`, else in the store's thread. Raises sqlite3.Error,
-        and what `write` raises."""
-        write()
+    def commit(self, changes: int, *, on_loop: bool) -> None:
+        """Commits, on the event loop if `commits_on_loop`, else in the store's thread. Raises sqlite3.Error."""
         if self._may_checkpoint is on_loop:
             self._may_checkpoint = not on_loop
             self._db.execute(f"PRAGMA wal_autocheckpoint = {0 if on_loop else CHECKPOINT_PAGES}")

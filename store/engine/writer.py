@@ -284,18 +284,14 @@ class Writer:
 
     async def _commit(self, changes: int) -> None:
         changes += sum(map(len, self._tx.rows.values())) // _VALUES
-        on_loop = self._policy.commits_on_loop(changes)
         try:
-            if on_loop:
-                self._policy.commit(changes, self._flush, on_loop=True)
-            else:
-                await self._commit_in_thread(changes)
+            await self._write(changes)
         except Exception as error:
             if self._isolated or _is_environment(error):
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
-            await self._commit_in_thread(changes)
+            await self._write(changes)
         self._chain.committed()
         if not self._watermark_file.pending:
             self._watermark_file.write_soon()
@@ -304,12 +300,14 @@ class Writer:
         self.writable, self.last_error = True, None
         self.stats.commits += 1
 
-    async def _commit_in_thread(self, changes: int) -> None:
-        await self._in_thread(partial(self._policy.commit, changes, self._flush, on_loop=False))
-
-    def _flush(self) -> None:
+    async def _write(self, changes: int) -> None:
+        """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
         self._tx.rows.flush(self._db)
         self._chain.append(self._db, self._tx.memory.last_seq)
+        if self._policy.commits_on_loop(changes):
+            self._policy.commit(changes, on_loop=True)
+        else:
+            await self._in_thread(partial(self._policy.commit, changes, on_loop=False))
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""

@@ -50,14 +50,10 @@ def paced(disk: Any) -> CommitPolicy:
     return CommitPolicy(db)
 
 
-def nothing() -> None:
-    """To write before the COMMIT."""
-
-
 def commit(one: CommitPolicy, changes: int = 10) -> bool:
     """Whether the commit stayed on the loop."""
     on_loop = one.commits_on_loop(changes)
-    one.commit(changes, nothing, on_loop=on_loop)
+    one.commit(changes, on_loop=on_loop)
     return on_loop
 
 
