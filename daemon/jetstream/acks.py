@@ -4,9 +4,9 @@ An ack that is lost with a connection leads to one more delivery, which deduplic
 """
 
 import asyncio
-from collections import OrderedDict, deque
-from itertools import islice
 from typing import Final
+
+import msgspec
 
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
@@ -32,7 +32,7 @@ class AckQueue:
     def __init__(self, link: Link) -> None:
         self.refused = 0  # entries whose subject cannot be published to
         self._link = link
-        self._queue: deque[tuple[str, bytes]] = deque()
+        self._queue: list[tuple[str, bytes]] = []
         self._filled = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -66,14 +66,13 @@ class AckQueue:
 
     async def _publish(self) -> None:
         while self._queue:
-            batch = list(islice(self._queue, _BATCH))
+            batch = self._queue[:_BATCH]
             try:
                 published = self._link.publish_all_nowait(batch)
             except (BadPublish, PayloadTooLarge):
                 published = False
             if published:
-                for _ in batch:
-                    self._queue.popleft()
+                del self._queue[: len(batch)]
             else:  # one of them is impossible, or the buffer is full
                 for entry in batch:
                     await self._publish_one(entry)
@@ -88,7 +87,7 @@ class AckQueue:
         except (BadPublish, PayloadTooLarge):
             self.refused += 1  # a retry would block all others
         if queue and queue[0] is entry:
-            queue.popleft()
+            del queue[0]
 
 
 class PendingAcks:
@@ -97,51 +96,54 @@ class PendingAcks:
     def __init__(self, acks: AckQueue) -> None:
         self._acks = acks
         self._pending: set[int] = set()
-        self._acked: OrderedDict[int, None] = OrderedDict()
+        self._acked: set[int] = set()
+        self._acked_before: set[int] = set()  # the _MAX_ACKED before those
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._pending
 
-    def accept(self, sequence: int, reply: str) -> bool:
-        """Whether a delivery is new. A pending one is settled later; one that was acked is acked again."""
+    def accept(self, sequence: int, reply: str) -> "Delivery | None":
+        """The settlement of a new delivery; None for one that is pending, and for one that was acked, which is acked again."""
         if sequence in self._pending:
-            return False
-        if sequence in self._acked:
+            return None
+        if sequence in self._acked or sequence in self._acked_before:
             self._acks.put(reply, ACK)
-            return False
+            return None
         self._pending.add(sequence)
-        return True
+        return Delivery(self, sequence, reply)
 
-    def answer(self, sequence: int, reply: str, word: bytes) -> None:
-        """Send `word` about a pending delivery; does nothing when it is not pending any more."""
-        if sequence not in self._pending:
-            return
-        self._pending.discard(sequence)
-        self._acks.put(reply, word)
-        if word is ACK:
-            self._acked[sequence] = None
-            if len(self._acked) > _MAX_ACKED:
-                self._acked.popitem(last=False)
+    def ack(self, sequence: int, reply: str) -> None:
+        """Acknowledge a pending delivery; does nothing when it is not pending any more."""
+        pending, acked = self._pending, self._acked
+        if sequence in pending:
+            pending.remove(sequence)
+            acked.add(sequence)
+            self._acks.put(reply, ACK)
+            if len(acked) >= _MAX_ACKED:
+                self._acked, self._acked_before = set(), acked
+
+    def nak(self, sequence: int, reply: str, delay: float) -> None:
+        """Have a pending delivery delivered again after `delay` seconds; does nothing when it is not pending any more."""
+        if sequence in self._pending:
+            self._pending.remove(sequence)
+            self._acks.put(reply, nak_after(delay))
 
     def drop(self) -> None:
         """The stream is gone: its pending deliveries can no longer be settled."""
         self._pending.clear()
 
 
-class Delivery:
+class Delivery(msgspec.Struct, eq=False, gc=False):
     """The Settlement of one delivered message; only the first call has an effect."""
 
-    __slots__ = ("_pending", "_reply", "_sequence")
-
-    def __init__(self, pending: PendingAcks, sequence: int, reply: str) -> None:
-        self._pending = pending
-        self._sequence = sequence
-        self._reply = reply
+    pending: PendingAcks
+    sequence: int
+    reply: str
 
     def ack(self) -> None:
         """Acknowledge: it is committed, or needs no commit."""
-        self._pending.answer(self._sequence, self._reply, ACK)
+        self.pending.ack(self.sequence, self.reply)
 
     def nak(self, delay: float) -> None:
         """It could not be stored: deliver it again after `delay` seconds."""
-        self._pending.answer(self._sequence, self._reply, nak_after(delay))
+        self.pending.nak(self.sequence, self.reply, delay)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.acks import NAK, AckQueue, Delivery, PendingAcks
+from aghbus.daemon.jetstream.acks import NAK, AckQueue, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
@@ -205,7 +205,7 @@ class DurableConsumer:
 
     def _delivered(self, message: InboundMessage) -> None:
         headers = message.headers
-        if headers and not message.data and "Status" in headers:
+        if headers is not None and not message.data and "Status" in headers:
             flow_subject = message.reply or headers.get("Nats-Consumer-Stalled", "")
             if self._is_flow_control(flow_subject):
                 self._acks.put(flow_subject, b"")  # everything before it was received
@@ -213,12 +213,12 @@ class DurableConsumer:
         sequence = stream_sequence(message.reply)
         if sequence is None:
             return  # not from the stream: anyone may be able to publish to the delivery subject
-        pending = self._pending
-        if not pending.accept(sequence, message.reply):
+        delivery = self._pending.accept(sequence, message.reply)
+        if delivery is None:
             self.duplicates += 1
             return
-        message.settlement = Delivery(pending, sequence, message.reply)
-        message.reply = headers.get(ANSWER_TO, "") if headers else ""  # the broker's own is for the settlement
+        message.settlement = delivery
+        message.reply = "" if headers is None else headers.get(ANSWER_TO, "")  # the broker's own is for the settlement
         self._offer(message)
 
     def _is_flow_control(self, subject: str) -> bool:
@@ -257,5 +257,5 @@ def stream_sequence(reply: str) -> int | None:
     count = len(parts)
     if count < 9 or count == 10 or not reply.startswith(_ACK_PREFIX):
         return None
-    text = parts[5] if count == 9 else parts[7]
+    text = parts[5 if count == 9 else 7]
     return int(text) if text.isdigit() and text.isascii() and len(text) <= _SEQUENCE_DIGITS else None

@@ -9,9 +9,7 @@ import asyncio
 import itertools
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
-from itertools import starmap
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import nats.aio.client
@@ -84,9 +82,9 @@ class NatsClient(nats.aio.client.Client):
         frame = publish_frame(self.max_payload, subject, data, reply, headers)
         return self.put(frame, flush=flush, limit=MAX_UNSENT)
 
-    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+    def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
         """As `publish_nowait`, for these subjects and payloads as one piece: all of them, or none."""
-        return self.put(b"".join(starmap(partial(publish_frame, self.max_payload), messages)), limit=MAX_UNSENT)
+        return self.put(publish_frames(self.max_payload, messages), limit=MAX_UNSENT)
 
     def put(self, frame: bytes, *, flush: bool = False, limit: int | None = None) -> bool:
         """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown.
@@ -190,7 +188,7 @@ def publish_frame(
     if len(data) > limit:
         raise PayloadTooLarge(len(data), limit)
     names = f"{subject} {reply}" if reply else subject
-    usual = subject and names.isprintable() and names.count(" ") == bool(reply)
+    usual = subject.split() == [subject] and (not reply or reply.split() == [reply])
     if not usual and (not subject or _WHITE(subject) or _WHITE(reply)):
         raise BadPublish(f"{escape(subject)!r}, {escape(reply)!r}: not subjects")
     to = names.encode()
@@ -200,6 +198,14 @@ def publish_frame(
     if len(head) + len(data) > limit:
         raise PayloadTooLarge(len(head) + len(data), limit)
     return b"HPUB %b %d %d\r\n%b%b\r\n" % (to, len(head), len(head) + len(data), head, data)
+
+
+def publish_frames(limit: int, messages: Sequence[tuple[str, bytes]]) -> bytes:
+    """PUB of each of these subjects and payloads, one after the other. Raises as `publish_frame` does."""
+    subjects = [subject for subject, _ in messages]
+    if " ".join(subjects).split() != subjects or any(len(data) > limit for _, data in messages):
+        return b"".join([publish_frame(limit, *message) for message in messages])
+    return b"".join([b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data) for subject, data in messages])
 
 
 def _header_line(name: str, value: str) -> bytes:

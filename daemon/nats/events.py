@@ -11,6 +11,7 @@ JetStreamError        JetStream refused a request; its error code and its descri
  └─ NoJetStream       there is no JetStream on this server, or not for our account
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Protocol
 
 import msgspec
@@ -35,7 +36,7 @@ class InboundMessage(msgspec.Struct, eq=False):
     subject: str
     data: bytes
     reply: str
-    headers: dict[str, str] | None
+    headers: Mapping[str, str] | None
     settlement: Settlement | None = None
 
 

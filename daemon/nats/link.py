@@ -13,7 +13,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from aghbus.daemon.base.logs import event
@@ -235,7 +235,7 @@ class Link:
             raise self._down()
         return self._connection.client.publish_nowait(subject, data, reply, headers, flush=flush)
 
-    def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
+    def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
         if self._connection is None or self.state != "up":
             raise self._down()

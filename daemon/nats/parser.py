@@ -7,7 +7,7 @@ goes to the library unchanged, so that its results and errors are the library's.
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Protocol, cast
 
 from nats.errors import ProtocolError
@@ -32,7 +32,13 @@ MESSAGE_LINE: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) (?:(\S+) )?(?(1)(\d{
 Within its line, unlike the library's: there the sizes of a message with headers may be read out of the headers.
 """
 
-_HEADERS: Final = re.compile(rb"NATS/1\.0\r\n((?:[!-9;-~]+:[ -~]*\r\n)+)\r\n").fullmatch
+MESSAGE_START: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) ").match
+"""The part of a message's line that is the same for all messages of a subject and subscription."""
+
+_PLAIN: Final = re.compile(rb"(?:(\S+) )?()(\d{1,9})\r\n").match  # the rest of a line of MSG
+_HEADED: Final = re.compile(rb"(?:(\S+) )?(\d{1,9}) (\d{1,9})\r\n").match  # the rest of a line of HMSG
+
+_HEADERS: Final = re.compile(rb"NATS/1\.0(?:\r\n[!-9;-~]+:[ -~]*)+\r\n\r\n").fullmatch
 """Names and values in printable ASCII."""
 
 _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)\r\n(?!\s)").match
@@ -74,6 +80,8 @@ class MessageParser(Parser):
         super().__init__(client)
         self.max_payload = MAX_PAYLOAD
         self.refused = ""  # why the connection is to end
+        # How the last line began: its bytes, what reads the rest, number of the subscription, subject.
+        self._line_start = (b"\n", _PLAIN, 0, "")
         self._receivers = receivers
         self._on_pong = on_pong
 
@@ -124,31 +132,42 @@ class MessageParser(Parser):
         if self.buf or self.state == AWAITING_MSG_PAYLOAD:
             return at
         receivers, end = self._receivers, len(data)
+        begin, read_rest, sid, subject = self._line_start
         while True:
-            line = MESSAGE_LINE(data, at)
-            if line is None:
-                pong = _PONG(data, at)
-                if pong is None:
-                    return at
-                self._on_pong()
-                at = pong.end()
-                continue
-            _, subject, sid, reply, head, size = line.groups()
+            if not data.startswith(begin, at):
+                line = MESSAGE_START(data, at)
+                if line is None:
+                    pong = _PONG(data, at)
+                    if pong is None:
+                        return at
+                    self._on_pong()
+                    at = pong.end()
+                    continue
+                begin, read_rest, sid, subject = line[0], _HEADED if line[1] else _PLAIN, int(line[3]), as_text(line[2])
+                self._line_start = begin, read_rest, sid, subject
+            receiver = receivers.get(sid)
+            line = read_rest(data, at + len(begin))
+            if receiver is None or line is None:
+                return at
+            reply, head, size = line.groups()
             start = line.end()
             stop = start + int(size)
-            receiver = receivers.get(int(sid))
-            if receiver is None or stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
+            if stop + CRLF_SIZE > end or start - at > MAX_CONTROL_LINE_SIZE:
                 return at
             headers = None
-            if head is not None:
-                begin, start = start, start + int(head)
-                if start > stop or (headers := plain_headers(data[begin:start])) is None:
+            if head:
+                first, start = start, start + int(head)
+                if start > stop or (headers := plain_headers(data[first:start])) is None:
                     return at
             try:
-                names = subject.decode(), reply.decode() if reply else ""
+                answers = reply.decode() if reply else ""
             except UnicodeDecodeError:
-                names = as_text(subject), as_text(reply or b"")
-            deliver(receiver, InboundMessage(names[0], data[start:stop], names[1], headers))
+                answers = as_text(reply)
+            receiver.received += 1
+            try:  # in the middle of the read loop, which no error of a subscriber may end
+                receiver.callback(InboundMessage(subject, data[start:stop], answers, headers))
+            except (Exception, asyncio.CancelledError) as error:
+                receiver.failed(error)
             at = stop + CRLF_SIZE
 
     async def _delegate(self, data: bytes, at: int) -> int:
@@ -236,13 +255,39 @@ class EagerReader(asyncio.Protocol):
         return self._reader.at_eof()
 
 
-def plain_headers(head: bytes) -> dict[str, str] | None:
-    """Headers of the usual form, the last of a name; None for any other form, and for a status of the server."""
-    lines = _HEADERS(head)
-    if lines is None:
-        return None
-    pairs = (line.partition(":") for line in lines[1].decode().splitlines())
-    return {name: value.strip() for name, _, value in pairs}
+class PlainHeaders(Mapping[str, str]):
+    """Headers in printable ASCII, of which most are never asked for: they stay bytes until then. The last of a name counts."""
+
+    __slots__ = ("_head",)
+
+    def __init__(self, head: bytes) -> None:
+        """`head` matches _HEADERS."""
+        self._head = head
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header without white space around it, or `default`. `name` has no colon."""
+        head = self._head
+        key = b"\r\n%b:" % name.encode()
+        at = head.rfind(key)
+        return default if at < 0 else head[at + len(key) : head.index(b"\r\n", at + 2)].strip().decode()
+
+    def __getitem__(self, name: str) -> str:
+        return self._pairs()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pairs())
+
+    def __len__(self) -> int:
+        return len(self._pairs())
+
+    def _pairs(self) -> dict[str, str]:
+        pairs = (line.partition(":") for line in self._head.decode().splitlines()[1:-1])
+        return {name: value.strip() for name, _, value in pairs}
+
+
+def plain_headers(head: bytes) -> PlainHeaders | None:
+    """Headers of the usual form; None for any other form, and for a status of the server."""
+    return None if _HEADERS(head) is None else PlainHeaders(head)
 
 
 def as_text(subject: bytes) -> str:
