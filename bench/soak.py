@@ -4,6 +4,9 @@ Two daemons, the embedded broker, works opened at a bounded rate by one and carr
 other, leases, deadlines, two streams attached; retention bound to its smallest size, so that the stores have to follow it. Every
 ten seconds memory, file handles and file sizes are read. Printed are the first and the last third and their ratio, which is what
 carries over to another machine; bench/results/ gets all samples as JSON and a table by the minute.
+
+With `--balance` retention removes nothing, and at the end the books of both daemons are compared with each other and with
+what the daemons said to the load: nothing lost, nothing doubled, nothing left over, the same works on both sides.
 """
 
 import argparse
@@ -16,11 +19,13 @@ from typing import Any
 
 from bench.soak_load import Load
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.ledger import balance, unrest
 
 RESULTS = Path(__file__).parent / "results"
 INTERVAL = 10.0  # seconds between two samples
 WARM_UP = 30.0  # seconds that are not counted: caches, the first growth of the heap
 RETENTION = "16MiB"  # the smallest that can be configured
+UNBOUNDED = "2000GiB"
 MIB = 1 << 20
 
 
@@ -114,16 +119,25 @@ def write(samples: list[dict[str, float]], summary: dict[str, Any]) -> None:
     print(f"{head}\n\n{compared}")
 
 
+def balanced(load: Load) -> dict[str, float]:
+    """The figures of the ledger, and the seconds that they took. Fails when the books do not balance."""
+    wait_for(lambda: not unrest(load.ops, load.worker), 60, "the last messages to be answered")
+    began = time.monotonic()
+    figures = balance(load.ledger, load.ops, load.worker)
+    return {**figures, "seconds": round(time.monotonic() - began, 1)}
+
+
 def main() -> None:
     """Run, write, and fail when the load met an error or did not come to its end."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--minutes", type=float, default=10.0)
     arguments.add_argument("--rate", type=float, default=20.0, help="works opened in a second")
     arguments.add_argument("--consumers", type=int, default=4)
+    arguments.add_argument("--balance", action="store_true", help="keep all messages, and balance the books at the end")
     options = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         home = Home(Path(folder))
-        bound = ("--store-retention-size", RETENTION)
+        bound = ("--store-retention-size", UNBOUNDED if options.balance else RETENTION)
         with Daemon(home, "worker", *bound) as worker, Daemon(home, "ops", *bound) as ops:
             wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "the daemons to meet")
             broker = json.loads((home.root / "state" / "aghbus" / "broker" / "broker.json").read_text())["pid"]
@@ -132,6 +146,7 @@ def main() -> None:
             observe(load, broker, WARM_UP)
             samples = observe(load, broker, 60 * options.minutes)
             load.stop(60)
+            books = balanced(load) if options.balance else None
             status = {daemon.name: daemon.get("/v1/status") for daemon in (ops, worker)}
     summary = {
         "minutes": options.minutes,
@@ -139,6 +154,7 @@ def main() -> None:
         "opened": load.opened,
         "ended": len(load.taken),
         "errors": load.errors,
+        "books": books,
         "problems": {name: answer["problems"] for name, answer in status.items()},
         "outbox": {name: answer["outbox"] for name, answer in status.items()},
         "retried": {name: answer["counters"].get("outbox.retried", 0) for name, answer in status.items()},

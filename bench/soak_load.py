@@ -1,19 +1,29 @@
-"""The load of the soak: works opened, leased, accepted, traced and ended through the APIs of two daemons, at a bounded rate."""
+"""The load of the soak: works opened, leased, accepted, traced and ended through the APIs of two daemons, at a bounded rate.
+
+Every yes of a daemon is written into a ledger (tests/support/ledger.py), against which the books can be balanced afterwards.
+"""
 
 import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from tests.support.daemons import Daemon, UnixClient
+from tests.support.ledger import Ledger, busy
 
 PADDING = (
     "x" * 1500
 )  # bytes in an opening and in a result: the size of a modest task, and enough to fill the retention bound
 LEASE = 60.0  # seconds
 WAIT = 1.0  # seconds that a consumer waits for a message, so that it can end
+IDLE = 5.0  # seconds without an event after which a stream is resumed, so that it can end
+_STEPS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("accept", {}),
+    ("update", {"message": "half of it"}),
+    ("complete", {"result": {"output": PADDING}}),
+)
 
 
 class Caller:
@@ -40,7 +50,7 @@ class Load:
         self.worker = worker
         self.taken: list[tuple[float, float]] = []
         self.errors: list[str] = []
-        self.opened = 0
+        self.ledger = Ledger()
         self.events = 0
         self._rate = rate
         self._open: dict[str, float] = {}
@@ -48,6 +58,11 @@ class Load:
         self._drained = threading.Event()
         roles = [self._opener, self._reader, self._watcher, self._clerk, *[self._consumer] * consumers]
         self._threads = [threading.Thread(target=self._guarded, args=(role,), daemon=True) for role in roles]
+
+    @property
+    def opened(self) -> int:
+        """Works that were opened."""
+        return len(self.ledger.opened)
 
     @property
     def in_flight(self) -> int:
@@ -60,14 +75,14 @@ class Load:
             thread.start()
 
     def stop(self, timeout: float) -> None:
-        """Open nothing further, wait until what is open has ended, and end the threads."""
+        """Open nothing further, wait until what is open has ended and the inboxes are empty, and end the threads."""
         self._end.set()
         deadline = time.monotonic() + timeout
-        while self._open and time.monotonic() < deadline:
+        while (self._open or busy(self.ops, self.worker)) and time.monotonic() < deadline:
             time.sleep(0.1)
         self._drained.set()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(2 * IDLE)
 
     def _guarded(self, role: Callable[[], None]) -> None:
         try:
@@ -85,8 +100,9 @@ class Load:
             work_id = f"work_soak_{number}"
             self._open[work_id] = time.monotonic()
             text = f"{number} {PADDING}"
-            call("POST", "/v1/works", to="worker", text=text, work_id=work_id, accept_within=60, progress_within=60)
-            self.opened += 1
+            bounds = {"accept_within": 60, "progress_within": 60}
+            answer = call("POST", "/v1/works", to="worker", text=text, work_id=work_id, **bounds)
+            self.ledger.said_yes("ops", answer, opening=True)
             due += 1 / self._rate
             self._end.wait(max(0.0, due - time.monotonic()))
 
@@ -98,16 +114,18 @@ class Load:
                 continue
             work_id = item["message"]["work_id"]
             if item["message"]["kind"] == "say" and work_id:
-                call("POST", f"/v1/works/{work_id}/accept")
-                call("POST", f"/v1/works/{work_id}/update", message="half of it")
-                call("POST", f"/v1/works/{work_id}/complete", result={"output": PADDING})
+                for verb, body in _STEPS:
+                    self.ledger.said_yes("worker", call("POST", f"/v1/works/{work_id}/{verb}", **body))
             call("POST", f"/v1/inbox/{item['seq']}/ack", lease=item["lease"])
+            self.ledger.said_acked("worker", item["message"]["id"])
 
     def _clerk(self) -> None:
         """Takes what comes back to the opener's inbox, as an agent would."""
         call = Caller(self.ops)
         while not self._drained.is_set():
-            call("POST", "/v1/inbox/next", wait=WAIT, ack=True)
+            item = call("POST", "/v1/inbox/next", wait=WAIT, ack=True)["item"]
+            if item is not None:
+                self.ledger.said_acked("ops", item["message"]["id"])
 
     def _watcher(self) -> None:
         """Sees the ends of works on the opener's stream."""
@@ -125,8 +143,15 @@ class Load:
             self.events += 1
 
     def _stream(self, daemon: Daemon) -> Iterator[dict[str, Any]]:
-        with contextlib.closing(daemon.events(timeout=60)) as events:
-            for event in events:
-                yield event
-                if self._drained.is_set():
-                    return
+        """All events, resumed after a while without one."""
+        seq = 0
+        while not self._drained.is_set():
+            with contextlib.closing(daemon.events(f"?since={seq}", timeout=IDLE)) as events:
+                try:
+                    for event in events:
+                        seq = event["seq"]
+                        yield event
+                        if self._drained.is_set():
+                            return
+                except TimeoutError:
+                    continue

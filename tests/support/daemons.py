@@ -80,6 +80,7 @@ class Daemon:
         self.env = {**home.env, **(env or {})}
         self.log = home.root / f"{name}.log"
         self.process: Child | subprocess.Popen[bytes] | None = None
+        self.starts: list[int] = []  # wall time in milliseconds
 
     @property
     def socket_path(self) -> Path:
@@ -91,6 +92,7 @@ class Daemon:
 
     def start(self, *, wait: bool = True) -> Self:
         argv = ["run", "--name", self.name, "--quiet", *self.args]
+        self.starts.append(time.time_ns() // 1_000_000)
         if NURSERY.opened:
             self.process = NURSERY.start(argv, self.env, self.log)
         else:

@@ -1,17 +1,26 @@
-"""The books of a crash test: what the daemons have said yes to, and whether all of it is still true at the end.
+"""The ledger of a crash test: what the daemons have said yes to, and whether all of it is still true at the end.
 
-Everything is read through the API, as a user would: a promise that only the database knows is none.
+Everything is read through the API, as a user would: a promise that only the database knows is none. The books of both daemons
+(tests/support/books.py) are compared in time that grows with the number of messages, no faster.
 """
 
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
 
+from tests.support.books import TERMINAL, Books, Row, read_books
 from tests.support.daemons import Daemon
+from tests.support.unstored import Answers
 
-TERMINAL = frozenset({"completed", "failed", "canceled"})
-_PAGE = 500  # messages at once
+_HISTORIES: Final = 1_000
+"""Works whose history is read from `GET /v1/works/{id}` too, on both sides; of more works so many, chosen at random."""
+_REACTIONS: Final = frozenset(
+    {"receipt:rejected", "trace:needs_input", "trace:completed", "trace:failed", "trace:canceled"}
+)
+_PAGE: Final = 500  # messages at once
 
 
 class Yes(NamedTuple):
@@ -50,45 +59,9 @@ class Ledger:
         with self._lock:
             self.repeated += 1
 
-
-class Books:
-    """One daemon's own view at one moment: all its messages, and the works it was asked about."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.name = daemon.name
-        self.messages = all_messages(daemon)
-        self._daemon = daemon
-
-    def of(self, direction: str) -> dict[str, dict[str, Any]]:
-        """Messages of one direction by id. Fails when an id is there twice."""
-        chosen = [message for message in self.messages if message["direction"] == direction]
-        twice = [one for one, times in Counter((m["sender"], m["id"]) for m in chosen).items() if times > 1]
-        assert not twice, f"{self.name} has {direction} messages twice: {twice}"
-        return {message["id"]: message for message in chosen}
-
-    def unsettled(self) -> list[str]:
-        """What is still under way here: directed messages without an answer, messages that the agent has not acked."""
-        return [
-            f"{m['direction']} {m['kind']} {m['id']} {m['delivery']}"
-            for m in self.messages
-            if (m["direction"] == "out" and m["to"] and m["delivery"] not in ("receipted", "refused"))
-            or (m["direction"] == "in" and m["delivery"] in ("ready", "leased"))
-        ]
-
-    def story(self, work_id: str) -> list[str]:
-        """One line for each message of a work, for the report of a failure."""
-        return [
-            f"{self.name} {m['seq']:5} {m['received_ms']} {m['direction']:3} {m['id']} {m['kind']}"
-            f" {m['envelope']['body'].get('status') or m['envelope']['body'].get('state') or ''}"
-            f" -> {m['outcome']} {m['reason'] or ''} [{m['delivery']}: {m['delivery_detail'] or ''}]"
-            for m in self.messages
-            if m["work_id"] == work_id
-        ]
-
-    def work(self, work_id: str) -> dict[str, Any]:
-        """A work with its history."""
-        answer: dict[str, Any] = self._daemon.get(f"/v1/works/{work_id}")
-        return answer
+    def told(self, daemon: str) -> set[str]:
+        """The ids of the messages that this daemon said yes to."""
+        return {yes.message_id for yes in self.yes if yes.daemon == daemon}
 
 
 def all_messages(daemon: Daemon) -> list[dict[str, Any]]:
@@ -101,121 +74,153 @@ def all_messages(daemon: Daemon) -> list[dict[str, Any]]:
     return found
 
 
+def unrest(*daemons: Daemon) -> list[str]:
+    """What is still under way in these daemons. The messages are read only when nothing else is."""
+    return busy(*daemons) or [line for daemon in daemons for line in read_books(daemon).unsettled()]
+
+
+def busy(*daemons: Daemon) -> list[str]:
+    """Open works, messages in inboxes, and messages to send, by the status of these daemons."""
+    return [line for daemon in daemons for line in _busy(daemon)]
+
+
+def _busy(daemon: Daemon) -> list[str]:
+    status = daemon.get("/v1/status")
+    counts = {
+        **{f"works {state}": count for state, count in status["works"].items() if state not in TERMINAL},
+        **{f"inbox {state}": status["inbox"][state] for state in ("ready", "leased")},
+        "outbox queued": status["outbox"]["queued"],
+    }
+    return [f"{daemon.name}: {count} {what}" for what, count in counts.items() if count]
+
+
 def balance(ledger: Ledger, left: Daemon, right: Daemon) -> dict[str, int]:
     """Compare the books of two daemons with the ledger and with each other; figures for the report.
 
     Fails on anything lost, invented, processed twice, left over, or different on the two sides.
     """
-    books = {daemon.name: Books(daemon) for daemon in (left, right)}
+    with ThreadPoolExecutor(2) as pool:
+        books = list(pool.map(read_books, (left, right)))
+    figures = compare(ledger, *books)
+    chosen = random.sample(ledger.opened, min(_HISTORIES, len(ledger.opened)))
+    for daemon, book in zip((left, right), books, strict=True):
+        _same_histories(daemon, book, chosen)
+    return figures
+
+
+def compare(ledger: Ledger, left: Books, right: Books) -> dict[str, int]:
+    """As `balance`, of books that were read before."""
+    unstored: set[str] = set()
     for one, other in ((left, right), (right, left)):
-        _nothing_lost(books[one.name], books[other.name], ledger)
-        _nothing_left_over(books[one.name], one, ledger)
+        unstored |= _nothing_lost(one, other, ledger)
+        _nothing_left_over(one, ledger)
     late: Counter[str] = Counter()
     for work_id in ledger.opened:
-        late += _same_work(books[left.name], books[right.name], work_id)
-    known = {work["work_id"] for daemon in (left, right) for work in _works(daemon)}
+        late += _same_work(left, right, work_id, unstored)
+    known = left.states.keys() | right.states.keys()
     assert known == set(ledger.opened), f"works that nobody opened: {known ^ set(ledger.opened)}"
     return {
         "works": len(ledger.opened),
-        "messages": sum(len(book.of("out")) for book in books.values()),
+        "messages": len(left.sent) + len(right.sent),
         "yes": len(ledger.yes),
         "asked again": ledger.repeated,
         "crossed": late["crossed"],
+        "unstored": len(unstored),
     }
 
 
-def _nothing_lost(book: Books, other: Books, ledger: Ledger) -> None:
-    sent, arrived = book.of("out"), other.of("in")
-    told = {yes.message_id for yes in ledger.yes if yes.daemon == book.name}
+def _nothing_lost(book: Books, other: Books, ledger: Ledger) -> set[str]:
+    """The ids of receipts that `book` published without a row."""
+    sent, arrived, told = book.sent, other.arrived, ledger.told(book.name)
     assert not told - sent.keys(), f"{book.name} said yes and has it no more: {sorted(told - sent.keys())}"
     assert not sent.keys() - arrived.keys(), f"lost on the way: {sorted(sent.keys() - arrived.keys())}"
-    invented = [message for message in arrived.values() if message["id"] not in sent and not _is_unstored(message)]
+    answers = Answers(book, other, told)
+    extra = [row for row in arrived.values() if row.id not in sent]
+    invented = [f"{row.line()}: {why}" for row in extra if (why := answers.why_not(row))]
     assert not invented, f"arrived, but never committed: {invented}"
     for message_id, message in sent.items():
         there = arrived[message_id]
-        assert there["envelope"] == message["envelope"]
-        if message["to"]:
-            refused = there["outcome"] in ("ignored", "rejected")
-            assert message["delivery"] == ("refused" if refused else "receipted"), (message, there)
+        assert there.digest == message.digest, f"changed on the way: {message_id}"
+        if message.to:
+            refused = there.outcome in ("ignored", "rejected")
+            assert message.delivery == ("refused" if refused else "receipted"), (message, there)
     _in_order(sent, other)
+    return {row.id for row in extra}
 
 
-def _is_unstored(message: dict[str, Any]) -> bool:
-    """Whether its sender may keep no row of it: the answer to a duplicate, or to a peer that it does not know (docs/limits.md)."""
-    return bool(message["kind"] == "receipt" and message["envelope"]["body"]["status"] in ("duplicate", "rejected"))
-
-
-def _in_order(sent: dict[str, dict[str, Any]], other: Books) -> None:
+def _in_order(sent: dict[str, Row], other: Books) -> None:
     """Each stream was processed in the order in which it was accepted here."""
     last: dict[tuple[Any, ...], int] = {}
-    for message in other.messages:
-        if message["direction"] == "in" and message["id"] in sent and message["to"]:
-            stream = message["channel"], message["sender"], message["thread_id"], message["direct_id"]
-            seq = sent[message["id"]]["seq"]
-            assert last.get(stream, 0) < seq, f"out of order: {message}"
+    for row in other.rows:
+        if row.direction == "in" and row.id in sent and row.to:
+            stream = row.channel, row.sender, row.room
+            seq = sent[row.id].seq
+            assert last.get(stream, 0) < seq, f"out of order: {row}"
             last[stream] = seq
 
 
-def _nothing_left_over(book: Books, daemon: Daemon, ledger: Ledger) -> None:
-    assert book.unsettled() == []
-    status = daemon.get("/v1/status")
-    assert {**status["outbox"], "refused": 0} == {"queued": 0, "refused": 0, "expired": 0, "dead": 0}
-    assert {**status["inbox"], "capacity": 0} | {"ready": 0, "leased": 0, "dead": 0} == {
-        **status["inbox"],
-        "capacity": 0,
-    }
-    assert status["counters"].get("internal_errors", 0) == 0
-    for message_id, message in book.of("in").items():
-        delivered = message["kind"] in ("say", "capability") and message["outcome"] not in ("ignored", "rejected")
-        assert message["delivery"] == ("acked" if delivered or _needs_reaction(message) else None), message
-        if (
-            delivered and not ledger.acked[book.name, message_id]
-        ):  # only the opening of a work that was canceled meanwhile
-            assert message["outcome"] == "opened", f"acked by nobody: {message_id}"
-            assert book.work(message["work_id"])["work"]["state"] == "canceled", f"acked by nobody: {message_id}"
+def _nothing_left_over(book: Books, ledger: Ledger) -> None:
+    unsettled, status = book.unsettled(), book.status
+    assert not unsettled, f"{book.name} has not settled: {unsettled}"
+    outbox = {state: status["outbox"][state] for state in ("queued", "expired", "dead")}
+    inbox = {state: status["inbox"][state] for state in ("ready", "leased", "dead")}
+    left = [*outbox.values(), *inbox.values(), status["counters"].get("internal_errors", 0)]
+    assert not any(left), f"{book.name} has something left: {status['outbox']} {status['inbox']} {status['counters']}"
+    for message_id, row in book.arrived.items():
+        delivered = row.kind in ("say", "capability") and row.outcome not in ("ignored", "rejected")
+        assert row.delivery == ("acked" if delivered or _needs_reaction(row) else None), row
+        if delivered and not ledger.acked[book.name, message_id]:
+            # Only the opening of a work that was canceled meanwhile.
+            assert row.outcome == "opened", f"acked by nobody: {message_id}"
+            assert book.states.get(row.work_id or "") == "canceled", f"acked by nobody: {message_id}"
 
 
-def _needs_reaction(message: dict[str, Any]) -> bool:
+def _needs_reaction(row: Row) -> bool:
     """Whether it is a question or the end of a work that the daemon's agent opened."""
-    body = message["envelope"]["body"]
-    if message["outcome"] != "advanced":
-        return False
-    return body.get("status") == "rejected" or body.get("state") in ("needs_input", "completed", "failed", "canceled")
+    return row.outcome == "advanced" and row.event in _REACTIONS
 
 
-def _same_work(left: Books, right: Books, work_id: str) -> Counter[str]:
+def _same_work(left: Books, right: Books, work_id: str, unstored: set[str]) -> Counter[str]:
     """One work in both books: the same end and the same steps; how many steps came too late to count on one side.
 
     Both sides may send at the same time, so what was applied here before the end may arrive there after it (spec section 6:
     kept, and ignored or rejected as work_closed): `crossed`. Anything else that only one side applied is a fault.
     """
-    ours, theirs = left.work(work_id), right.work(work_id)
-    told = "\n".join((work_id, *left.story(work_id), *right.story(work_id)))
-    assert ours["work"]["state"] == theirs["work"]["state"], told
-    assert ours["work"]["state"] in TERMINAL, told
-    steps = [_steps(detail["history"], work_id) for detail in (ours, theirs)]
-    end = next(row for row in ours["history"] if row["after"] in TERMINAL)
+
+    def told() -> str:
+        return "\n".join((work_id, *left.story(work_id), *right.story(work_id)))
+
+    state = left.states.get(work_id)
+    assert state == right.states.get(work_id), told()
+    assert state in TERMINAL, told()
+    ours, theirs = left.steps(work_id), right.steps(work_id)
+    end = _end(ours)
+    assert end is not None and _end(theirs) is not None, told()
+    assert {list(steps.values())[-1].after for steps in (ours, theirs)} == {state}, told()
     late: Counter[str] = Counter()
-    unstored = {message["id"] for book in (left, right) for message in book.messages if _is_unstored(message)}
-    for mine, other, book in ((steps[0], steps[1], right), (steps[1], steps[0], left)):
-        missing = mine.keys() - other.keys() - unstored
-        arrived = book.of("in")
-        for message_id in missing:
-            assert arrived[message_id]["reason"] == "work_closed", told
-            assert mine[message_id][1] != end["actor"], f"the end overtook it: {told}"
+    for mine, other, book in ((ours, theirs, right), (theirs, ours, left)):
+        for message_id in mine.keys() - other.keys() - unstored:
+            assert book.arrived[message_id].reason == "work_closed", told()
+            assert mine[message_id].sender != end.sender, f"the end overtook it: {told()}"
             late["crossed"] += 1
-    for message_id in steps[0].keys() & steps[1].keys():
-        assert steps[0][message_id] == steps[1][message_id]
+    for message_id in ours.keys() & theirs.keys():
+        assert _step(ours[message_id]) == _step(theirs[message_id]), told()
     return late
 
 
-def _steps(history: Iterable[dict[str, Any]], work_id: str) -> dict[str, tuple[Any, ...]]:
-    rows = list(history)
-    steps = {row["id"]: (row["event"], row["actor"], row["message"], str(row["result"])) for row in rows}
-    assert len(steps) == len(rows), f"a step of {work_id} was applied twice: {rows}"
-    return steps
+def _end(steps: dict[str, Row]) -> Row | None:
+    return next((row for row in steps.values() if row.after in TERMINAL), None)
 
 
-def _works(daemon: Daemon) -> list[dict[str, Any]]:
-    works: list[dict[str, Any]] = daemon.get("/v1/works?limit=1000")["works"]
-    return works
+def _step(row: Row) -> tuple[Any, ...]:
+    return row.event, row.sender, row.digest
+
+
+def _same_histories(daemon: Daemon, book: Books, work_ids: Iterable[str]) -> None:
+    """The works, asked for one by one, have the states and steps of the books."""
+    for work_id in work_ids:
+        answer = daemon.get(f"/v1/works/{work_id}")
+        assert answer["work"]["state"] == book.states[work_id], book.story(work_id)
+        told = [(row["id"], row["event"], row["actor"], row["after"]) for row in answer["history"]]
+        steps = [(row.id, row.event, row.sender, row.after) for row in book.steps(work_id).values()]
+        assert told == steps, (told, book.story(work_id))

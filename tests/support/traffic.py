@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.daemons import Daemon, HttpError
-from tests.support.ledger import Books, Ledger
+from tests.support.ledger import Ledger, unrest
 
 PATIENCE = 60.0  # seconds that an agent goes on asking: more than any restart takes
 _PAUSE = 0.02  # seconds between two tries
@@ -122,16 +122,9 @@ class Traffic:
 
     def _unrest(self) -> list[str]:
         try:
-            rest = [line for daemon in (self.asker, self.worker) for line in Books(daemon).unsettled()]
-            if not rest:
-                for daemon in (self.asker, self.worker):
-                    open_works = daemon.get("/v1/works?state=submitted&state=working&state=needs_input")["works"]
-                    rest += [f"{daemon.name} {work['work_id']} {work['state']}" for work in open_works]
-                    inbox = daemon.get("/v1/status")["inbox"]
-                    rest += [f"{daemon.name} inbox {state}" for state in ("ready", "leased") if inbox[state]]
+            return unrest(self.asker, self.worker)
         except (OSError, http.client.HTTPException, HttpError) as error:
             return [f"a daemon does not answer: {error!r}"]
-        return rest
 
     def _thread(self, main: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
