@@ -123,7 +123,9 @@ class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
     surface: str | None = None
 
 
-_valid_routes: set[tuple[str, str, str, str | None]] = set()
+_Route = tuple[str, str, str, str | None]
+"""Workspace, channel, sender, receiver."""
+_valid_routes: dict[_Route, _Route] = {}
 _MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
 _decode_wire: Final = decoder(Wire)
 _decode_plain: Final = decoder(_PlainWire)
@@ -160,23 +162,23 @@ def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
 
 def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[str, Any], now: int) -> Envelope:
     """The values of the members. `document` has those whose JSON type is still to be checked."""
-    kind = _check_header(wire)
+    kind, (workspace_id, channel, sender, to) = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
     container = _check_no_surface(wire, kind) if kind in DISCOVERY_KINDS else _check_surface(wire, kind)
     if body_wire is None and document and type(document["body"]) is not dict:
         raise Malformed("must be an object", "body")
     reader = BODIES[kind]
-    body = reader.read(reader.decode(wire.body) if body_wire is None else body_wire, wire.sender)
+    body = reader.read(reader.decode(wire.body) if body_wire is None else body_wire, sender)
     if kind == "whois" and wire.reply_to is None and getattr(body, "type", "") == "response":
         raise Malformed("is required on a whois response", "reply_to")
     return Envelope(  # positional: CPython passes more than fifteen keywords in a dict, which is far slower
         raw,
         wire.id,
-        wire.workspace_id,
+        workspace_id,
         kind,
-        wire.channel,
-        wire.sender,
-        wire.to,
+        channel,
+        sender,
+        to,
         wire.surface,
         container,
         wire.work_id,
@@ -274,14 +276,14 @@ def _check_surrogates(raw: bytes) -> None:
         return  # not JSON at all: the decoder says so with a position
 
 
-def _check_header(wire: Wire) -> str:
-    """Spec section 5 step 2: required fields and grammars, protocol, kind."""
+def _check_header(wire: Wire) -> tuple[str, _Route]:
+    """Spec section 5 step 2: required fields and grammars, protocol, kind. Returns the kind, and the route."""
     if wire.protocol != PROTOCOL:
         raise Malformed(f"must be {PROTOCOL}", "protocol")
     if not (PLAIN_ID(wire.id) or is_message_id(wire.id)):
         raise Malformed("must be 1-256 bytes without control characters or outer white space", "id")
-    if (wire.workspace_id, wire.channel, wire.sender, wire.to) not in _valid_routes:
-        _check_route(wire)
+    route = (wire.workspace_id, wire.channel, wire.sender, wire.to)
+    route = _valid_routes.get(route) or _check_route(route)
     if wire.reply_to is not None or wire.trace_id is not None or wire.causation_id is not None:
         _check_correlation(wire)
     if wire.ts <= 0:
@@ -295,12 +297,13 @@ def _check_header(wire: Wire) -> str:
         raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
     if kind == "greet" and wire.to is not None:
         raise Malformed("must be null on a greet", "to")
-    return kind
+    return kind, route
 
 
-def _check_route(wire: Wire) -> None:
-    """Validates workspace, channel, sender and receiver. Valid routes are cached: most messages share few of them."""
-    workspace_id, channel, sender, to = wire.workspace_id, wire.channel, wire.sender, wire.to
+def _check_route(route: _Route) -> _Route:
+    """Validates workspace, channel, sender and receiver. Valid routes are cached, most messages share few of them: their
+    envelopes share the strings, too, which are then compared by identity, and hashed once."""
+    workspace_id, channel, sender, to = route
     if not is_workspace_id(workspace_id):
         raise Malformed("must be non-empty without `.`, `*`, `>`, space or control characters", "workspace_id")
     if not is_channel(channel):
@@ -311,7 +314,8 @@ def _check_route(wire: Wire) -> None:
         raise Malformed("is not a peer id", "to")
     if len(_valid_routes) >= _MAX_ROUTES:
         _valid_routes.clear()
-    _valid_routes.add((workspace_id, channel, sender, to))
+    _valid_routes[route] = route
+    return route
 
 
 def _check_correlation(wire: Wire) -> None:

@@ -4,7 +4,7 @@ Everything that can refuse is checked before anything is written: a job that rai
 envelope before others of them name it.
 """
 
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
@@ -33,8 +33,6 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
-_DELIVER: Final = Deliver()
-
 
 class Applied(msgspec.Struct):
     """The result: `seq` of the envelope itself (None when it was not kept); `outgoing` envelopes to publish, in order;
@@ -42,7 +40,7 @@ class Applied(msgspec.Struct):
     refused."""
 
     seq: int | None = None
-    outgoing: list[outbox.Outgoing] = []
+    outgoing: tuple[outbox.Outgoing, ...] = ()
     delivered: bool = False
     before: WorkView | None = None
     after: WorkView | None = None
@@ -183,7 +181,7 @@ class _Application(msgspec.Struct):
             case Requeue(workspace_id, message_id, missed):
                 row = outbox.requeue(self.tx, workspace_id, message_id, only_failed=missed)
                 if row is not None:
-                    self.result.outgoing.append(row)
+                    self.result.outgoing += (row,)
                     audit.note_outgoing(
                         self.tx, self.now_ms, row.seq, "again", "the peer referred to a work that has ended"
                     )
@@ -202,7 +200,7 @@ class _Application(msgspec.Struct):
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, seq)
         assert seq is not None
-        self.result.outgoing.append(outbox.add(self.tx, seq, envelope))
+        self.result.outgoing += (outbox.add(self.tx, seq, envelope),)
         return seq
 
     def _store(
@@ -218,7 +216,7 @@ class _Application(msgspec.Struct):
             state = before.state
         elif verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
             state = verdict.state
-        delivered = _DELIVER in effects
+        delivered = Deliver in map(type, effects)
         seq = envelopes.insert(
             self.tx,
             envelope,

@@ -31,8 +31,10 @@ class Acknowledger:
         signers = self._identity.signers
         answers: list[tuple[str, bytes]] = []
         for outcome in outcomes:
-            envelope, reply, ack = outcome.message.envelope, outcome.message.reply, outcome.ack
-            if ack is None or envelope is None or not may_answer(reply):
+            if (ack := outcome.ack) is None:
+                continue
+            envelope, reply = outcome.message.envelope, outcome.message.reply
+            if envelope is None or not may_answer(reply):
                 continue
             own_id, sender = envelope.to, envelope.sender
             if own_id is None or own_id not in signers or sender in signers:

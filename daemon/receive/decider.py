@@ -5,7 +5,7 @@ leases for waiting agents. A job may be rerun, so it changes state only through 
 """
 
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -15,7 +15,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
-from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, SMALL_BYTES, InboxAdmission
+from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, InboxAdmission
 from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -45,6 +45,7 @@ from aghbus.protocol.effects import (
 )
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.errors import ProtocolError
+from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.partial_parse import Origin, origin_of
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.trust.trust import Trust
@@ -55,7 +56,6 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, quarantine
 from aghbus.store.tables.envelopes import received_ack
 
-_DELIVER: Final = Deliver()
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 
@@ -65,6 +65,27 @@ EARLY: Final = "early"
 """Why a message was not taken whose predecessor was not processed."""
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
 """Effects that the store applies completely."""
+_LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so long
+
+
+class _Shape(NamedTuple):
+    """What the types of effects tell: `stored_only` as in Outcome; `delivers` and `bounded`: one is Deliver; Hold or Early."""
+
+    stored_only: bool
+    delivers: bool
+    bounded: bool
+
+
+_shapes: Final[dict[tuple[type[Effect], ...], _Shape]] = {}
+
+
+def _shape_of(effects: Effects) -> _Shape:
+    types = tuple(map(type, effects))
+    shape = _shapes.get(types)
+    if shape is None:
+        bounded = Hold in types or Early in types
+        shape = _shapes[types] = _Shape(_STORED.issuperset(types), Deliver in types, bounded)
+    return shape
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True):
@@ -77,14 +98,14 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     subject: str
     raw: bytes
     received_ms: int
+    own_id: str
+    settlement: Settlement | None = None
     envelope: Envelope | None = None
-    error: ProtocolError | None = None
-    target: ReceiptTarget | None = None
+    sender: str = ""
     reply: str = ""
     settled: str = ""
-    settlement: Settlement | None = None
-    own_id: str = ""
-    sender: str = ""
+    error: ProtocolError | None = None
+    target: ReceiptTarget | None = None
     origin: Origin | None = None
     keep: bool = True
 
@@ -166,11 +187,12 @@ class Decider:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
         receivers: dict[str, Receiver] = {}
         outcomes: list[Outcome] = []
+        has_room = self._has_room(tx, batch)
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
                 receiver = receivers[message.own_id] = self.receiver(message.own_id, tx)
-            outcomes.append(self._decide(tx, message, receiver))
+            outcomes.append(self._decide(tx, message, receiver, has_room))
         if self._waiters.waiting:
             self._offer(tx, outcomes)
         return outcomes
@@ -214,7 +236,16 @@ class Decider:
             )
         )
 
-    def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver) -> Outcome:
+    def _has_room(self, tx: Transaction, batch: list[ReceivedMessage]) -> bool:
+        """Whether the dedup window and the inbox have room for the whole batch, whoever sent it: then no message of it has to be
+        compared with their bounds."""
+        size = 0
+        for message in batch:
+            size += len(message.raw)
+        ids = int(self._settings.current.receive.remembered * SHARES["unknown"])
+        return tx.memory.dedup.admits(_LONGEST, ids, len(batch)) and self._admission.has_room(tx, len(batch), size)
+
+    def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, has_room: bool) -> Outcome:
         envelope, settings, ack = message.envelope, self._settings.current, None
         if envelope is None:
             return self._refuse(tx, message, receiver)
@@ -224,19 +255,18 @@ class Decider:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
-        if (
-            envelope.kind not in OPENING_KINDS
-            and _DELIVER in effects
-            and not self._admission.admits_reaction(tx, envelope)
-        ):
-            effects = tuple(effect for effect in effects if effect != _DELIVER)
+        shape = _shape_of(effects)
+        if shape.delivers and envelope.kind not in OPENING_KINDS and not self._admission.admits_reaction(tx, envelope):
+            effects = tuple(effect for effect in effects if type(effect) is not Deliver)
             self._counters.add("inbox.reactions_left_out")
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
-        if limit := self._over_limit(tx, envelope, effects, receiver.now, settings):
+        if (not has_room or shape.bounded) and (
+            limit := self._over_limit(tx, envelope, effects, receiver.now, settings)
+        ):
             return Outcome(message, (), rejected=limit)
-        stored_only, receipts = _STORED.issuperset(map(type, effects)), _NONE
-        if not stored_only:
+        receipts = _NONE
+        if not shape.stored_only:
             effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
         applied = apply(
             tx,
@@ -251,10 +281,10 @@ class Decider:
             self._note(tx, envelope, effects, applied)
         if ARMED:
             failpoint("receive.decided")
-        return Outcome(message, effects, applied, "", stored_only, ack, receipts)
+        return Outcome(message, effects, applied, "", shape.stored_only, ack, receipts)
 
     def _over_limit(self, tx: Transaction, envelope: Envelope, effects: Effects, now: int, settings: Settings) -> str:
-        """Why the message is rejected, as `Outcome.rejected`; empty if it is not. A nearly empty inbox takes every message."""
+        """Why the message is rejected, as `Outcome.rejected`; empty if it is not."""
         memory = tx.memory
         for effect in effects:
             if type(effect) is RecordId:
@@ -263,11 +293,7 @@ class Decider:
                 if not for_everybody and not self.admits_id(window, remaining, self.standing(envelope, effects)):
                     return "memory"
             elif type(effect) is Deliver:
-                if (
-                    memory.excess
-                    or SENDER_PARTS * memory.inbox.waiting >= settings.inbox.capacity
-                    or memory.inbox.size + len(envelope.raw) > SMALL_BYTES
-                ) and (rejection := self._admission.rejection(tx, envelope, effects)):
+                if rejection := self._admission.rejection(tx, envelope, effects):
                     return rejection
             elif type(effect) is Hold:
                 if memory.excess or SENDER_PARTS * inbox.count_held(tx.db) >= settings.inbox.capacity:
@@ -292,7 +318,7 @@ class Decider:
             self._deadlines.note(tx, envelope, applied)
         if applied.refused is not None:
             audit.note_outgoing(tx, self._clock.millis(), applied.refused.seq, "refused", applied.refused.detail)
-            applied.outgoing.extend(self._closer.after_failure(tx, applied.refused))
+            applied.outgoing += tuple(self._closer.after_failure(tx, applied.refused))
             self._counters.add("outbox.refused")
             self._counters.undelivered[applied.refused.kind, "refused"] += 1
             tx.after_commit(self._waiters.wake_all)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.daemon.config.settings import INBOX_BYTES_MIN, Settings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standings, allowance
 from aghbus.protocol.effects import Advance, Effects, StoreEnvelope
 from aghbus.protocol.envelope import Envelope
@@ -17,9 +17,6 @@ smaller part would refuse the usual burst of one peer that hands out many works.
 """
 
 _FOR_EVERYBODY: Final = SHARES["unknown"]
-
-SMALL_BYTES: Final = INBOX_BYTES_MIN // SENDER_PARTS
-"""So many bytes fit into each share of any inbox."""
 
 REACTION_PARTS: Final = 10
 """Questions and ends of our own works enter the inbox while less than one of so many parts of it is used.
@@ -44,6 +41,13 @@ class InboxAdmission:
     def __init__(self, settings: LiveSettings, standings: Standings) -> None:
         self._settings = settings
         self._standings = standings
+
+    def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
+        """Whether `rejection` would be empty for each of so many messages of `size` bytes together, whoever sent them: the whole
+        inbox would then hold no more than one sender may."""
+        settings, held = self._settings.current, tx.memory.inbox
+        fits = SENDER_PARTS * (held.waiting + messages) <= settings.inbox.capacity
+        return fits and SENDER_PARTS * (held.size + size) <= inbox_bytes(settings) and not tx.memory.excess
 
     def admits_reaction(self, tx: Transaction, envelope: Envelope) -> bool:
         """Whether a trace or receipt that our agent should react to enters the inbox. It is stored in any case."""

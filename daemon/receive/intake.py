@@ -142,12 +142,12 @@ class Intake:
             message.subject,
             message.data,
             now_ms,
+            own_id,
+            message.settlement,
             envelope,
-            reply=reply,
-            settled=settled,
-            settlement=message.settlement,
-            own_id=own_id,
-            sender=envelope.sender,
+            envelope.sender,
+            reply,
+            settled,
         )
         if (rejection := self._limits.check(envelope)) is not None:
             self._reject(rejection, received)
@@ -183,10 +183,10 @@ class Intake:
                 message.subject,
                 message.data,
                 now_ms,
+                own_id,
+                message.settlement,
                 error=error,
                 target=target,
-                settlement=message.settlement,
-                own_id=own_id,
                 origin=origin_in(document, message.subject, self._identity.own_ids),
                 keep=keep,
             )

@@ -99,4 +99,4 @@ class WorkCloser:
             applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=own_id, now_ms=now_ms)
         except (InvalidRequest, Refused):
             return None, []
-        return envelope, applied.outgoing
+        return envelope, list(applied.outgoing)

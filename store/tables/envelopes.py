@@ -125,9 +125,9 @@ def insert(
         event, outcome, reason, state = event_of(envelope), step.outcome, step.reason, step.state
     before = None if step is None else state_before
     verdict = (effect.direction, envelope.kind, effect.trust, int(delivered), event, outcome, reason, before, state)
-    pair = effect.pair or _NO_PAIR
-    place = (envelope.surface, envelope.container, *pair)
-    route = (envelope.workspace_id, envelope.channel, envelope.sender, envelope.to, *place)
+    first, second = pair = effect.pair or _NO_PAIR
+    sender, surface, container = envelope.sender, envelope.surface, envelope.container
+    route = (envelope.workspace_id, envelope.channel, sender, envelope.to, surface, container, first, second)
     stream = log.streams.ids.get(route) or log.streams.number(tx, route)
     if remembered is None:
         id_key, remember_until = log.ids.id_key(envelope.id), 0

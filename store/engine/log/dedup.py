@@ -83,15 +83,15 @@ class DedupWindow:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def admits(self, remaining: int, capacity: int) -> bool:
+    def admits(self, remaining: int, capacity: int, more: int = 0) -> bool:
         """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in
-        all.
+        all, after `more` other ids.
 
         Up to half of it every id is admitted, beyond it ever shorter-lived ones: an id that would take its place
         for days has to wait, and one that expires in minutes still passes. Forgetting an id early instead would let
         its envelope in twice.
         """
-        free = capacity - len(self.keys)
+        free = capacity - len(self.keys) - more
         return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
 
     def remember_logged(self, key: int, until: int) -> None:
