@@ -1,7 +1,7 @@
 """The parts of a daemon, built and wired: each gets what it uses in its constructor."""
 
 import logging
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.api.route import bind
 from aghbus.daemon.api.routes import ROUTES
@@ -24,10 +24,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
-from aghbus.daemon.jetstream.profile import JetStreamProfile
-from aghbus.daemon.mcp.bus import bus_offer
-from aghbus.daemon.mcp.endpoint import PATH, McpEndpoint
-from aghbus.daemon.mcp.server import McpServer
+from aghbus.daemon.mcp import mount
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
@@ -69,6 +66,9 @@ from aghbus.protocol.nats.names import inbox as inbox_subject
 from aghbus.protocol.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
 from aghbus.store.host.tracing import Tracing
+
+if TYPE_CHECKING:
+    from aghbus.daemon.jetstream.profile import JetStreamProfile
 
 _log = logging.getLogger("aghbus.node")
 
@@ -251,8 +251,8 @@ class DaemonParts:
             ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         )
 
-        offer = bus_offer(identity.self_id, discovery, peers, stored, works, inbox, notifier)
-        self.mounted = {PATH: McpEndpoint(McpServer(offer), max_body=MAX_BODY_BYTES)}
+        mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, discovery, peers, stored, works, inbox, notifier)
+        self.mounted = {mount.PATH: mcp}
 
     def _acks_flooded(self) -> None:
         """Too much came where a peer acknowledges: that inbox was replaced."""
@@ -266,10 +266,12 @@ class DaemonParts:
 
     def _jetstream(
         self, settings: Settings, identity: Identity, link: Link, delivery_token: str
-    ) -> JetStreamProfile | None:
+    ) -> "JetStreamProfile | None":
         counters, clock = self.counters, self.clock
         if settings.durability != "jetstream":
             return None
+        from aghbus.daemon.jetstream.profile import JetStreamProfile  # 0.25 MB
+
         return JetStreamProfile(
             link,
             self_id=identity.self_id,

@@ -1,11 +1,13 @@
 """Builds the adapters and the agent map from the settings, and reads the files that the settings name."""
 
+from __future__ import annotations
+
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
@@ -13,15 +15,13 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
 from aghbus.protocol.adapters.model import Adapter, AgentMap, BridgeContext
 from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
-from aghbus.protocol.adapters.sacp.adapter import SacpOptions
-from aghbus.protocol.adapters.sacp.guardrails import Guardrail, read_guardrails
-from aghbus.protocol.adapters.sentient.adapter import SentientOptions
 from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
 from aghbus.protocol.text import escape
+
+if TYPE_CHECKING:
+    from aghbus.protocol.adapters.sacp.guardrails import Guardrail
 
 
 class FormatFileError(AghbusError):
@@ -32,34 +32,63 @@ class FormatFileError(AghbusError):
         self.problem = problem
 
 
+class _Files(NamedTuple):
+    """The content of the files that the settings name."""
+
+    manifest: frozenset[str] | None
+    guardrails: tuple[Guardrail, ...]
+
+
 class FormatAdapters:
     """The adapters of a running daemon. Call `reload` after the settings or the files they name have changed."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises FormatFileError."""
-        self._adapters = adapters(settings)
+        self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
         """Replace all adapters. On FormatFileError the current ones stay."""
-        self._adapters = adapters(settings)
+        self._files = _read_files(settings)
+        self._settings = settings
+        self._adapters: dict[str, Adapter] = {}
 
     def get(self, name: str) -> Adapter:
-        """The adapter of a format. Raises NotFound for an unknown name."""
+        """The adapter of a format, which is made when it is first asked for. Raises NotFound for an unknown name."""
         found = self._adapters.get(name)
         if found is None:
-            raise NotFound(f"format {name!r}: is unknown", hint=f"one of {', '.join(FORMATS)}")
+            if name not in FORMATS:
+                raise NotFound(f"format {name!r}: is unknown", hint=f"one of {', '.join(FORMATS)}")
+            found = self._adapters[name] = adapter_for(name, _options(name, self._settings, self._files))
         return found
 
 
-def adapters(settings: Settings) -> dict[str, Adapter]:
-    """One adapter per format, with the options of `settings`. Raises FormatFileError for an unusable file."""
-    options = AdapterOptions(
-        sentient=SentientOptions(user=settings.sentient.user, memory_agent=settings.sentient.memory_agent),
-        humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root),
-        agentos=AgentOsOptions(strict=settings.agentos.strict, manifest=_manifest(settings.agentos.manifest)),
-        sacp=SacpOptions(wire_thought=settings.sacp.wire_thought, guardrails=_guardrails(settings.sacp.guardrails)),
-    )
-    return {name: adapter_for(name, options) for name in FORMATS}
+def _read_files(settings: Settings) -> _Files:
+    """Raises FormatFileError for an unusable file."""
+    return _Files(_manifest(settings.agentos.manifest), _guardrails(settings.sacp.guardrails))
+
+
+def _options(name: str, settings: Settings, files: _Files) -> AdapterOptions:
+    """The options of format `name`. Loads its modules; those of all formats take 0.9 MB, and most daemons need none."""
+    match name:
+        case "sentient":
+            from aghbus.protocol.adapters.sentient.adapter import SentientOptions
+
+            user, memory_agent = settings.sentient.user, settings.sentient.memory_agent
+            return AdapterOptions(sentient=SentientOptions(user=user, memory_agent=memory_agent))
+        case "humaninloop":
+            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
+
+            return AdapterOptions(humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root))
+        case "agentos":
+            from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+
+            return AdapterOptions(agentos=AgentOsOptions(strict=settings.agentos.strict, manifest=files.manifest))
+        case "sacp":
+            from aghbus.protocol.adapters.sacp.adapter import SacpOptions
+
+            wire_thought = settings.sacp.wire_thought
+            return AdapterOptions(sacp=SacpOptions(wire_thought=wire_thought, guardrails=files.guardrails))
+    return AdapterOptions()
 
 
 def find_problems(settings: Settings) -> Iterator[Problem]:
@@ -70,7 +99,7 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         if seen.setdefault(name, peer) != peer:
             yield Problem("bridge.agents", "settings", f"names two peers for the agent {escape(name)}", "keep one")
     try:
-        adapters(settings)
+        _read_files(settings)
     except FormatFileError as error:
         yield error.problem
 
@@ -154,6 +183,8 @@ def _manifest(path: str | None) -> frozenset[str] | None:
 def _guardrails(path: str | None) -> tuple[Guardrail, ...]:
     if path is None:
         return ()
+    from aghbus.protocol.adapters.sacp.guardrails import read_guardrails
+
     try:
         return read_guardrails(_text(path, "sacp.guardrails"))
     except InvalidRequest as error:

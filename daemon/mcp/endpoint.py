@@ -20,7 +20,6 @@ from aghbus.daemon.mcp.rpc import INTERNAL_ERROR, Object, Request, RpcError, err
 from aghbus.daemon.mcp.server import McpServer
 from aghbus.protocol.errors import Unavailable
 
-PATH: Final = "/mcp"
 _KEEP_ALIVE: Final = 15.0  # seconds between two comments on a stream
 
 

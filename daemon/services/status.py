@@ -4,12 +4,11 @@ import os
 import time
 from dataclasses import dataclass, field
 from heapq import nlargest
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
@@ -40,6 +39,9 @@ from aghbus.store.engine.database import Store
 from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox_list, outbox, works
 
+if TYPE_CHECKING:
+    from aghbus.daemon.jetstream.profile import JetStreamProfile
+
 _SENDERS: Final = 5  # in the inbox, shown by the status
 
 
@@ -59,7 +61,7 @@ class StatusService:
     limited: LimitedPeers
     sender: Sender
     intake: Intake
-    jetstream: JetStreamProfile | None
+    jetstream: "JetStreamProfile | None"
     embedded: bool
     restored: Restored | None
     started: float = field(default_factory=time.monotonic)

@@ -7,14 +7,13 @@ digest covers (specification, section 3).
 
 import json
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.config.layers import Problem, did_you_mean
+from aghbus.daemon.config.layers import Problem, did_you_mean, parse_toml
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.capability_digest import FIELDS, LISTS, capability_digest, normalize_capability
 from aghbus.protocol.discovery import Record
@@ -217,7 +216,7 @@ def _leads_out(path: Path, folder: Path) -> bool:
 
 def _decode(text: str, suffix: str) -> Any:
     if suffix == ".toml":
-        return tomllib.loads(text)
+        return parse_toml(text)
     return json.loads(text, object_pairs_hook=_unique)
 
 

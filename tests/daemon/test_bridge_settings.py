@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aghbus.daemon.bridge.adapters import FormatAdapters, FormatFileError, adapters, configured_agents, find_problems
+from aghbus.daemon.bridge.adapters import FormatAdapters, FormatFileError, configured_agents, find_problems
 from aghbus.daemon.config.bridge_settings import AgentOsSettings, BridgeSettings, SacpSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
@@ -17,12 +17,13 @@ def settings(**tables: msgspec.Struct) -> Settings:
 
 
 def test_every_format_has_its_adapter() -> None:
-    assert [adapter.name for adapter in adapters(settings()).values()] == list(FORMATS)
+    formats = FormatAdapters(settings())
+    assert [formats.get(name).name for name in FORMATS] == list(FORMATS)
     with pytest.raises(InvalidRequest) as caught:
         adapter_for("smoke", AdapterOptions())
     assert "sacp" in caught.value.hint
     with pytest.raises(NotFound):
-        FormatAdapters(settings()).get("smoke")
+        formats.get("smoke")
 
 
 def test_the_last_equals_sign_of_an_entry_divides() -> None:
@@ -42,9 +43,7 @@ def test_one_agent_with_two_peers_is_a_problem() -> None:
 def test_a_manifest_is_a_list_or_lines(tmp_path: Path, text: str) -> None:
     file = tmp_path / "manifest"
     file.write_text(text)
-    (adapter,) = (
-        one for one in adapters(settings(agentos=AgentOsSettings(manifest=str(file)))).values() if one.name == "agentos"
-    )
+    adapter = FormatAdapters(settings(agentos=AgentOsSettings(manifest=str(file)))).get("agentos")
     assert vars(adapter)["_options"].manifest == {"one", "two"}
 
 

@@ -1,0 +1,47 @@
+"""The path of the Model Context Protocol. What serves it is loaded with the first request: 0.4 MB that most daemons never need."""
+
+import asyncio
+from collections.abc import Coroutine
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from aghbus.daemon.api.app import Mounted
+from aghbus.daemon.api.http.exchange import Exchange
+from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.messages import MessageService
+from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.works import WorkService
+
+if TYPE_CHECKING:
+    from aghbus.daemon.mcp.endpoint import McpEndpoint
+
+PATH: Final = "/mcp"
+
+
+def endpoint(
+    max_body: int,
+    peer_id: str,
+    discovery: Discovery,
+    peers: PeerService,
+    messages: MessageService,
+    works: WorkService,
+    inbox: InboxService,
+    notifier: Notifier,
+) -> Mounted:
+    """The application for PATH. `max_body` in bytes."""
+
+    @cache
+    def loaded() -> "McpEndpoint":
+        from aghbus.daemon.mcp.bus import bus_offer
+        from aghbus.daemon.mcp.endpoint import McpEndpoint
+        from aghbus.daemon.mcp.server import McpServer
+
+        offer = bus_offer(peer_id, discovery, peers, messages, works, inbox, notifier)
+        return McpEndpoint(McpServer(offer), max_body=max_body)
+
+    def serve(exchange: Exchange, draining: asyncio.Event) -> Coroutine[Any, Any, None]:
+        return loaded()(exchange, draining)
+
+    return serve
