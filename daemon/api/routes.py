@@ -9,8 +9,6 @@ from typing import Final
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.bridge import Bridge
-from aghbus.daemon.bridge.deliver import MessageDelivery
-from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.services.inbox import InboxService
@@ -295,7 +293,7 @@ ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}",
         "Submit a foreign message",
-        MessageSubmitter.submit,
+        Bridge.submit,
         bridge.BridgeSubmitResponse,
         parameters=q.FormatPath,
         request=bridge.BridgeSubmitRequest,
@@ -307,7 +305,7 @@ ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/stream",
         "Server-sent foreign messages",
-        MessageDelivery.stream,
+        Bridge.stream,
         bridge.BridgeMessage,
         parameters=q.FormatPath,
         query=q.BridgeStreamQuery,
@@ -317,7 +315,7 @@ ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/messages/{seq}",
         "The foreign form of one envelope",
-        MessageDelivery.get,
+        Bridge.get,
         bridge.BridgeMessage,
         parameters=q.FormatSeqPath,
         errors=_FOUND,
@@ -326,7 +324,7 @@ ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}/ack",
         "Acknowledge foreign messages up to a sequence",
-        MessageDelivery.ack,
+        Bridge.ack,
         bridge.BridgeAckResponse,
         parameters=q.FormatPath,
         request=bridge.BridgeAckRequest,
