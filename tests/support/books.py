@@ -15,7 +15,8 @@ from tests.support.daemons import Daemon, UnixClient
 
 TERMINAL: Final = frozenset({"completed", "failed", "canceled"})
 _PAGE: Final = 1_000  # works at once
-_READ_WAIT: Final = 60.0  # seconds between two lines of the event stream
+_READ: Final = 1 << 20  # bytes
+_READ_WAIT: Final = 60.0  # seconds between two reads of the event stream
 
 
 class Row(NamedTuple):
@@ -186,20 +187,28 @@ def _rows(daemon: Daemon) -> Iterator[Row]:
     newest = daemon.get("/v1/messages?last=1&limit=1")["messages"]
     if not newest:
         return
+    for line in _lines(daemon, "/v1/events?since=0"):
+        if line.startswith(b"data:"):
+            event = _EVENTS.decode(line[5:])
+            yield _row(event)
+            if event.seq >= newest[0]["seq"]:
+                return
+    raise AssertionError(f"the stream of {daemon.name} ended before message {newest[0]['seq']}")
+
+
+def _lines(daemon: Daemon, path: str) -> Iterator[bytes]:
+    """The lines of a response without end, until it ends."""
     client = UnixClient(daemon.socket_path, _READ_WAIT)
     try:
-        client.request("GET", "/v1/events?since=0")
+        client.request("GET", path)
         response = client.getresponse()
         assert response.status == 200, response.read()
-        while line := response.readline():
-            if line.startswith(b"data:"):
-                event = _EVENTS.decode(line[5:])
-                yield _row(event)
-                if event.seq >= newest[0]["seq"]:
-                    return
+        rest = b""
+        while piece := response.read1(_READ):
+            *lines, rest = (rest + piece).split(b"\n")
+            yield from lines
     finally:
         client.close()
-    raise AssertionError(f"the stream of {daemon.name} ended before message {newest[0]['seq']}")
 
 
 def _row(event: _Event) -> Row:
