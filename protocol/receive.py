@@ -5,6 +5,7 @@
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -43,6 +44,7 @@ from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 
 _DELIVER: Final = Deliver()
+_CACHED: Final = 1_024
 _REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_failed", "not_found"})
 """Reasons of automatic receipts `rejected` in steps 1 to 7 (spec section 5); `not_found` is that of FormerPeer."""
 
@@ -189,12 +191,10 @@ def source_of(envelope: Envelope) -> ReceiptTarget | None:
 
 def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
-        if all(envelope.workspace_id != workspace_id for workspace_id, _ in receiver.channels):
-            raise NotTarget("is not the workspace of this daemon", "workspace_id")
-        raise NotTarget("is not joined by this daemon", "channel")
+        raise _not_joined(envelope, receiver)
     if envelope.sender == receiver.self_id:
         return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)
-    if envelope.to not in (None, receiver.self_id):
+    if envelope.to is not None and envelope.to != receiver.self_id:
         if not receiver.observe:
             raise NotTarget("is another peer", "to")
         return _observe(envelope, trust, view)
@@ -210,11 +210,25 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
         raise FormerPeer(f"is a former peer id; send new work to {receiver.successor}", "to")
+    if binding is None and envelope.work_id is None:
+        return _delivery(envelope.fresh_until, trust)
     room = (Bind(binding),) if binding is not None and binding != view.room else ()
     pair = None if binding is None else binding.pair
     if envelope.work_id is None:
         return (RecordId(envelope.fresh_until), *room, StoreEnvelope("in", trust, None, pair), _DELIVER)
     return (RecordId(envelope.fresh_until), *room, *_in_work(envelope, trust, pair, view, receiver))
+
+
+def _not_joined(envelope: Envelope, receiver: Receiver) -> NotTarget:
+    if all(envelope.workspace_id != workspace_id for workspace_id, _ in receiver.channels):
+        return NotTarget("is not the workspace of this daemon", "workspace_id")
+    return NotTarget("is not joined by this daemon", "channel")
+
+
+@lru_cache(_CACHED)
+def _delivery(fresh_until: int, trust: Trust) -> Effects:
+    """Of a message in a thread and without a work: most messages, and those of one second have the same."""
+    return (RecordId(fresh_until), StoreEnvelope("in", trust), _DELIVER)
 
 
 def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:

@@ -4,7 +4,7 @@ Everything that can refuse is checked before anything is written: a job that rai
 envelope before others of them name it.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -32,6 +32,9 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
+
+_UNKNOWN: Final = StoredState()
+"""Nothing concerns the envelope."""
 
 
 class Applied(msgspec.Struct):
@@ -67,6 +70,8 @@ def load_state(
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
     known = key in tx.memory.dedup.keys
     ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
+    if not (known or ours or settled) and envelope.work_id is None and envelope.surface != "direct":
+        return _UNKNOWN
     return StoredState(known, ours, *load_own(tx, envelope), settled)
 
 
