@@ -29,8 +29,9 @@ from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, State,
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.event_buffer import Appended
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import envelopes, events, inbox, outbox, retry, rooms, works
+from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
 _UNKNOWN: Final = StoredState()
@@ -239,21 +240,22 @@ class _Application(msgspec.Struct):
         self, seq: int, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: State | None
     ) -> None:
         """The event for subscribers, once it is committed."""
-        delivery: Literal["queued", "ready", "dead"] | None = "queued" if effect.direction == "out" else None
+        delivery: Literal["queued", "ready", "dead"] | None = None
+        if effect.direction == "out":
+            delivery = "queued"
+        elif Deliver in map(type, effects):
+            delivery = "ready"
+        elif Hold in map(type, effects):
+            delivery = "dead"
         role: Role | None = None
-        for other in effects:
-            if type(other) is Deliver:
-                delivery = "ready"
-            elif type(other) is Hold:
-                delivery = "dead"
-            elif type(other) is Open:
-                role = works.role_of(other.work, self.self_id)  # the work is written after its envelope
-        if role is None and effect.verdict is not None and envelope.work_id is not None:
-            role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
-        event = events.new_event(
-            envelope, effect, before, seq=seq, received_ms=self.now_ms, delivery=delivery, role=role
-        )
-        self.tx.memory.events.pending.append(event)
+        if effect.verdict is not None and envelope.work_id is not None:
+            opened = next((other.work for other in effects if type(other) is Open), None)
+            if opened is not None:
+                role = works.role_of(opened, self.self_id)  # the work is written after its envelope
+            else:
+                role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+        row = Appended(seq, envelope, effect, before, self.now_ms, delivery, role)
+        self.tx.memory.events.pending.append(row)
 
     def _settle_opening(self, work: WorkView) -> None:
         """Our agent need not read the opening of a work that has ended."""

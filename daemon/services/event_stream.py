@@ -20,22 +20,21 @@ async def follow(
     The position is the store's sequence, so no event is lost or repeated across restarts of client or daemon. Where retention
     removed part of the range, a `gap` event comes first. A client that has caught up is served from memory, others from the store.
     """
-    position = notifier.seq if since is None else since
     buffer = store.memory.events
-    with buffer.subscribed():
-        removed = await gap_after(store.reader, wanted, position)
+    with buffer.subscribed(notifier.seq if since is None else since) as subscriber:
+        removed = await gap_after(store.reader, wanted, subscriber.position)
         if removed is not None:
-            yield [Event(seq=removed, type="gap", pruned_from=position + 1)]
+            yield [Event(seq=removed, type="gap", pruned_from=subscriber.position + 1)]
             # The envelopes that retention kept of that range (open works, unread messages) still follow.
         while True:
-            upto = notifier.seq
+            position, upto = subscriber.position, notifier.seq
             if position < upto:
                 page = buffer.read(wanted, position, upto, _PAGE)
                 if page is None:
                     page = await events(store.reader, wanted, since=position, limit=_PAGE)
                 if page.events:
                     yield page.events
-                position = page.next_since
+                subscriber.position = page.next_since
             elif notifier.closed:
                 return
             else:

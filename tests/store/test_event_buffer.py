@@ -162,6 +162,23 @@ async def test_pages_continue_where_the_last_one_ended(store: Store) -> None:
         assert (beyond.events, beyond.next_since) == ([], 9)
 
 
+async def test_what_every_subscriber_has_read_is_dropped_with_the_next_commit(store: Store) -> None:
+    tail = store.memory.events
+    with tail.subscribed() as slow, tail.subscribed() as quick:
+        for _ in range(3):
+            await receive(store, say())
+        slow.position, quick.position = 1, 3
+        await receive(store, say())
+        assert seqs(tail, 0, 4) is None
+        assert seqs(tail, 1, 4) == [2, 3, 4]
+        slow.position = quick.position = 9  # clients that know another store
+        await receive(store, say())
+        assert seqs(tail, 4, 5) is None
+        slow.position = 5
+        await receive(store, say())
+        assert seqs(tail, 5, 6) == [6]
+
+
 async def test_uncommitted_events_are_not_visible(store: Store) -> None:
     tail = store.memory.events
     seen: list[list[int] | None] = []

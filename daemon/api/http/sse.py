@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from aghbus.daemon.api.http.errors import request_error_body
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, Exchange, common_headers
@@ -40,14 +41,14 @@ def frame(item: Event | BridgeMessage) -> bytes:
     data = _encode(item)
     if _LINE_FEED in data or _CARRIAGE_RETURN in data:
         data = data.translate(_ONE_LINE)
-    if not isinstance(item, Event):
+    if type(item) is not Event:
         return b"id: %d\nevent: message\ndata: %b\n\n" % (item.seq, data)
-    position = item.seq if item.pruned_from is msgspec.UNSET else item.pruned_from - 1
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (position, _NAMES[item.type], data)
+    if item.pruned_from is UNSET:
+        return b"id: %d\nevent: envelope\ndata: %b\n\n" % (item.seq, data)
+    return b"id: %d\nevent: gap\ndata: %b\n\n" % (item.pruned_from - 1, data)
 
 
 _encode: Final = msgspec.json.Encoder().encode
-_NAMES: Final = {"envelope": b"envelope", "gap": b"gap"}
 _LINE_FEED: Final = ord("\n")
 _CARRIAGE_RETURN: Final = ord("\r")
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")
@@ -59,11 +60,11 @@ def writes(page: Sequence[Event | BridgeMessage]) -> Iterator[bytes]:
     size = 0
     for item in page:
         data = frame(item)
-        if frames and size + len(data) > WRITE_BYTES:
-            yield b"".join(frames)
-            frames, size = [], 0
-        frames.append(data)
         size += len(data)
+        if size > WRITE_BYTES and frames:
+            yield b"".join(frames)
+            frames, size = [], len(data)
+        frames.append(data)
     if frames:
         yield b"".join(frames)
 

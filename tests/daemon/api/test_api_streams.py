@@ -93,11 +93,12 @@ async def test_events_have_id_type_and_one_line_of_json(api: Api) -> None:
     client.close()
 
 
-def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame() -> None:
-    pretty = b'{\r\n  "id": "msg_1",\n  "body": {"text": "a\\nb"}\n}'
+@pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
+def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame(end: bytes) -> None:
+    pretty = b'{N  "id": "msg_1",N  "body": {"text": "a\\nb"}N}'.replace(b"N", end)
     stored = msgspec.structs.replace(message(9), envelope=msgspec.Raw(pretty))
     data = frame(Event(seq=9, type="envelope", message=stored))
-    assert data.count(b"\n") == 4
+    assert (data.count(b"\n"), data.count(b"\r")) == (4, 0)
     line = data.split(b"\n")[2].removeprefix(b"data: ")
     assert json.loads(line)["message"]["envelope"] == {"id": "msg_1", "body": {"text": "a\nb"}}
 
