@@ -266,10 +266,9 @@ class PlainHeaders(Mapping[str, str]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a header without white space around it, or `default`. `name` has no colon."""
-        head = self._head
-        key = b"\r\n%b:" % name.encode()
-        at = head.rfind(key)
-        return default if at < 0 else head[at + len(key) : head.index(b"\r\n", at + 2)].strip().decode()
+        head, key = self._head, b"\r\n%b:" % name.encode()
+        at = head.rfind(key) + len(key)
+        return default if at < len(key) else head[at : head.index(b"\r", at)].strip().decode()
 
     def __getitem__(self, name: str) -> str:
         return self._pairs()[name]

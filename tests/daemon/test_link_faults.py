@@ -20,6 +20,7 @@ from aghbus.daemon.nats.link import (
     LinkDown,
     LinkTimeout,
     NoResponders,
+    PayloadTooLarge,
 )
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.link_cases import Inbox
@@ -363,3 +364,24 @@ async def test_a_publish_with_an_invalid_subject_or_header_is_not_sent(
         with pytest.raises(BadPublish):
             await link.publish(subject, b"", headers, reply)
         await link.flush(20)
+
+
+@pytest.mark.parametrize("payloads", [[b"same"] * 3, [b"one", b"two", b""]])
+async def test_messages_published_as_one_piece_all_arrive_in_order_or_none_does(
+    server: NatsServer, payloads: list[bytes]
+) -> None:
+    async with up(Link(to(server), name="a")) as sender, up(Link(to(server), name="b")) as receiver:
+        inbox = Inbox()
+        receiver.subscribe(">", inbox)
+        await receiver.flush(20)
+        together = [(f"t.{number}", payload) for number, payload in enumerate(payloads)]
+        for subject in ("", "a b", "a\r\nPUB b", " "):
+            with pytest.raises(BadPublish):
+                sender.publish_all_nowait([*together, (subject, payloads[0])])
+        with pytest.raises(PayloadTooLarge):
+            sender.publish_all_nowait([*together, ("t", b"x" * (sender.max_payload + 1))])
+        assert sender.publish_all_nowait(together)
+        assert sender.publish_all_nowait([("ä\u00a0b", b"after")])
+        await wait_until(lambda: len(inbox.messages) == 4, 20, "the messages")
+        expected = [*together, ("ä\u00a0b", b"after")]
+        assert [(message.subject, message.data) for message in inbox.messages] == expected
