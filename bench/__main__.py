@@ -30,7 +30,7 @@ def measured(figure: Figure, run: Run) -> Result:
 def measure(scale: Scale, figures: Sequence[Figure]) -> report.Report:
     """All figures, one after the other."""
     about = report.machine()
-    progress = Progress([figure.weight for figure in figures], scale.budget)
+    progress = Progress([scale.shares.get(figure.name, figure.weight) for figure in figures], scale.budget)
     started = time.monotonic()
     results = {figure.title: measured(figure, Run(scale, progress)) for figure in figures}
     progress.end()

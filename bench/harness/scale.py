@@ -1,5 +1,6 @@
 """Sizes and durations of a run: seconds for a smoke test, minutes for a quick run, half an hour for a full one."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -34,6 +35,7 @@ class Scale(NamedTuple):
     idle_daemons: int
     idle_seconds: float  # discovery is written every 30 seconds
     growth: Growth
+    shares: Mapping[str, float]  # of figures by name, where their own `weight` does not fit this run
 
 
 SMOKE = Scale(
@@ -53,6 +55,7 @@ SMOKE = Scale(
     idle_daemons=2,
     idle_seconds=0.5,
     growth=Growth((10, 1_000), (10, 100), (2, 20), (10, 1_000), (10, 1_000), (10, 1_000), 100),
+    shares={},
 )
 QUICK = Scale(
     name="quick",
@@ -71,6 +74,7 @@ QUICK = Scale(
     idle_daemons=8,
     idle_seconds=31.0,
     growth=Growth((1_000, 100_000), (10, 10_000), (2, 2_000), (10, 50_000), (2_000, 100_000), (10_000, 100_000), 1_000),
+    shares={},
 )
 FULL = Scale(
     name="full",
@@ -97,5 +101,6 @@ FULL = Scale(
         stored=(10_000, 100_000, 1_000_000, 10_000_000),
         messages=3_000,
     ),
+    shares={"work": 4.0, "growth": 12.0},  # 16,000 paced messages a round; a store of ten million
 )
 SCALES = {scale.name: scale for scale in (SMOKE, QUICK, FULL)}
