@@ -38,17 +38,19 @@ def frame(item: Event | BridgeMessage) -> bytes:
     events that were kept in the range still follow. Line ends between JSON tokens (raw envelopes may have them) become
     spaces.
     """
-    data = _encode(item)
+    _encode_into(item, _encoded)
+    data = _encoded
     if _LINE_FEED in data or _CARRIAGE_RETURN in data:
         data = data.translate(_ONE_LINE)
     if type(item) is not Event:
-        return b"id: %d\nevent: message\ndata: %b\n\n" % (item.seq, data)
+        return b"id: %d\nevent: message\ndata: %s\n\n" % (item.seq, data)
     if item.pruned_from is UNSET:
-        return b"id: %d\nevent: envelope\ndata: %b\n\n" % (item.seq, data)
-    return b"id: %d\nevent: gap\ndata: %b\n\n" % (item.pruned_from - 1, data)
+        return b"id: %d\nevent: envelope\ndata: %s\n\n" % (item.seq, data)
+    return b"id: %d\nevent: gap\ndata: %s\n\n" % (item.pruned_from - 1, data)
 
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode_into: Final = msgspec.json.Encoder().encode_into
+_encoded: Final = bytearray()  # reused, so that it grows only for the largest event so far
 _LINE_FEED: Final = ord("\n")
 _CARRIAGE_RETURN: Final = ord("\r")
 _ONE_LINE: Final = bytes.maketrans(b"\r\n", b"  ")

@@ -103,6 +103,12 @@ def test_line_ends_inside_a_raw_envelope_do_not_break_the_frame(end: bytes) -> N
     assert json.loads(line)["message"]["envelope"] == {"id": "msg_1", "body": {"text": "a\nb"}}
 
 
+def test_a_frame_does_not_depend_on_the_one_before() -> None:
+    before = frame(envelope(1))
+    assert len(frame(envelope(2, "x" * 100_000))) > 100_000
+    assert frame(envelope(1)) == before
+
+
 @pytest.mark.parametrize("size", [10, 20_000, 2 * WRITE_BYTES])
 def test_events_ready_together_are_written_together_up_to_a_bound(size: int) -> None:
     page = [envelope(seq, "x" * size) for seq in range(1, 12)]
