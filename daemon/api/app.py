@@ -59,19 +59,28 @@ class ApiApp:
             return self._guarded(exchange, self._mounted[exchange.path](exchange, self._draining))
         try:
             route, segments = self._router.find(exchange.method, exchange.path)
-            if not exchange.body_complete or route.transfer != "json" or route.waits or route.operation is None:
+            if not exchange.body_complete or route.transfer != "json" or route.operation is None:
                 return self._guarded(exchange, self._serve(route, segments, exchange))
             body = b"" if route.request is None else whole_body(exchange, limit=max(self._max_body, route.max_body))
             answer = self._operations[route](*self._arguments(route, segments, exchange, body))
             if not isinstance(answer, asyncio.Future):
-                return self._guarded(exchange, self._respond(route, exchange, answer))
-            answer.add_done_callback(partial(self._answered, route, exchange))
+                waiting = self._wait(answer, exchange) if route.waits else answer
+                return self._guarded(exchange, self._respond(route, exchange, waiting))
+            scope = None
+            if route.waits:
+                scope = self._scope(exchange)
+                scope.begin(answer)
+            answer.add_done_callback(partial(self._answered, route, exchange, scope))
         except Exception as error:
             self._fail(exchange, error)
         return None
 
-    def _answered(self, route: Route, exchange: Exchange, answer: asyncio.Future[ResponseModel]) -> None:
+    def _answered(
+        self, route: Route, exchange: Exchange, scope: CancelScope | None, answer: asyncio.Future[ResponseModel]
+    ) -> None:
         try:
+            if scope is not None and (happened := scope.end()) is not None:
+                raise happened
             exchange.respond(route.status, self._encode(answer.result()))
         except Exception as error:
             self._fail(exchange, error)
@@ -122,7 +131,7 @@ class ApiApp:
         elif route.transfer == "upload":
             await self._respond(route, exchange, operation(*arguments, Content(exchange, seconds=self._body_seconds)))
         elif route.waits:
-            await self._respond(route, exchange, self._wait(operation, arguments, exchange))
+            await self._respond(route, exchange, self._wait(operation(*arguments), exchange))
         else:
             await self._respond(route, exchange, operation(*arguments))
 
@@ -142,11 +151,13 @@ class ApiApp:
                 arguments.append(request)
         return arguments
 
-    async def _wait(self, operation: Operation, arguments: list[Any], exchange: Exchange) -> ResponseModel:
-        """Call the operation; cancel it when the client disconnects or the daemon drains."""
+    async def _wait(self, answer: Awaitable[ResponseModel], exchange: Exchange) -> ResponseModel:
+        """The operation's answer; cancel it when the client disconnects or the daemon drains."""
+        with self._scope(exchange):
+            return await answer
+
+    def _scope(self, exchange: Exchange) -> CancelScope:
         scope = CancelScope()
         scope.when(exchange.until_disconnected, ClientDisconnected())
         scope.when(self._draining.wait, Unavailable("the daemon is shutting down", hint="retry after restart"))
-        with scope:
-            response: ResponseModel = await operation(*arguments)
-        return response
+        return scope

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.discovery.greet_back import GreetBack
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
@@ -73,7 +72,9 @@ class Question:
         self.started = started
         self.last = started
         self.found: dict[str, WhoisMatch] = {}
-        self.answered = Notifier()
+        self.answer: asyncio.Future[WhoisResponse] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_due = False  # it will be reviewed in the next turn of the loop
 
     def complete(self) -> bool:
         """Whether every expected peer has answered (never, if none is expected)."""
@@ -241,7 +242,11 @@ class Discovery:
                 capabilities=_catalog_of(envelope) if question.ask.catalog else None,
             ),
         )
-        question.answered.notify()
+        if question.ask.first:
+            self._review(question)
+        elif not question.is_due:  # once for the answers that arrive together
+            question.is_due = True
+            asyncio.get_running_loop().call_soon(self._review, question)
 
     def _summary(self, envelope: Envelope) -> str | None:
         """The summary of the sender: in its answer, else that of its last greet."""
@@ -275,33 +280,35 @@ class Discovery:
 
     # asking
 
-    async def whois(self, ask: WhoisRequest) -> WhoisResponse:
-        """Ask, and wait for the answers (see `_wait`). Raises InvalidRequest, Unavailable."""
+    def whois(self, ask: WhoisRequest) -> Awaitable[WhoisResponse]:
+        """Ask now. The result is known when the question has ended (see `_until`); cancelling it ends the question.
+
+        Raises InvalidRequest, Unavailable.
+        """
         question = self._question(ask)
-        request, link = question.request, self._link
+        request = question.request
         message = (
             subject_for(request.workspace_id, request.channel, ask.to),
             encoded(request, self._identity.signer),
             self._ttl_headers(REPLAY_AGE),
         )
-        self._questions[request.id] = question
         try:
-            if not link.publish_nowait(*message):
-                await link.publish(*message)
-            question.expected = self._expected(question)  # computed while the peers read the question
-            ended = await self._wait(question)
+            if not self._link.publish_nowait(*message):
+                self._background.spawn(self._ask_later(question, *message))
         except LinkError as error:
-            raise Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`") from None
-        finally:
-            del self._questions[request.id]
-        return WhoisResponse(
-            request_id=request.id,
-            query=ask.query,
-            peers=list(question.found.values()),
-            expected=len(question.expected),
-            elapsed_ms=round((self._clock.monotonic() - question.started) * 1000, 3),
-            ended=ended,
-        )
+            raise _down(error) from None
+        self._questions[request.id] = question
+        question.answer.add_done_callback(partial(self._forget, question))
+        question.expected = self._expected(question)  # computed while the peers read the question
+        self._review(question)
+        return question.answer
+
+    async def _ask_later(self, question: Question, subject: str, raw: bytes, headers: Mapping[str, str] | None) -> None:
+        try:
+            await self._link.publish(subject, raw, headers)
+        except LinkError as error:
+            if not question.answer.done():
+                question.answer.set_exception(_down(error))
 
     def _question(self, ask: WhoisRequest) -> Question:
         identity = self._identity
@@ -329,19 +336,44 @@ class Discovery:
             return frozenset({ask.to})
         return self._presence.expected(request.workspace_id, request.channel, ask.query, self._clock.millis())
 
-    async def _wait(self, question: Question) -> str:
-        """Wait until complete plus a grace time, until no answer came for a stall time (by observed round trips), or for `wait`."""
+    def _review(self, question: Question) -> None:
+        """End the question, or look again when that is due, or after the next answer."""
+        question.is_due = False
+        if question.answer.done():
+            return
+        now = self._clock.monotonic()
+        if question.found and question.ask.first:
+            self._end(question, "first", now)
+            return
         deadline = question.started + question.ask.wait
-        while True:
-            now = self._clock.monotonic()
-            if question.found and question.ask.first:
-                return "first"
-            reason, until = self._until(question)
-            if now >= min(until, deadline):
-                return reason if until <= deadline else "timeout"
-            await question.answered.wait(min(until, deadline) - now)
+        reason, until = self._until(question)
+        if now >= min(until, deadline):
+            self._end(question, reason if until <= deadline else "timeout", now)
+            return
+        if question.timer is not None:
+            question.timer.cancel()
+        question.timer = asyncio.get_running_loop().call_later(min(until, deadline) - now, self._review, question)
+
+    def _end(self, question: Question, ended: str, now: float) -> None:
+        question.answer.set_result(
+            WhoisResponse(
+                request_id=question.request.id,
+                query=question.ask.query,
+                peers=list(question.found.values()),
+                expected=len(question.expected),
+                elapsed_ms=round((now - question.started) * 1000, 3),
+                ended=ended,
+            )
+        )
+
+    def _forget(self, question: Question, _answer: asyncio.Future[WhoisResponse]) -> None:
+        del self._questions[question.request.id]
+        if question.timer is not None:
+            question.timer.cancel()
 
     def _until(self, question: Question) -> tuple[str, float]:
+        """Why and when a question ends without a further answer: complete, after a grace time; or no answer came for a stall time
+        (by observed round trips), or for `wait`."""
         round_trip = max(self._slowest, (self._link.rtt_ms() or 0.0) / 1000)
         if question.complete():
             seen = max(found.rtt_ms for found in question.found.values()) / 1000
@@ -413,6 +445,10 @@ class Discovery:
         self._log_limiter.event(
             logging.WARNING, "discovery.unsent", "discovery message not sent", kind=kind, cause=str(error)
         )
+
+
+def _down(error: LinkError) -> Unavailable:
+    return Unavailable(f"the broker link is down: {error}", hint="see `aghctl status`")
 
 
 def _may_have_catalog(request: Envelope) -> bool:

@@ -110,7 +110,7 @@ async def test_an_answer_waits_for_a_full_connection(tmp_path: Path) -> None:
 async def test_a_whois_for_the_first_answer_ends_with_it(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = asyncio.create_task(b.parts.discovery.whois(WhoisRequest(query="test.run", first=True, wait=60)))
+        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", first=True, wait=60))
         await wait_until(lambda: link.posted)
         asked = link.posted[0]
         await b.offer(answer(b, asked, "one"))
@@ -127,7 +127,7 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
     async with bench(tmp_path, link=link) as b:
         await b.offer(discovery(b, "worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
         ask = WhoisRequest(catalog=True, capability_ids=["other"], first=True, wait=60)
-        asking = asyncio.create_task(b.parts.discovery.whois(ask))
+        asking = b.parts.discovery.whois(ask)
         await wait_until(lambda: link.posted)
         for _ in range(2):
             for sender in ("worker", "unknown"):
@@ -207,6 +207,37 @@ class Unhurried(Clock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead
+
+
+async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone(tmp_path: Path) -> None:
+    link = RecordingLink()
+    async with bench(tmp_path, link=link) as b:
+        asking = asyncio.ensure_future(b.parts.discovery.whois(WhoisRequest(first=True, wait=60)))
+        assert len(link.posted) == 1  # without a turn of the event loop
+        asking.cancel()
+        await asyncio.sleep(0)
+        await b.offer(answer(b, link.posted[0]))
+        assert asking.cancelled()
+        assert [peer.peer_id for peer in b.parts.presence.all()] == ["worker"]
+
+
+async def test_a_whois_waits_for_a_full_connection(tmp_path: Path) -> None:
+    link = RecordingLink(full=True)
+    async with bench(tmp_path, link=link) as b:
+        asking = b.parts.discovery.whois(WhoisRequest(first=True, wait=60))
+        await wait_until(lambda: link.published)
+        await b.offer(answer(b, link.published[0]))
+        assert (await asking).ended == "first"
+
+
+async def test_answers_that_arrive_together_are_all_found(tmp_path: Path) -> None:
+    link = RecordingLink()
+    async with bench(tmp_path, link=link) as b:
+        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", wait=60))
+        b.take(*(answer(b, link.posted[0], sender) for sender in ("one", "two", "three")))
+        found = await asking
+        assert [peer.peer_id for peer in found.peers] == ["one", "two", "three"]
+        assert (found.ended, found.expected) == ("quiet", 0)
 
 
 async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:

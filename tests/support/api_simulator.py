@@ -96,7 +96,8 @@ def inbox_item(seq: int, lease: str | None = None) -> InboxItem:
 class SimulatedDaemon:
     """The operations of a daemon that has no broker and no disk. Tests edit its attributes while it serves.
 
-    `calls` has `METHOD path` and the arguments of each operation called. `respond` replaces operations by that name.
+    `calls` has `METHOD path` and the arguments of each operation called. `respond` replaces operations by that name, and `futures`
+    the answers of operations.
     """
 
     def __init__(self) -> None:
@@ -111,6 +112,7 @@ class SimulatedDaemon:
         self.wait_ended = asyncio.Event()
         self.stream_failure: Exception | None = None
         self.release = asyncio.Event()
+        self.futures: dict[str, asyncio.Future[Any]] = {}
         self.content: dict[str, list[bytes]] = {}  # artifacts by `work_id/name`, in the pieces that a GET gives
         self.content_failure: Exception | None = None  # raised by a GET after the pieces
         self.max_content = 1_000_000
@@ -145,6 +147,9 @@ class SimulatedDaemon:
 
         def operation(*arguments: Any) -> Any:
             self.calls.append((name, arguments))
+            if name in self.futures:
+                self.waiting.set()
+                return self.futures[name]
             if route.transfer == "json":
                 return self._responding(self.respond.get(name, self._example_of(route)), arguments)
             return self.respond[name](*arguments)

@@ -1,7 +1,7 @@
 """Cancelling the wait of a request when an event happens, such as the client's disconnection.
 
-The wait runs in the request's own task. The events are watched only after `SOON` seconds, so that a short wait starts no
-further task and its response does not wait for the end of one."""
+The wait runs in the request's own task, or is a future. The events are watched only after `SOON` seconds, so that a short
+wait starts no further task and its response does not wait for the end of one."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,6 +17,7 @@ class CancelScope:
 
     def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
+        self._wait: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._events: list[tuple[Callable[[], Coroutine[Any, Any, Any]], Exception]] = []
         self._watches: list[asyncio.Task[Any]] = []
@@ -26,9 +27,24 @@ class CancelScope:
         """Before the block: raise `error` from it when `event()` returns, also when it would have returned before."""
         self._events.append((event, error))
 
+    def begin(self, wait: "asyncio.Future[Any]") -> None:
+        """In place of the block: cancel this wait. `end` is to be called when it is done."""
+        self._wait = wait
+        self._timer = asyncio.get_running_loop().call_later(SOON, self._watch)
+
+    def end(self) -> Exception | None:
+        """The wait is done; the error of the event that cancelled it."""
+        assert self._timer is not None
+        self._wait = None
+        self._timer.cancel()
+        for watch in self._watches:
+            watch.cancel()
+        return self._error
+
     def __enter__(self) -> Self:
         self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(SOON, self._watch)
+        assert self._task is not None
+        self.begin(self._task)
         return self
 
     def _watch(self) -> None:
@@ -38,18 +54,14 @@ class CancelScope:
             self._watches.append(watch)
 
     def _happened(self, ended: "asyncio.Task[Any]", error: Exception) -> None:
-        if self._task is not None and self._error is None and not ended.cancelled():
+        if self._wait is not None and self._error is None and not ended.cancelled():
             self._error = error
-            self._task.cancel()
+            self._wait.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        task, self._task = self._task, None
-        assert task is not None
-        assert self._timer is not None
-        self._timer.cancel()
-        for watch in self._watches:
-            watch.cancel()
-        if self._error is not None and task.uncancel() == 0 and kind is asyncio.CancelledError:
-            raise self._error from None
+        happened = self.end()
+        assert self._task is not None
+        if happened is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise happened from None

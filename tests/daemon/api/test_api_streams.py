@@ -9,6 +9,7 @@ import pytest
 
 from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.peers import WhoisResponse
 from aghbus.protocol.errors import Unavailable
 from tests.support.api_harness import DEADLINE, Api, until
 from tests.support.api_simulator import message
@@ -287,3 +288,36 @@ async def test_a_waiting_request_gets_503_when_the_daemon_drains(api: Api) -> No
     assert (reply.status, reply.json["code"]) == (503, "unavailable")
     assert reply.headers["connection"] == "close"
     assert api.node.wait_ended.is_set()
+
+
+async def test_an_answer_that_is_a_future_is_written_when_it_is_done(api: Api) -> None:
+    answer = api.node.futures["POST /v1/whois"] = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(api.post("/v1/whois", {}))
+    await asyncio.wait_for(api.node.waiting.wait(), DEADLINE)
+    answer.set_result(WhoisResponse(request_id="msg_q", query="", peers=[], expected=0, elapsed_ms=1.0, ended="quiet"))
+    assert (await asking).json["ended"] == "quiet"
+
+
+@pytest.mark.parametrize("later", [b"", b"{}"])
+async def test_an_answer_that_is_a_future_is_cancelled_when_the_client_disconnects(api: Api, later: bytes) -> None:
+    """Also when the body comes after the head was read."""
+    answer = api.node.futures["POST /v1/whois"] = asyncio.get_running_loop().create_future()
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+    reader, writer = await api.raw(head + (b"Expect: 100-continue\r\n\r\n" if later else b"\r\n{}"))
+    if later:
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+        writer.write(later)
+    await asyncio.wait_for(api.node.waiting.wait(), DEADLINE)
+    writer.close()
+    await asyncio.wait_for(asyncio.wait({answer}), DEADLINE)
+    assert answer.cancelled()
+
+
+async def test_an_answer_that_is_a_future_is_503_when_the_daemon_drains(api: Api) -> None:
+    answer = api.node.futures["POST /v1/whois"] = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(api.post("/v1/whois", {}))
+    await asyncio.wait_for(api.node.waiting.wait(), DEADLINE)
+    await api.server.stop(10.0)
+    reply = await asking
+    assert (reply.status, reply.json["code"]) == (503, "unavailable")
+    assert answer.cancelled()
