@@ -14,7 +14,6 @@ from aghbus.protocol.base.decoding import decoder as json_decoder
 from aghbus.protocol.capability_digest import capability_digest
 from aghbus.protocol.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.identifiers import is_message_id, is_peer
-from aghbus.protocol.latest_cards import LatestCards
 from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
 from aghbus.protocol.text import WHITE_SPACE, byte_length, trim
 
@@ -181,11 +180,15 @@ def _decoder(wire: type[_T], field: str = "body") -> Callable[[Raw | bytes], _T]
 _decode_card = _decoder(_CardWire, "body.peer_card")
 
 
-def _read_greet(wire: _GreetWire, sender: str) -> Greet:
+def _read_greet(wire: _GreetWire | Greet, sender: str) -> Greet:
+    if isinstance(wire, Greet):  # what this sender has sent last, and sends again
+        return wire
     return Greet(_card(wire.peer_card, sender), wire.summary)
 
 
-def _read_whois(wire: _WhoisWire, sender: str) -> Whois:
+def _read_whois(wire: _WhoisWire | Whois, sender: str) -> Whois:
+    if isinstance(wire, Whois):
+        return wire
     if wire.type == "request":
         if wire.peer_card != _NULL:
             raise Malformed("a request must not carry a card", "body.peer_card")
@@ -274,10 +277,6 @@ BODIES: Final[dict[str, BodyReader]] = {
 
 
 def _card(raw: Raw, sender: str) -> PeerCard:
-    return _latest_card(bytes(raw), sender)
-
-
-def _read_card(raw: bytes, sender: str) -> PeerCard:
     wire = _decode_card(raw)
     if not is_peer(wire.peer_id):
         raise Malformed("is not a peer id", "body.peer_card.peer_id")
@@ -288,9 +287,6 @@ def _read_card(raw: bytes, sender: str) -> PeerCard:
     if display_name and byte_length(display_name) > MAX_CARD_ENTRY_BYTES:
         raise Malformed(f"is longer than {MAX_CARD_ENTRY_BYTES} bytes", "body.peer_card.display_name")
     return PeerCard(peer_id=wire.peer_id, display_name=display_name or None, ext=wire.ext, **lists)
-
-
-_latest_card: Final = LatestCards(_read_card)
 
 
 def _entries(values: Sequence[str], field: str) -> tuple[str, ...]:

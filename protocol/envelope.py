@@ -33,6 +33,7 @@ from aghbus.protocol.identifiers import (
     is_work_id,
     is_workspace_id,
 )
+from aghbus.protocol.latest_bodies import Known, LatestBodies
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
 StoredKind = Literal["say", "capability", "receipt", "trace"]
@@ -87,8 +88,11 @@ class Envelope(msgspec.Struct, frozen=True, dict=True):
         return decoded
 
     def extensions(self) -> dict[str, Any]:
-        """`ext` as a value; empty when absent."""
-        return decode_json(self.ext) if self.ext is not None else {}
+        """`ext` as a value, not to be changed; empty when absent. Greet and whois have it decoded already."""
+        if self.ext is None:
+            return {}
+        known: dict[str, Any] | None = self.__dict__.get("ext")
+        return decode_json(self.ext) if known is None else known
 
 
 NULL: Final = Raw(b"null")
@@ -129,6 +133,7 @@ _valid_routes: dict[_Route, _Route] = {}
 _MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
 _decode_wire: Final = decoder(Wire)
 _decode_plain: Final = decoder(_PlainWire)
+_latest: Final = LatestBodies[Body]()
 _BACKSLASH: Final = ord("\\")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -146,12 +151,17 @@ def parse(raw: bytes, now: int) -> Envelope:
     Raises the ProtocolError of the first rule that fails, and nothing else whatever the bytes; with the document, if that was
     decoded.
     """
-    wire, body_wire, document = _decode(raw)
+    wire, body_wire, kept, document = _decode(raw)
     try:
-        return _checked(raw, wire, body_wire, document, now)
+        envelope = _checked(raw, wire, body_wire, kept, now)
     except ProtocolError as error:
-        error.document = document or None
+        error.document = document
         raise
+    if envelope.kind in DISCOVERY_KINDS:
+        ext = envelope.__dict__["ext"] = kept.get("ext")
+        if document is not None:
+            _latest.put(_key(wire), Known(wire.body.copy(), wire.ext.copy(), envelope.body, ext))
+    return envelope
 
 
 def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
@@ -160,12 +170,12 @@ def checked(raw: bytes, wire: Wire, now: int) -> Envelope:
     return _checked(raw, wire, None, {"body": {}, "ext": {}} if wire.ext is not NULL else {}, now)
 
 
-def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[str, Any], now: int) -> Envelope:
-    """The values of the members. `document` has those whose JSON type is still to be checked."""
+def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, kept: dict[str, Any], now: int) -> Envelope:
+    """The values of the members. `kept` has those whose JSON type is still to be checked."""
     kind, (workspace_id, channel, sender, to) = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
     container = _check_no_surface(wire, kind) if kind in DISCOVERY_KINDS else _check_surface(wire, kind)
-    if body_wire is None and document and type(document["body"]) is not dict:
+    if body_wire is None and kept and type(kept["body"]) is not dict:
         raise Malformed("must be an object", "body")
     reader = BODIES[kind]
     body = reader.read(reader.decode(wire.body) if body_wire is None else body_wire, sender)
@@ -189,8 +199,8 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, document: dict[
         wire.expires_at,
         fresh_until,
         body,
-        _object(wire.ext, document, "ext") if "ext" in document else None,
-        _object(wire.proof, document, "proof") if "proof" in document else None,
+        _object(wire.ext, kept, "ext") if "ext" in kept else None,
+        _object(wire.proof, kept, "proof") if "proof" in kept else None,
     )
 
 
@@ -207,10 +217,13 @@ def decode_document(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
-    """The typed members; the typed body, or None if its type has to be checked; the whole document, empty if not needed.
+_Decoded = tuple[Wire, BodyWire | None, dict[str, Any], dict[str, Any] | None]
+"""The typed members; the typed body, or None if its type has to be checked; values of members that are kept as JSON; the whole
+document, if it was decoded."""
 
-    A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
+
+def _decode(raw: bytes) -> _Decoded:
+    """A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
     values of an envelope without unknown members whose other members are of the right type and none kept as JSON.
     """
     if not raw.isascii() or _BACKSLASH in raw or len(raw) > MAX_ENVELOPE_BYTES:
@@ -219,18 +232,51 @@ def _decode(raw: bytes) -> tuple[Wire, BodyWire | None, dict[str, Any]]:
         wire = _decode_plain(raw)
     except (msgspec.DecodeError, RecursionError, ValueError):
         return _decode_fully(raw)
+    if wire.kind in DISCOVERY_KINDS:
+        return _decode_discovery(raw, wire)
     try:
         body = BODIES[wire.kind].decode_plain(wire.body)
     except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
-        return wire, None, decode_document(raw)
-    return wire, body, {} if wire.ext == wire.proof == NULL else decode_document(raw)
+        document = decode_document(raw)
+        return wire, None, document, document
+    if wire.ext == wire.proof == NULL:
+        return wire, body, {}, None
+    document = decode_document(raw)
+    return wire, body, document, document
 
 
-def _decode_fully(raw: bytes) -> tuple[Wire, None, dict[str, Any]]:
+def _decode_discovery(raw: bytes, wire: Wire) -> _Decoded:
+    """What the sender has sent last, and sends again, is not decoded again."""
+    known = _latest.get(_key(wire))
+    if (
+        known is not None
+        and known.raw_body == wire.body
+        and known.raw_ext == wire.ext
+        and raw.count(b'"body"') == 1  # of a repeated member the first value was not compared
+        and raw.count(b'"ext"') <= 1
+        and raw.count(b'"proof"') <= 1
+        and _BACKSLASH not in raw
+    ):
+        if wire.proof == NULL:
+            return wire, known.body, {"ext": known.ext}, None
+        check_structure(raw)
+        try:
+            return wire, known.body, {"ext": known.ext, "proof": decode_json(wire.proof)}, None
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            pass  # refused below, with the position in the whole document
+    document = decode_document(raw)
+    return wire, None, document, document
+
+
+def _key(wire: Wire) -> tuple[str, str, bool]:
+    return wire.sender, wire.kind, wire.reply_to is not None
+
+
+def _decode_fully(raw: bytes) -> _Decoded:
     """Of duplicate keys the last wins, also after one of a wrong type, which the typed decoder refuses."""
     document = decode_document(raw)
     try:
-        return _typed(raw, document), None, document
+        return _typed(raw, document), None, document, document
     except ProtocolError as error:
         error.document = document
         raise
@@ -374,8 +420,8 @@ def _check_surface(wire: Wire, kind: str) -> str:
     return thread_id or direct_id or ""
 
 
-def _object(raw: Raw, document: dict[str, Any], field: str) -> Raw | None:
-    value = document[field]
+def _object(raw: Raw, kept: dict[str, Any], field: str) -> Raw | None:
+    value = kept[field]
     if value is not None and type(value) is not dict:
         raise Malformed("must be an object", field)
     return None if value is None else raw
