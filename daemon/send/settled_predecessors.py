@@ -1,5 +1,7 @@
 """What follows a settled predecessor: a header tells the receiver not to wait for it (ADR 0009)."""
 
+import msgspec
+
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.delivery.order import predecessor_in, settled_header
 from aghbus.store.engine.transaction import Transaction
@@ -21,4 +23,4 @@ def _with_header(tx: Transaction, row: Outgoing, unanswered: set[tuple[str, str]
         return row
     signer = identity.signer_of(row.sender)
     header = settled_header(row.message_id, after.id, sender=row.sender, to=row.recipient, signer=signer)
-    return row._replace(settled=header)
+    return msgspec.structs.replace(row, settled=header)

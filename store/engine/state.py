@@ -4,7 +4,9 @@ job."""
 import sqlite3
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
+
+import msgspec
 
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.delivery.order import Predecessor
@@ -44,7 +46,7 @@ numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
 """The numbers of an `InMemoryState`."""
 
 
-class CachedWork(NamedTuple):
+class CachedWork(msgspec.Struct, frozen=True):
     """A work, our role in it, the `trace_id` of its opening, and the sequences of its first and its latest envelope.
     `has_deadline`: whether it ever had one."""
 
@@ -56,7 +58,7 @@ class CachedWork(NamedTuple):
     has_deadline: bool = False
 
 
-class Addressed(NamedTuple):
+class Addressed(msgspec.Struct, frozen=True):
     """The destination of an own envelope, and its digest."""
 
     workspace_id: str

@@ -4,7 +4,9 @@ callbacks."""
 import sqlite3
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.state import InMemoryState, numbers_of
@@ -52,7 +54,7 @@ class AppendBuffer(dict[BulkStatement, list[Any]]):
             values.clear()
 
 
-class Savepoint(NamedTuple):
+class Savepoint(msgspec.Struct, frozen=True):
     """A position in a transaction, to which `Transaction.undo` returns: how much of it was pending, and the numbers of
     the state in memory."""
 

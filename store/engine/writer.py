@@ -314,8 +314,9 @@ class Writer:
         rows = self._tail.rows[: self._segment]
         last_seq = rows[-1][0]
         keys = {row[0]: row[1] for row in rows}
+        with_works = any(row[3] is not None for row in rows)
         try:
-            await self._in_thread(segments.write, self._db, last_seq, keys)
+            await self._in_thread(partial(segments.write, self._db, last_seq, keys, with_works=with_works))
         except sqlite3.Error as error:
             self._next_segment += self._segment // 4
             _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))
@@ -366,8 +367,8 @@ class Writer:
         for queued in batch:
             queued.fail(error)
 
-    async def _in_thread(self, function: Callable[..., object], *args: object) -> None:
-        await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function, *args))
+    async def _in_thread(self, function: Callable[[], object]) -> None:
+        await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
 
 
 def _primary(error: Exception) -> int:

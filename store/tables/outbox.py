@@ -5,7 +5,7 @@ refused that its receiver has judged it, without effect. A message is outstandin
 unanswered.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -52,7 +52,7 @@ WHERE w.state IN {OPEN_STATES} AND w.opened_ms <= ?3 AND (
 """  # noqa: S608 - constants
 
 
-class Outgoing(NamedTuple):
+class Outgoing(msgspec.Struct, frozen=True, order=True):
     """One envelope to publish: `raw` goes to `subject`; expired from Unix second `expires_at`. `raw` is empty when the
     stored bytes are damaged.
 

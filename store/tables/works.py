@@ -191,7 +191,7 @@ def begin_deadline(tx: Transaction, work: WorkView) -> None:
     """From now on the work may become overdue."""
     cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
     if cached is not None:
-        tx.memory.works.put(tx, work.work_id, cached._replace(has_deadline=True))
+        tx.memory.works.put(tx, work.work_id, msgspec.structs.replace(cached, has_deadline=True))
 
 
 def has_deadline(tx: Transaction, work: WorkView) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carried, CoreCarrier
@@ -84,7 +85,7 @@ async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_t
         carrier = CoreCarrier(link, AckInboxes(link, "_INBOX.test"))
         row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, 1, b"x" * link.max_payload)
         for attempts in (0, 1):
-            assert await carrier.carry([row._replace(attempts=attempts)]) == Carried([7], [])
+            assert await carrier.carry([replace(row, attempts=attempts)]) == Carried([7], [])
 
 
 class Silent(Wire):

@@ -8,6 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 from nats.js import JetStreamContext
 from nats.js.api import AccountInfo
 
@@ -46,7 +47,7 @@ async def test_a_copy_that_settles_its_predecessor_is_stored_beside_the_first(se
     async with Peer(server, "a").running() as sender, admin(server) as api:
         assert (await sender.profile.carrier.carry([row(1)])).published == [1]
         for _ in range(2):
-            assert (await sender.profile.carrier.carry([row(1, attempts=1)._replace(settled="{}")])).published == [1]
+            assert (await sender.profile.carrier.carry([replace(row(1, attempts=1), settled="{}")])).published == [1]
         assert (await stream_info(api))["state"]["messages"] == 2
         stored = await api.call(f"STREAM.MSG.GET.{STREAM}", {"seq": 2})
     assert f"{AFTER_SETTLED}: {{}}\r\n" in base64.b64decode(stored["message"]["hdrs"]).decode()
@@ -251,7 +252,7 @@ async def test_messages_are_purged_when_all_consumers_of_their_subject_have_ackn
         observer.settles = False
         nobody = subject_for(WORKSPACE, "another-channel", "never-joined")
         rows = [row(number, "b") for number in range(1, 21)]
-        await sender.profile.carrier.carry([*rows, row(21), row(22)._replace(subject=nobody)])
+        await sender.profile.carrier.carry([*rows, row(21), replace(row(22), subject=nobody)])
         await observer.has(21)
         await settled(api, "b")
         cleanup = StreamCleanup(sender.link, full_pause=0.0)

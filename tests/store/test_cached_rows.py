@@ -156,7 +156,8 @@ async def test_only_the_receiver_of_a_message_can_answer_it(store: Store, rememb
         store.memory.addressed.clear()
     sent = await store.write(lambda tx: retry.addressed(tx, 1, message_id))
     assert sent is not None
-    assert sent[1:5] == (message_id, US, BOB, subject_for(WORKSPACE, CHANNEL, BOB))
+    assert (sent.message_id, sent.sender, sent.recipient) == (message_id, US, BOB)
+    assert sent.subject == subject_for(WORKSPACE, CHANNEL, BOB)
     ((raw,),) = await rows(store, "SELECT raw FROM envelopes")
     assert sent.digest == sha256(raw).hexdigest()
     assert await store.write(lambda tx: retry.addressed(tx, 1, "msg_guessed")) is None

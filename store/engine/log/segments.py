@@ -58,10 +58,6 @@ _ADD: Final = (
     SELECT :n, stream, seq FROM log_ids WHERE segment = :n ORDER BY stream, seq
     """,
     """
-    INSERT INTO log_works (segment, work_id, seq)
-    SELECT :n, work_id, seq FROM log WHERE seq BETWEEN :first AND :last AND work_id IS NOT NULL ORDER BY work_id, seq
-    """,
-    """
     UPDATE streams SET messages = streams.messages + new.messages,
         first_ms = coalesce(streams.first_ms, new.first_ms), last_ms = new.last_ms, last_seq = new.last_seq
     FROM (
@@ -75,6 +71,10 @@ _ADD: Final = (
     SELECT :n, :first, :last, coalesce(max(remember_until), 0) FROM log_ids WHERE segment = :n
     """,
 )
+_ADD_WORKS: Final = """
+    INSERT INTO log_works (segment, work_id, seq)
+    SELECT :n, work_id, seq FROM log WHERE seq BETWEEN :first AND :last AND work_id IS NOT NULL ORDER BY work_id, seq
+    """
 _NEXT: Final = "SELECT coalesce(max(n), 0) + 1, coalesce(max(last_seq), 0) + 1 FROM segments"
 _IDS: Final = "SELECT seq, msg_id FROM log WHERE seq > ? AND seq <= ?"
 _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
@@ -95,14 +95,15 @@ def last_indexed(db: sqlite3.Connection) -> int:
     return int(first) - 1
 
 
-def write(db: sqlite3.Connection, last_seq: int, keys: dict[int, int]) -> None:
+def write(db: sqlite3.Connection, last_seq: int, keys: dict[int, int], *, with_works: bool = True) -> None:
     """Writes the next segment, up to sequence `last_seq`, in a transaction of its own. `keys` are those of the ids of its
-    envelopes, by sequence: SQL that called Python for each would wait for the interpreter lock as often."""
+    envelopes, by sequence: SQL that called Python for each would wait for the interpreter lock as often. `with_works`:
+    whether any of them may belong to a work."""
     document = msgspec.json.encode(keys).decode()
     db.execute("BEGIN IMMEDIATE")
     try:
         n, first = db.execute(_NEXT).fetchone()
-        for sql in _ADD:
+        for sql in (*_ADD, _ADD_WORKS) if with_works else _ADD:
             db.execute(sql, {"n": n, "first": first, "last": last_seq, "keys": document})
         db.execute("COMMIT")
     except BaseException:
