@@ -42,8 +42,10 @@ class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         card: dict[str, Any] = {"peer_id": self.peer_id}
         if self.display_name:
             card["display_name"] = self.display_name
-        for name in CARD_LISTS:
-            card[name] = list(getattr(self, name))
+        card["profiles_supported"] = list(self.profiles_supported)
+        card["capabilities"] = list(self.capabilities)
+        card["artifacts_supported"] = list(self.artifacts_supported)
+        card["trust_modes_supported"] = list(self.trust_modes_supported)
         if self.ext:
             card["ext"] = self.ext
         return card

@@ -62,7 +62,7 @@ def _encoded(draft: Draft) -> tuple[Wire, bytes]:
     if draft.after is not None:
         ext = {**(ext or {}), **extension(draft.after)}
     try:
-        wire = _OwnWire(
+        wire = _OwnWire(  # CPython passes more than fifteen keywords in a dict, which is far slower
             protocol=PROTOCOL,
             id=draft.id,
             workspace_id=draft.workspace_id,
@@ -71,7 +71,6 @@ def _encoded(draft: Draft) -> tuple[Wire, bytes]:
             sender=draft.sender,
             to=draft.to,
             ts=draft.ts,
-            surface=draft.surface,
             work_id=draft.work_id,
             reply_to=draft.reply_to,
             trace_id=draft.trace_id,
@@ -80,6 +79,8 @@ def _encoded(draft: Draft) -> tuple[Wire, bytes]:
             body=Raw(_encode(draft.body)),
             proof=NULL,
         )
+        if draft.surface is not None:
+            wire.surface = draft.surface
         if draft.surface == "thread":
             wire.thread_id = draft.container
         elif draft.surface == "direct":

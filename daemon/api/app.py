@@ -9,7 +9,7 @@ import msgspec
 
 from aghbus.daemon.api import parsing
 from aghbus.daemon.api.http.body import Content, read_body, whole_body
-from aghbus.daemon.api.http.cancellation import CancelScope
+from aghbus.daemon.api.http.cancellation import CancelScope, shutting_down
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
@@ -20,7 +20,7 @@ from aghbus.daemon.api.router import Router
 from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol.api.base import ResponseModel
 from aghbus.protocol.api.queries import NoParameters
-from aghbus.protocol.errors import RequestError, Unavailable
+from aghbus.protocol.errors import RequestError
 
 BODY_SECONDS: Final = 30.0
 """Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
@@ -158,6 +158,6 @@ class ApiApp:
 
     def _scope(self, exchange: Exchange) -> CancelScope:
         scope = CancelScope()
-        scope.when(exchange.until_disconnected, ClientDisconnected())
-        scope.when(self._draining.wait, Unavailable("the daemon is shutting down", hint="retry after restart"))
+        scope.when(exchange.until_disconnected, ClientDisconnected)
+        scope.when(self._draining.wait, shutting_down)
         return scope

@@ -129,6 +129,7 @@ class Discovery:
         self._greet_back = GreetBack(self._greet_on, clock)
         self._slowest = 0.0  # seconds, the slowest recent answer; decays
         self._sent: PeerCard | None = None  # our card, once an envelope with it was validated
+        self._response: tuple[PeerCard, dict[str, Any]] | None = None  # our card and the body of an answer with it
 
     # greeting
 
@@ -260,18 +261,25 @@ class Discovery:
         query = getattr(request.body, "query", "")
         if not should_answer(query, request.to, card):
             return
-        self._counters.add("whois.answered")
+        self._counters["whois.answered"] += 1
         card, ext = rich_response(card, self._own_card.catalog.records, request.extensions())
         if ext and not _may_have_catalog(request) and (size := len(json.encode(ext))) > SMALL_CATALOG:
             self._counters.add("whois.catalogs_withheld")
             self._limits.replied(size, standing)  # for the work of encoding it
             card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
-        body = {"type": "response", "peer_card": card.to_wire()}
+        if self._response is None or self._response[0] is not card:
+            self._response = card, {"type": "response", "peer_card": card.to_wire()}
         plain = not ext
         if (summary := self._settings.current.summary) is not None:
             ext = {**ext, SUMMARY_KEY: summary}
         draft = self._draft(
-            "whois", request.workspace_id, request.channel, body, to=request.sender, ext=ext, request=request
+            "whois",
+            request.workspace_id,
+            request.channel,
+            self._response[1],
+            to=request.sender,
+            ext=ext,
+            request=request,
         )
         size = self._send(draft, validated=card is self._sent and plain)
         self._limits.replied(size, standing)
@@ -428,7 +436,7 @@ class Discovery:
             message = subject_for(draft.workspace_id, draft.channel, draft.to), raw, self._ttl_headers(REPLAY_AGE)
             if not self._link.publish_nowait(*message):
                 self._background.spawn(self._send_later(draft.kind, *message))
-            self._counters.add(f"sent.{draft.kind}")
+            self._counters[f"sent.{draft.kind}"] += 1
         except (LinkError, InvalidRequest) as error:
             self._unsent(draft.kind, error)
             return 0

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.api.http.body import read_body
-from aghbus.daemon.api.http.cancellation import CancelScope
+from aghbus.daemon.api.http.cancellation import CancelScope, shutting_down
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, ClientDisconnected, Exchange, Header, common_headers
 from aghbus.daemon.mcp.call import Call, PendingAnswers
@@ -80,8 +80,8 @@ class McpEndpoint:
     async def _wait(self, exchange: Exchange, draining: asyncio.Event, call: Call) -> Object:
         """The result; the call ends early when its client disconnects, which cancels it, or the daemon drains."""
         scope = CancelScope()
-        scope.when(exchange.until_disconnected, ClientDisconnected())
-        scope.when(draining.wait, Unavailable("the daemon is shutting down", hint="retry after restart"))
+        scope.when(exchange.until_disconnected, ClientDisconnected)
+        scope.when(draining.wait, shutting_down)
         with scope:
             return await self._server.handle(call)
 

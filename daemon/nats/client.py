@@ -93,13 +93,12 @@ class NatsClient(nats.aio.client.Client):
         """
         if not self.is_connected:
             raise LinkDown("the connection is closed")
-        if limit is not None and limit < self._pending_data_size + (
-            self.socket.get_write_buffer_size() if self.socket is not None else 0
-        ):
+        unsent = self.socket.get_write_buffer_size() if self.socket is not None else 0
+        if limit is not None and limit < self._pending_data_size + unsent:
             return False
         self._pending.append(frame)
         self._pending_data_size += len(frame)
-        if flush and self.socket is not None and self.socket.get_write_buffer_size() == 0:
+        if flush and self.socket is not None and not unsent:
             self.flush_now()
         elif self._flush_handle is None:
             self._flush_handle = asyncio.get_running_loop().call_soon(self.flush_now)

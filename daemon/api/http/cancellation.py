@@ -8,6 +8,14 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
+from aghbus.protocol.errors import Unavailable
+
+
+def shutting_down() -> Unavailable:
+    """The error of a request that waits when the daemon drains."""
+    return Unavailable("the daemon is shutting down", hint="retry after restart")
+
+
 SOON: Final = 0.01
 """Seconds: most waits are shorter, and an event may be noticed so much later."""
 
@@ -19,12 +27,12 @@ class CancelScope:
         self._task: asyncio.Task[Any] | None = None
         self._wait: asyncio.Future[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._events: list[tuple[Callable[[], Coroutine[Any, Any, Any]], Exception]] = []
+        self._events: list[tuple[Callable[[], Coroutine[Any, Any, Any]], Callable[[], Exception]]] = []
         self._watches: list[asyncio.Task[Any]] = []
         self._error: Exception | None = None
 
-    def when(self, event: Callable[[], Coroutine[Any, Any, Any]], error: Exception) -> None:
-        """Before the block: raise `error` from it when `event()` returns, also when it would have returned before."""
+    def when(self, event: Callable[[], Coroutine[Any, Any, Any]], error: Callable[[], Exception]) -> None:
+        """Before the block: raise `error()` from it when `event()` returns, also when it would have returned before."""
         self._events.append((event, error))
 
     def begin(self, wait: "asyncio.Future[Any]") -> None:
@@ -53,9 +61,9 @@ class CancelScope:
             watch.add_done_callback(lambda ended, error=error: self._happened(ended, error))  # type: ignore[misc]
             self._watches.append(watch)
 
-    def _happened(self, ended: "asyncio.Task[Any]", error: Exception) -> None:
+    def _happened(self, ended: "asyncio.Task[Any]", error: Callable[[], Exception]) -> None:
         if self._wait is not None and self._error is None and not ended.cancelled():
-            self._error = error
+            self._error = error()
             self._wait.cancel()
 
     def __exit__(

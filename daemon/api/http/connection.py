@@ -20,7 +20,7 @@ from typing import Any, Final
 import httptools
 
 from aghbus.daemon.api.http.errors import error_body
-from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, common_headers, response_head
+from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, response_head
 from aghbus.daemon.api.http.peer_credentials import is_ours, peer_groups, peer_uid
 from aghbus.daemon.base.logs import EventLimiter
 
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         elif not self._transport.is_closing():
             body = error_body(code, message)
-            head = response_head(status, common_headers(JSON), keep_alive=False)
+            head = response_head(status, JSON, (), keep_alive=False)
             self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
             self._linger()
 

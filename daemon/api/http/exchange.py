@@ -120,7 +120,7 @@ class Exchange:
         """
         if self.disconnected or self.started:
             return
-        head = self._start(status, (*common_headers(content_type), *headers))
+        head = self._start(status, content_type, tuple(headers))
         sent = b"" if self.method == "HEAD" else body
         self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), sent))
         self.ended = True
@@ -129,7 +129,7 @@ class Exchange:
     def start(self, status: int, headers: tuple[Header, ...]) -> None:
         """Begin a response in pieces."""
         if not self.disconnected:
-            self._transport.write(self._start(status, headers) + b"transfer-encoding: chunked\r\n\r\n")
+            self._transport.write(self._start(status, None, headers) + b"transfer-encoding: chunked\r\n\r\n")
 
     async def write(self, data: bytes) -> None:
         """Write a piece of the body once the client has read enough of those before."""
@@ -145,10 +145,10 @@ class Exchange:
             self.ended = True
             self._on_end(self)
 
-    def _start(self, status: int, headers: tuple[Header, ...]) -> bytes:
+    def _start(self, status: int, content_type: bytes | None, headers: tuple[Header, ...]) -> bytes:
         self.started = True
         self.keep_alive = self.keep_alive and (self.body_complete or self._rest_is_short())
-        return response_head(status, headers, self.keep_alive)
+        return response_head(status, content_type, headers, self.keep_alive)
 
     def _rest_is_short(self) -> bool:
         """Whether the connection can drop the rest of the body and stay open: the client sends it, and it is bounded."""
@@ -193,8 +193,10 @@ def common_headers(content_type: bytes) -> tuple[Header, ...]:
 
 
 @lru_cache(_CACHED_HEADS)
-def response_head(status: int, headers: tuple[Header, ...], keep_alive: bool) -> bytes:
-    """Status line and headers without the empty line at their end."""
+def response_head(status: int, content_type: bytes | None, headers: tuple[Header, ...], keep_alive: bool) -> bytes:
+    """Status line and headers without the empty line at their end; with a content type the common ones come first."""
+    if content_type is not None:
+        headers = (*common_headers(content_type), *headers)
     fields = headers if keep_alive else (*headers, (b"connection", b"close"))
     line = b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
     return line + b"".join([b"%b: %b\r\n" % field for field in fields])

@@ -27,7 +27,7 @@ class WatchedEvent(asyncio.Event):
 
 async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
     scope = CancelScope()
-    scope.when(event.wait, Over())
+    scope.when(event.wait, Over)
     with scope:
         return await answer
 
