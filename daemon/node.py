@@ -18,7 +18,7 @@ from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
 from aghbus.daemon.base.service_manager import ServiceManager
 from aghbus.daemon.bridge.adapters import FormatFileError
-from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
+from aghbus.daemon.broker.directory import BrokerError
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.value_types import split_address
@@ -42,6 +42,7 @@ from aghbus.store.host.tracing import Tracing, TracingUnavailable, tracing_of
 from aghbus.store.tables import peers
 
 if TYPE_CHECKING:
+    from aghbus.daemon.broker.embedded import EmbeddedBroker
     from aghbus.daemon.health.server import HealthServer
 
 _log = logging.getLogger("aghbus.node")
@@ -59,7 +60,7 @@ class Node:
         settings: Settings,
         locations: Locations,
         store: Store,
-        broker: EmbeddedBroker | None,
+        broker: "EmbeddedBroker | None",
         *,
         last_seq: int,
         instance: str,

@@ -5,16 +5,15 @@ import contextlib
 import logging
 import os
 import secrets
-import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from aghbus.daemon.base import clock
 from aghbus.daemon.base.failpoints import arm
 from aghbus.daemon.base.logs import event
-from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
+from aghbus.daemon.broker.directory import BrokerError
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
@@ -27,6 +26,9 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.host.locations import Locations
 from aghbus.store.tables import envelopes, identities
+
+if TYPE_CHECKING:
+    from aghbus.daemon.broker.embedded import EmbeddedBroker
 
 _log = logging.getLogger("aghbus.node")
 
@@ -64,7 +66,7 @@ async def _node(
     settings: Settings,
     locations: Locations,
     store: Store,
-    broker: EmbeddedBroker | None,
+    broker: "EmbeddedBroker | None",
     signer: EnvelopeSigner | None,
 ) -> Node:
     """The node with its state of earlier runs from the store."""
@@ -97,13 +99,15 @@ def _restored(tx: Transaction) -> Restored | None:
     return found
 
 
-def _embedded(settings: Settings, locations: Locations) -> EmbeddedBroker | None:
+def _embedded(settings: Settings, locations: Locations) -> "EmbeddedBroker | None":
     """The shared broker, unless a server is named; names and credentials of named servers are checked here."""
     if settings.nats.servers or settings.nats.context is not None:
         resolve_nats_options(settings.nats, os.environ)
         return None
     if settings.broker.embedded == "never":
         raise BrokerError("start", "no NATS server is named and broker.embedded is never", "name a server with --nats")
+    from aghbus.daemon.broker.embedded import EmbeddedBroker  # 0.2 MB
+
     binary = Path(settings.broker.binary) if settings.broker.binary else None
     return EmbeddedBroker(Path(locations.broker_dir), binary=binary)
 
@@ -172,7 +176,7 @@ def _begin_identity(tx: Transaction, self_id: str) -> list[str]:
 
 def _command(name: str) -> str:
     """One of our commands as a person types it: with its path, if it is not on the search path."""
-    if shutil.which(name):
+    if any(os.access(Path(folder, name), os.X_OK) for folder in os.get_exec_path()):
         return name
     beside = Path(sys.executable).with_name(name)
     here = Path.cwd()

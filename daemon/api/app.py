@@ -14,7 +14,6 @@ from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
 from aghbus.daemon.api.http.sse import KEEP_ALIVE, Stream
-from aghbus.daemon.api.openapi import document
 from aghbus.daemon.api.route import Operation, Route
 from aghbus.daemon.api.router import Router
 from aghbus.daemon.api.routes import ROUTES
@@ -117,6 +116,8 @@ class ApiApp:
             body = await read_body(exchange, limit=limit, seconds=self._body_seconds)
         arguments = self._arguments(route, segments, exchange, body)
         if route.operation is None:
+            from aghbus.daemon.api.openapi import document  # which only this route needs
+
             exchange.respond(route.status, document())
             return
         operation = self._operations[route]

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +12,8 @@ APPLICATION_ID: Final = 0x41474842  # "AGHB" in the file's header (sqlite.org/fi
 
 def shipped() -> list[str]:
     """The SQL files of this program in order: the first makes schema 1 from an empty file."""
-    folder = files("aghbus.store").joinpath("migrations")
-    found = sorted((entry.name, entry) for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [entry.read_text(encoding="utf-8") for _, entry in found]
+    folder = Path(__file__).parent.parent / "migrations"
+    return [entry.read_text(encoding="utf-8") for entry in sorted(folder.glob("*.sql"))]
 
 
 def check_owner(db: sqlite3.Connection, path: Path) -> int:
