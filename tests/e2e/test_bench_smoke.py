@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.figures import FIGURES
+from bench.harness.scale import SCALES
+
 ROOT = Path(__file__).parent.parent.parent
 HANG = 540  # seconds; it takes half a minute on two cores at rest
 
@@ -43,3 +46,7 @@ def test_hops_counts_calls_and_files_of_a_message() -> None:
         assert any(path.startswith("store/") for path in counts["calls_by_file"]), case
         assert after["calls"] < counts["calls"], case
     assert not rows
+
+
+def test_shares_of_a_run_name_figures() -> None:
+    assert {name for scale in SCALES.values() for name in scale.shares} <= {figure.name for figure in FIGURES}
