@@ -130,7 +130,9 @@ class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
 _Route = tuple[str, str, str, str | None]
 """Workspace, channel, sender, receiver."""
 _valid_routes: dict[_Route, _Route] = {}
-_MAX_ROUTES: Final = 4_096  # only valid routes are cached, and they are short
+_valid_threads: dict[str, str] = {}
+_MAX_CACHED: Final = 4_096  # only valid routes and thread ids are cached, and they are short
+_KINDS: Final = {kind: kind for kind in KINDS}
 _decode_wire: Final = decoder(Wire)
 _decode_plain: Final = decoder(_PlainWire)
 _latest: Final = LatestBodies[Body]()
@@ -174,7 +176,7 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, kept: dict[str,
     """The values of the members. `kept` has those whose JSON type is still to be checked."""
     kind, (workspace_id, channel, sender, to) = _check_header(wire)
     fresh_until = _check_fresh(wire, now)
-    container = _check_no_surface(wire, kind) if kind in DISCOVERY_KINDS else _check_surface(wire, kind)
+    surface, container = _check_no_surface(wire, kind) if kind in DISCOVERY_KINDS else _check_surface(wire, kind)
     if body_wire is None and kept and type(kept["body"]) is not dict:
         raise Malformed("must be an object", "body")
     reader = BODIES[kind]
@@ -189,7 +191,7 @@ def _checked(raw: bytes, wire: Wire, body_wire: BodyWire | None, kept: dict[str,
         channel,
         sender,
         to,
-        wire.surface,
+        surface,
         container,
         wire.work_id,
         wire.reply_to,
@@ -336,10 +338,10 @@ def _check_header(wire: Wire) -> tuple[str, _Route]:
         raise Malformed("must be a positive number of Unix seconds", "ts")
     if wire.expires_at is not None and wire.expires_at > MAX_SECONDS:
         raise Malformed("does not fit 64 bits", "expires_at")
-    kind = wire.kind
-    if not isinstance(kind, str):
+    if not isinstance(wire.kind, str):
         raise Malformed("must be a string", "kind")
-    if kind not in KINDS:
+    kind = _KINDS.get(wire.kind)
+    if kind is None:
         raise UnsupportedKind("is none of greet, whois, say, capability, receipt, trace", "kind")
     if kind == "greet" and wire.to is not None:
         raise Malformed("must be null on a greet", "to")
@@ -358,7 +360,7 @@ def _check_route(route: _Route) -> _Route:
         raise Malformed("is not a peer id", "from")
     if to is not None and not is_peer(to):
         raise Malformed("is not a peer id", "to")
-    if len(_valid_routes) >= _MAX_ROUTES:
+    if len(_valid_routes) >= _MAX_CACHED:
         _valid_routes.clear()
     _valid_routes[route] = route
     return route
@@ -388,28 +390,21 @@ def _check_fresh(wire: Wire, now: int) -> int:
     return end
 
 
-def _check_no_surface(wire: Wire, kind: str) -> str | None:
+def _check_no_surface(wire: Wire, kind: str) -> tuple[None, None]:
     """Spec section 5 step 4 for discovery: no container."""
     if wire.surface is not None or wire.thread_id is not None or wire.direct_id is not None:
         raise InvalidSurface(f"must be absent on a {kind}", "surface")
     if wire.work_id is not None:
         raise Malformed(f"must be absent on a {kind}", "work_id")
-    return None
+    return None, None
 
 
-def _check_surface(wire: Wire, kind: str) -> str:
-    """Spec section 5 step 4 for conversation: surface, container, and work_id by kind. Returns the container."""
-    thread_id, direct_id = wire.thread_id, wire.direct_id
+def _check_surface(wire: Wire, kind: str) -> tuple[str, str]:
+    """Spec section 5 step 4 for conversation: surface, container, and work_id by kind. Returns surface and container."""
     if wire.surface == "thread":
-        if direct_id is not None:
-            raise InvalidSurface("must be absent on surface thread", "direct_id")
-        if thread_id is None or not THREAD_ID.fullmatch(thread_id):
-            raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
+        surface, container = "thread", _check_thread(wire.thread_id, wire.direct_id)
     elif wire.surface == "direct":
-        if thread_id is not None:
-            raise InvalidSurface("must be absent on surface direct", "thread_id")
-        if direct_id is None or not DIRECT_ID.fullmatch(direct_id):
-            raise InvalidSurface("must match ^direct_[a-f0-9]{32}$", "direct_id")
+        surface, container = "direct", _check_direct(wire.thread_id, wire.direct_id)
     else:
         raise InvalidSurface("must be thread or direct", "surface")
     if wire.work_id is None:
@@ -417,7 +412,29 @@ def _check_surface(wire: Wire, kind: str) -> str:
             raise Malformed(f"is required on a {kind}", "work_id")
     elif not is_work_id(wire.work_id):
         raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
-    return thread_id or direct_id or ""
+    return surface, container
+
+
+def _check_thread(thread_id: str | None, direct_id: str | None) -> str:
+    """Returns the thread id, as `_check_route` does the names."""
+    if direct_id is not None:
+        raise InvalidSurface("must be absent on surface thread", "direct_id")
+    if (known := _valid_threads.get(thread_id or "")) is not None:
+        return known
+    if thread_id is None or not THREAD_ID.fullmatch(thread_id):
+        raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
+    if len(_valid_threads) >= _MAX_CACHED:
+        _valid_threads.clear()
+    _valid_threads[thread_id] = thread_id
+    return thread_id
+
+
+def _check_direct(thread_id: str | None, direct_id: str | None) -> str:
+    if thread_id is not None:
+        raise InvalidSurface("must be absent on surface direct", "thread_id")
+    if direct_id is None or not DIRECT_ID.fullmatch(direct_id):
+        raise InvalidSurface("must match ^direct_[a-f0-9]{32}$", "direct_id")
+    return direct_id
 
 
 def _object(raw: Raw, kept: dict[str, Any], field: str) -> Raw | None:
