@@ -4,11 +4,10 @@ docs/performance.md has the measured effect of each.
 """
 
 import asyncio
-import contextlib
 import gc
 import sys
-from collections.abc import Coroutine, Iterator
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -17,23 +16,6 @@ SWITCH_SECONDS: Final = 0.0005
 turns to its selector would starve the threads that commit and read (docs/adr/0002-writer-on-the-loop.md); they are few, so that
 switching costs little."""
 _COLLECT_AFTER: Final = (20_000, 50, 100)  # objects, generations: a batch of messages must not set the collector off
-
-
-@contextlib.contextmanager
-def without_metadata() -> Iterator[None]:
-    """Modules imported in the block cannot import importlib.metadata, unless it is loaded already.
-
-    nats-py asks it for its own version and does without if it cannot. That alone would load 1 MB of modules.
-    """
-    name, modules = "importlib.metadata", cast(dict[str, object], sys.modules)
-    if name in modules:
-        yield
-        return
-    modules[name] = None  # makes an import fail (The import system, 5.3.1)
-    try:
-        yield
-    finally:
-        del modules[name]
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -43,9 +43,7 @@ def run(values: dict[str, Any]) -> int:
 
 def _run_daemon(loaded: Loaded, banner: TextIO | None, reload: Callable[[], Settings]) -> int:
     from aghbus.daemon.base import runtime  # help and completion do not need these two
-
-    with runtime.without_metadata():
-        from aghbus.daemon.process import run_daemon
+    from aghbus.daemon.process import run_daemon
 
     return runtime.run(run_daemon(loaded.settings, loaded.locations, banner=banner, reload=reload))
 

@@ -19,9 +19,6 @@ from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown, Payl
 from aghbus.daemon.nats.parser import EagerReader, MessageParser, Receiver, as_text, deliver
 from aghbus.protocol.text import escape
 
-# What brokers are told of the library: it may not have found its version (daemon/base/runtime.py). As in pyproject.toml.
-nats.aio.client.__version__ = "2.16"
-
 MAX_UNSENT = 2_097_152
 """Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""
 

@@ -3,13 +3,9 @@
 import re
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-import nats.aio.client
-
-from aghbus.daemon.nats.client import NatsClient
 from tests.support.daemons import Daemon, Home
 from tests.support.natsutil import NatsServer
 
@@ -27,7 +23,6 @@ LATER: Final = {
     "cryptography": "a private key",
     "nacl": "a signature",
     "tomllib": "a configuration file",
-    "zipfile": "the metadata of installed packages, with the embedded broker",
 }
 """What needs each module first. None of it happens here."""
 
@@ -49,8 +44,3 @@ async def test_an_idle_daemon_has_not_loaded_what_it_does_not_need(tmp_path: Pat
         loaded = imported(Daemon(Home(tmp_path), "ops", "--nats", server.url))
     assert {"aghbus.daemon.node", "nats.aio.client", "asyncio"} <= loaded
     assert {module: LATER[module] for module in LATER.keys() & loaded} == {}
-
-
-def test_brokers_are_told_the_version_of_the_client_library() -> None:
-    assert issubclass(NatsClient, nats.aio.client.Client)
-    assert metadata.version("nats-py").startswith(f"{nats.aio.client.__version__}.")
