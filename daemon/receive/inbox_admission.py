@@ -67,6 +67,8 @@ class InboxAdmission:
             return FULL
         if tx.memory.excess and not _ends_work(effects):
             return STORE
+        if not held.waiting:
+            return ""  # also where the share of unknown senders is less than one message
         messages, used = held.senders.get(envelope.sender, (0, 0))
         if messages and (SENDER_PARTS * messages >= capacity or SENDER_PARTS * (used + size) > bound):
             return SENDER

@@ -40,6 +40,12 @@ async def test_one_sender_has_a_quarter_and_others_find_room(tmp_path: Path) -> 
         assert problem.endswith("the last: bob)")
 
 
+async def test_an_inbox_for_one_message_takes_one_of_an_unknown_sender(tmp_path: Path) -> None:
+    async with bench(tmp_path, inbox=InboxSettings(capacity=1)) as desk:
+        await fill(desk, 2, 2)
+        assert waiting(desk) == {"peer0": 1}
+
+
 async def test_a_sender_has_room_again_when_the_agent_reads(tmp_path: Path) -> None:
     async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
         await fill(desk, 1, CAPACITY)
