@@ -23,7 +23,7 @@ SLOW_SECONDS: Final = 0.02  # one such commit on the loop is enough
 PENALTY: Final = 16  # commits in the thread after a slow one on the loop; doubled for each that follows soon
 MAX_PENALTY: Final = 256  # also the number of fast commits on the loop after which the penalty is reset
 _SAMPLES: Final = 8  # commits by which the disk is judged
-_SMALL_ROWS: Final = 256  # changed rows of a small transaction: some tens of messages
+_SMALL_ROWS: Final = 512  # changed rows of a small transaction: a full batch of received messages
 _MAX_LOOP_ROWS: Final = 4_096  # changed rows between two commits in the thread: the WAL grows by a few MiB
 
 
