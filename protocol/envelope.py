@@ -130,7 +130,7 @@ class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
 _Route = tuple[str, str, str, str | None]
 """Workspace, channel, sender, receiver."""
 _valid_routes: dict[_Route, _Route] = {}
-_valid_threads: dict[str, str] = {}
+_valid_threads: dict[str | None, str] = {}
 _MAX_CACHED: Final = 4_096  # only valid routes and thread ids are cached, and they are short
 _KINDS: Final = {kind: kind for kind in KINDS}
 _decode_wire: Final = decoder(Wire)
@@ -402,7 +402,8 @@ def _check_no_surface(wire: Wire, kind: str) -> tuple[None, None]:
 def _check_surface(wire: Wire, kind: str) -> tuple[str, str]:
     """Spec section 5 step 4 for conversation: surface, container, and work_id by kind. Returns surface and container."""
     if wire.surface == "thread":
-        surface, container = "thread", _check_thread(wire.thread_id, wire.direct_id)
+        known = _valid_threads.get(wire.thread_id) if wire.direct_id is None else None
+        surface, container = "thread", known or _check_thread(wire.thread_id, wire.direct_id)
     elif wire.surface == "direct":
         surface, container = "direct", _check_direct(wire.thread_id, wire.direct_id)
     else:
@@ -419,8 +420,6 @@ def _check_thread(thread_id: str | None, direct_id: str | None) -> str:
     """Returns the thread id, as `_check_route` does the names."""
     if direct_id is not None:
         raise InvalidSurface("must be absent on surface thread", "direct_id")
-    if (known := _valid_threads.get(thread_id or "")) is not None:
-        return known
     if thread_id is None or not THREAD_ID.fullmatch(thread_id):
         raise InvalidSurface("must match ^thread_[a-z0-9][a-z0-9_-]{2,95}$", "thread_id")
     if len(_valid_threads) >= _MAX_CACHED:

@@ -5,7 +5,7 @@ leases for waiting agents. A job may be rerun, so it changes state only through 
 """
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -49,7 +49,7 @@ from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.partial_parse import Origin, origin_of
 from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.trust.trust import Trust
-from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
+from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.transaction import Transaction
@@ -69,13 +69,16 @@ _LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so
 
 
 class _Shape(NamedTuple):
-    """What the types of effects tell: `stored_only` as in Outcome; `delivers` and `bounded`: one is Deliver; Hold or Early."""
+    """What the types of effects tell: `stored_only` as in Outcome; `plain`: they are those of `deliver`; `delivers`: one is
+    Deliver; `bounded`: one is Hold or Early."""
 
     stored_only: bool
+    plain: bool
     delivers: bool
     bounded: bool
 
 
+PlainEffects = tuple[RecordId, StoreEnvelope, Deliver]
 _shapes: Final[dict[tuple[type[Effect], ...], _Shape]] = {}
 
 
@@ -83,8 +86,8 @@ def _shape_of(effects: Effects) -> _Shape:
     types = tuple(map(type, effects))
     shape = _shapes.get(types)
     if shape is None:
-        bounded = Hold in types or Early in types
-        shape = _shapes[types] = _Shape(_STORED.issuperset(types), Deliver in types, bounded)
+        plain, bounded = types == (RecordId, StoreEnvelope, Deliver), Hold in types or Early in types
+        shape = _shapes[types] = _Shape(_STORED.issuperset(types), plain, Deliver in types, bounded)
     return shape
 
 
@@ -268,15 +271,19 @@ class Decider:
         receipts = _NONE
         if not shape.stored_only:
             effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
-        applied = apply(
-            tx,
-            envelope,
-            effects,
-            self_id=receiver.self_id,
-            received_ms=message.received_ms,
-            inbox_capacity=settings.inbox.capacity,
-            key=key,
-        )
+        if shape.plain and envelope.work_id is None:
+            record, stored, _ = cast(PlainEffects, effects)
+            applied = deliver(tx, envelope, record, stored, message.received_ms, key)
+        else:
+            applied = apply(
+                tx,
+                envelope,
+                effects,
+                self_id=receiver.self_id,
+                received_ms=message.received_ms,
+                inbox_capacity=settings.inbox.capacity,
+                key=key,
+            )
         if applied.after is not None or applied.refused is not None or claims_key:
             self._note(tx, envelope, effects, applied)
         if ARMED:
