@@ -7,9 +7,10 @@ has removed since. Memory has the keys by the minute of their expiry, so that ex
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
+
+import msgspec
 
 from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store.engine import meta
@@ -24,13 +25,18 @@ _SENDERS: Final = 8_192  # in memory
 _LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
 _INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"), "ON CONFLICT DO NOTHING")
 """An id may be in the log twice: it was forgotten while the clock was ahead, and its envelope came again."""
-_INDEXED: Final = """
-SELECT i.id_key, i.stream, i.remember_until FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n
-WHERE g.remember_until >= ?1 AND i.remember_until >= ?1
-"""
+_SENDER_KEYS: Final = "CREATE TEMP TABLE sender_keys (stream INTEGER PRIMARY KEY, key INTEGER NOT NULL)"
+_STREAMS: Final = "SELECT id, workspace_id, sender FROM streams NOT INDEXED"
+_INDEXED: Final = f"""
+SELECT json_group_array((i.id_key | s.key) - (i.id_key & s.key)),
+    json_group_array((i.remember_until + {_LATER}) / {_BUCKET})
+FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n CROSS JOIN temp.sender_keys AS s ON s.stream = i.stream
+WHERE g.remember_until >= ?1 AND i.remember_until >= ?1 GROUP BY g.n
+"""  # noqa: S608 - constants
+"""The keys of each segment, and their minutes: a row for each id would take most of the time. SQLite has no XOR."""
 _TAIL: Final = "SELECT msg_id, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
-_SENDER: Final = "SELECT workspace_id, sender FROM streams WHERE id = ?"
 _HORIZON: Final = "ids_expired_through"
+_decode: Final = msgspec.json.Decoder(list[int]).decode
 
 
 class MessageIds:
@@ -147,28 +153,25 @@ class DedupWindow:
         return limit - left
 
     def load(self, db: sqlite3.Connection, ids: MessageIds) -> None:
-        """Reads the window of a store that is being opened."""
+        """Reads the window of a store that is being opened. SQLite does what has to be done for each id, as far as it can."""
         self._horizon = meta.get(db, _HORIZON) or 0
         first_kept = max(1, _first_kept(self._horizon))
-        self._load_logged(db, ids, db.execute(_INDEXED, (first_kept,)))
-        tail = db.execute(_TAIL, (last_indexed(db), first_kept))
-        self._load_logged(db, ids, ((ids.id_key(message_id), stream, until) for message_id, stream, until in tail))
+        senders = {stream: ids.sender_key(*names) for stream, *names in db.execute(_STREAMS)}
+        db.execute(_SENDER_KEYS)
+        db.executemany("INSERT INTO temp.sender_keys VALUES (?, ?)", senders.items())
+        for keys, minutes in db.execute(_INDEXED, (first_kept,)):
+            self._add(_decode(keys), _decode(minutes))
+        db.execute("DROP TABLE temp.sender_keys")
+        for message_id, stream, until in db.execute(_TAIL, (last_indexed(db), first_kept)):
+            if stream in senders:  # else a damaged log: `aghd check-store` names it
+                self._add([ids.id_key(message_id) ^ senders[stream]], [(until + _LATER) // _BUCKET])
         for key, until in db.execute("SELECT key, until FROM remembered_ids WHERE until >= ?", (first_kept,)):
-            self.keys.add(key)
-            self._minutes[(until + _LATER) // _BUCKET].append(key)
+            self._add([key], [(until + _LATER) // _BUCKET])
 
-    def _load_logged(self, db: sqlite3.Connection, ids: MessageIds, rows: Iterable[tuple[int, int, int]]) -> None:
-        senders: dict[int, int] = {}
-        add, minutes = self.keys.add, self._minutes
-        for id_key, stream, until in rows:
-            sender = senders.get(stream)
-            if sender is None:
-                names = db.execute(_SENDER, (stream,)).fetchone()
-                if names is None:
-                    continue  # a damaged index: `aghd check-store` names it
-                sender = senders[stream] = ids.sender_key(*names)
-            add(key := id_key ^ sender)
-            minutes[(until + _LATER) // _BUCKET].append(key)
+    def _add(self, keys: list[int], minutes: list[int]) -> None:
+        self.keys.update(keys)
+        for key, minute in zip(keys, minutes, strict=True):
+            self._minutes[minute].append(key)
 
 
 def _first_kept(now: int) -> int:

@@ -79,12 +79,12 @@ _NEXT: Final = "SELECT coalesce(max(n), 0) + 1, coalesce(max(last_seq), 0) + 1 F
 _IDS: Final = "SELECT seq, msg_id FROM log WHERE seq > ? AND seq <= ?"
 _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
 _COUNTS: Final = """
-SELECT (SELECT count(*) FROM log WHERE seq BETWEEN g.first_seq AND g.last_seq),
-    (SELECT count(*) FROM log WHERE seq BETWEEN g.first_seq AND g.last_seq AND work_id IS NOT NULL),
+SELECT g.first_seq, g.last_seq,
     (SELECT count(*) FROM log_ids WHERE segment >= g.n), (SELECT count(*) FROM log_streams WHERE segment >= g.n),
     (SELECT count(*) FROM log_works WHERE segment >= g.n)
 FROM segments AS g ORDER BY g.n DESC LIMIT 1
 """
+_LOGGED: Final = "SELECT count(*), count(work_id) FROM log WHERE seq BETWEEN ? AND ?"
 
 _log = logging.getLogger("aghbus.store")
 
@@ -137,7 +137,8 @@ def _end_is_complete(db: sqlite3.Connection) -> bool:
     if row is None:
         derived = (*INDEXES, "streams WHERE messages <> 0")  # counts are left when a kill interrupts `clear`
         return not any(db.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone() for rows in derived)  # noqa: S608 - constants
-    envelopes, with_work, ids, streams, works = row
+    first, last, ids, streams, works = row
+    envelopes, with_work = db.execute(_LOGGED, (first, last)).fetchone()
     return bool((ids, streams, works) == (envelopes, envelopes, with_work))
 
 
