@@ -5,7 +5,7 @@ leases for waiting agents. A job may be rerun, so it changes state only through 
 """
 
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -78,7 +78,6 @@ class _Shape(NamedTuple):
     bounded: bool
 
 
-PlainEffects = tuple[RecordId, StoreEnvelope, Deliver]
 _shapes: Final[dict[tuple[type[Effect], ...], _Shape]] = {}
 
 
@@ -272,7 +271,8 @@ class Decider:
         if not shape.stored_only:
             effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
         if shape.plain and envelope.work_id is None:
-            record, stored, _ = cast(PlainEffects, effects)
+            record, stored, _ = effects
+            assert type(record) is RecordId and type(stored) is StoreEnvelope
             applied = deliver(tx, envelope, record, stored, message.received_ms, key)
         else:
             applied = apply(

@@ -45,6 +45,8 @@ INBOX_POSITION: Final = "(SELECT value FROM meta WHERE key = 'inbox_position')"
 INBOX_STATE: Final = f"""coalesce((SELECT state FROM inbox WHERE seq = e.seq),
     CASE WHEN e.inbox = 1 THEN iif(e.seq > {INBOX_POSITION}, 'ready', 'acked') END)"""  # noqa: S608 - constants
 """The state in the inbox of the envelope of row `e`, NULL when it is not in the inbox, in SQL."""
+CHECKSUM_BASE: Final = 1 << 31
+"""A checksum is the CRC-32 minus this number: SQLite stores it in four bytes."""
 _CHUNK: Final = 64  # rows that an iteration takes from the thread at a time
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
@@ -82,7 +84,7 @@ def encodable(text: str, limit: int) -> str:
 
 def checksum_of(raw: bytes) -> int:
     """The checksum that is stored with these bytes."""
-    return crc32(raw) - (1 << 31)
+    return crc32(raw) - CHECKSUM_BASE
 
 
 class DamagedEnvelopes:

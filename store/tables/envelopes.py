@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -16,7 +17,7 @@ from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import INBOX_STATE, INTACT, Connection, Reader, checksum_of
+from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Connection, Reader
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
@@ -143,7 +144,7 @@ def insert(
         remember_until,
         envelope.id,
         envelope.work_id,
-        checksum_of(raw),
+        crc32(raw) - CHECKSUM_BASE,  # as `checksum_of`
         bytearray(raw),
     )
     memory.chain.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))
