@@ -239,8 +239,8 @@ class Decider:
         )
 
     def _has_room(self, tx: Transaction, batch: list[ReceivedMessage]) -> bool:
-        """Whether the dedup window and the inbox have room for the whole batch, whoever sent it: then no message of it has to be
-        compared with their bounds."""
+        """Whether the dedup window and the inbox have room for the whole batch, even from one unknown sender: then no message of it
+        has to be compared with their bounds."""
         size = 0
         for message in batch:
             size += len(message.raw)

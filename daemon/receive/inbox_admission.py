@@ -43,7 +43,7 @@ class InboxAdmission:
         self._standings = standings
 
     def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
-        """Whether `rejection` would be empty for each of so many messages of `size` bytes together, whoever sent them: the whole
+        """Whether `rejection` would be empty for each of so many messages of `size` bytes together, from any sender: the whole
         inbox would then hold no more than one sender may."""
         settings, held = self._settings.current, tx.memory.inbox
         fits = SENDER_PARTS * (held.waiting + messages) <= settings.inbox.capacity
