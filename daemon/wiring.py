@@ -1,7 +1,6 @@
 """The parts of a daemon, built and wired: each gets what it uses in its constructor."""
 
 import logging
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.api.route import bind
@@ -13,8 +12,13 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.chains.messages import ChainMessages
+from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.questions import Questions
+from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
@@ -64,7 +68,6 @@ from aghbus.store.engine.database import Store
 from aghbus.store.host.tracing import Tracing
 
 if TYPE_CHECKING:
-    from aghbus.daemon.chains.parts import RunParts
     from aghbus.daemon.jetstream.profile import JetStreamProfile
 
 _log = logging.getLogger("aghbus.node")
@@ -199,15 +202,13 @@ class DaemonParts:
         self.bridge = bridge = Bridge(
             settings, identity, clock, store, link, presence, steps, denied, closer, sender, notifier, counters, limiter
         )
-
-        @cache
-        def run_parts() -> "RunParts":
-            from aghbus.daemon.chains.parts import RunParts  # 0.5 MB that only a run needs
-
-            return RunParts(settings, identity, clock, link, presence, steps, closer, waiters, bridge)
-
+        messages = ChainMessages(
+            identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
+        )
+        opener = WorkOpener(settings, identity, clock, presence, closer, messages)
+        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), Questions(waiters))
         self.chains = chains = ChainRunner(
-            identity.workspace, store, steps, presence, notifier, counters, sender, run_parts
+            identity.workspace, store, steps, presence, notifier, counters, sender, messages, transitions
         )
 
         # the API
@@ -246,7 +247,9 @@ class DaemonParts:
             ChainService(settings, identity, clock, store, chains),
             McpSessions(clock),
         )
-        self.operations = bind(ROUTES, (*services, discovery, bridge, bridge.artifacts))
+        self.operations = bind(
+            ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
+        )
 
         mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, discovery, peers, stored, works, inbox, notifier)
         self.mounted = {mount.PATH: mcp}

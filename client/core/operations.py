@@ -10,7 +10,6 @@ from typing import Final
 from aghbus.client.core.core import Core
 from aghbus.client.core.method import Method, Stream
 from aghbus.client.core.operation import Part, operation, stream
-from aghbus.protocol.adapters.registry import Format
 from aghbus.protocol.api import queries as q
 from aghbus.protocol.api.artifacts import ArtifactsResponse
 from aghbus.protocol.api.base import EmptyRequest
@@ -54,6 +53,7 @@ from aghbus.protocol.api.trust import (
     TrustVerb,
 )
 from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.chains.chain import Format
 
 TEXT: Final = Part[str]()
 SEQ: Final = Part[int]()

@@ -9,6 +9,8 @@ from typing import Final
 from aghbus.daemon.api.route import Route
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.bridge.deliver import MessageDelivery
+from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.services.inbox import InboxService
@@ -293,7 +295,7 @@ ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}",
         "Submit a foreign message",
-        Bridge.submit,
+        MessageSubmitter.submit,
         bridge.BridgeSubmitResponse,
         parameters=q.FormatPath,
         request=bridge.BridgeSubmitRequest,
@@ -305,7 +307,7 @@ ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/stream",
         "Server-sent foreign messages",
-        Bridge.stream,
+        MessageDelivery.stream,
         bridge.BridgeMessage,
         parameters=q.FormatPath,
         query=q.BridgeStreamQuery,
@@ -315,7 +317,7 @@ ROUTES: Final = (
         "GET",
         "/v1/bridge/{format}/messages/{seq}",
         "The foreign form of one envelope",
-        Bridge.get,
+        MessageDelivery.get,
         bridge.BridgeMessage,
         parameters=q.FormatSeqPath,
         errors=_FOUND,
@@ -324,7 +326,7 @@ ROUTES: Final = (
         "POST",
         "/v1/bridge/{format}/ack",
         "Acknowledge foreign messages up to a sequence",
-        Bridge.ack,
+        MessageDelivery.ack,
         bridge.BridgeAckResponse,
         parameters=q.FormatPath,
         request=bridge.BridgeAckRequest,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.layers import MAX_CONFIG_BYTES, Problem
@@ -16,16 +16,12 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.adapters.model import Adapter, AgentMap, BridgeContext
-from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, Format, adapter_for
+from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
 from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
 from aghbus.protocol.text import escape
 
 if TYPE_CHECKING:
     from aghbus.protocol.adapters.sacp.guardrails import Guardrail
-
-
-FORMAT_WITH_TIMEOUTS: Final[Format] = "agentos"
-"""The format whose log tracks answers and times to live."""
 
 
 class FormatFileError(AghbusError):

@@ -11,13 +11,13 @@ from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
-from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope
+from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.protocol.adapters.registry import Format
 from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
@@ -153,7 +153,7 @@ class MessageDelivery:
             return [message for message in delivered if message is not None]
 
         made: list[BridgeMessage] = []
-        for chunk in self.translator.chunks(arrived):
+        for chunk in chunks(arrived):
             made += await self.store.write(partial(job, chunk=chunk))
         return made
 

@@ -1,15 +1,19 @@
 """Follows committed envelopes: forwards the ends of chained works, writes the message log, ends unanswered questions."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS, AgentDirectory
+from aghbus.daemon.bridge.adapters import AgentDirectory
+from aghbus.daemon.bridge.chain_ends import ChainEnds
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
+from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
+from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.protocol.adapters.model import AgentMap
@@ -19,10 +23,6 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge
-
-if TYPE_CHECKING:
-    from aghbus.daemon.bridge.inbound import StoredEnvelope
-    from aghbus.daemon.bridge.parts import BridgeParts
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works per transaction
@@ -38,10 +38,7 @@ _RETRY_DELAY: Final = 1.0  # seconds
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent.
-
-    `parts` are called when there is a foreign message.
-    """
+    """A task that follows the store's sequence. Its writes are committed with its position, or are idempotent."""
 
     notifier: Notifier
     clock: Clock
@@ -49,7 +46,9 @@ class Follower:
     steps: ClockSteps
     agents: AgentDirectory
     sender: Sender
-    parts: Callable[[], "BridgeParts"]
+    translator: InboundTranslator
+    unanswered: UnansweredMessages
+    ends: ChainEnds
     _position: int = field(default=0, init=False)
     _saved_position: int = field(default=0, init=False)
 
@@ -98,10 +97,9 @@ class Follower:
         unreachable = False
         until = self.clock.monotonic() + _MAX_FETCH_TIME
         for kept in await bridge.load_envelopes(self.store.reader, seqs) if seqs else []:
-            translator = self.parts().translator
-            if translator.is_for_agent(kept, frozenset({kept.kind})):
+            if self.translator.is_for_agent(kept, frozenset({kept.kind})):
                 try:
-                    item = await translator.read(FORMAT_WITH_TIMEOUTS, kept)
+                    item = await self.translator.read(FORMAT_WITH_TIMEOUTS, kept)
                 except ArtifactsUnreachable:
                     reached, unreachable = kept.seq - 1, True
                     break
@@ -110,7 +108,7 @@ class Follower:
                 reached = kept.seq
                 break
         known = self.agents.on_all(item.kept.channel for item in arrived)
-        for chunk in self.parts().translator.chunks(arrived) if arrived else ():
+        for chunk in chunks(arrived):
             await self.store.write(partial(self._log_portion, chunk=chunk, known=known))
         await self._advance(reached, found=bool(arrived))
         return not unreachable
@@ -122,9 +120,9 @@ class Follower:
             self._saved_position = position
         self._position = max(position, self._position)
 
-    def _log_portion(self, tx: Transaction, chunk: "list[StoredEnvelope]", known: Mapping[str, AgentMap]) -> None:
+    def _log_portion(self, tx: Transaction, chunk: list[StoredEnvelope], known: Mapping[str, AgentMap]) -> None:
         for item in chunk:
-            self.parts().translator.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
+            self.translator.translate(tx, FORMAT_WITH_TIMEOUTS, item, known, now=item.kept.received_ms // 1000)
         bridge.advance_position(tx, _POSITION, chunk[-1].kept.seq)
 
     async def _expire_due(self) -> int | None:
@@ -135,7 +133,7 @@ class Follower:
         def job(tx: Transaction, batch: Batch) -> int | None:
             now_ms = self.steps.now_after_clock_check(tx)
             for entry in bridge_log.due(tx, now_ms, _PAGE):
-                self.parts().unanswered.handle(tx, batch, entry, now_ms)
+                self.unanswered.handle(tx, batch, entry, now_ms)
             return bridge_log.next_due_ms(tx)
 
         return await self.sender.send_all(job)
@@ -143,7 +141,5 @@ class Follower:
     # ends of chained works
 
     async def _forward_ends(self) -> None:
-        if not self.store.memory.bridged:
-            return  # no work is linked to another
-        while await self.sender.send_all(self.parts().ends.forward):
+        while await self.sender.send_all(self.ends.forward):
             pass

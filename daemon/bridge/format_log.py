@@ -5,13 +5,15 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS
 from aghbus.protocol.adapters import common
 from aghbus.protocol.adapters.agentos import log as agentos_log
 from aghbus.protocol.adapters.model import SubmitPlan
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry
+
+FORMAT_WITH_TIMEOUTS: Final = "agentos"
+"""The format whose log tracks answers and times to live."""
 
 GRACE_MS: Final = 5_000
 """Time in which the asker's daemon may end its unanswered work before the daemon of the target does."""
@@ -77,6 +79,12 @@ def expire(tx: Transaction, entry: BridgeLogEntry) -> None:
     """Set the row's status to `timeout`: no answer came within the time to live."""
     kept = agentos_log.from_plain(entry.record)
     bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
+
+
+def public_row(name: str, record: dict[str, Any]) -> dict[str, Any]:
+    """A row for the API; for agentos only the ten fields of its schema."""
+    row: dict[str, Any] = record["row"] if name == FORMAT_WITH_TIMEOUTS else record
+    return row
 
 
 def _answered(tx: Transaction, question: BridgeLogEntry, at_ms: int) -> None:

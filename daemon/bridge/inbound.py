@@ -19,8 +19,8 @@ from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import not_fetched
 from aghbus.protocol.adapters.model import AgentMap, BridgedEnvelope, Delivered, Finding
-from aghbus.protocol.adapters.registry import Format
 from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.envelope import Envelope, parse
 from aghbus.protocol.errors import ProtocolError
 from aghbus.protocol.lifecycle import WorkView
@@ -54,6 +54,20 @@ def parse_stored(raw: bytes) -> Envelope | None:
         return None  # stored by a version with other rules
 
 
+def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
+    """`arrived` in order, in chunks small enough for one transaction on the event loop."""
+    chunk: list[StoredEnvelope] = []
+    size = 0
+    for item in arrived:
+        if chunk and size + len(item.kept.raw) > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(item)
+        size += len(item.kept.raw)
+    if chunk:
+        yield chunk
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class InboundTranslator:
     """Parses stored envelopes, and translates them into messages inside a transaction."""
@@ -66,20 +80,6 @@ class InboundTranslator:
     agents: AgentDirectory
     formats: FormatAdapters
     artifacts: Artifacts
-
-    @staticmethod
-    def chunks(arrived: Sequence[StoredEnvelope]) -> Iterator[list[StoredEnvelope]]:
-        """`arrived` in order, in chunks small enough for one transaction on the event loop."""
-        chunk: list[StoredEnvelope] = []
-        size = 0
-        for item in arrived:
-            if chunk and size + len(item.kept.raw) > _CHUNK_BYTES:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(item)
-            size += len(item.kept.raw)
-        if chunk:
-            yield chunk
 
     async def read(self, name: str, kept: BridgeEnvelope) -> StoredEnvelope | None:
         """The parsed envelope, with the message of format `name` fetched when it carries a reference to one. None when the

@@ -19,8 +19,10 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.bridge.format_log import keep_record
+from aghbus.daemon.bridge.sentient_chain import NAME
 from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.protocol.adapters.registry import Format
+from aghbus.protocol.adapters.sentient.log import log_path
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -31,7 +33,6 @@ from aghbus.store.tables.bridge_log import BridgeLogEntry
 
 _log = logging.getLogger("aghbus.bridge")
 
-_NAME: Final[Format] = "sentient"
 _BATCH: Final = 200  # entries between two syncs
 _RECHECK_BYTES: Final = 16 * 1024 * 1024  # at the end of the file, searched for entries after a crash
 _RETRY_DELAY: Final = 5.0  # seconds before a failed append is retried
@@ -54,11 +55,9 @@ class SentientLog:
 
     def keep(self, tx: Transaction, record: Mapping[str, Any], *, seq: int, message_id: str | None) -> None:
         """Add the entry of a sent message; it is appended to its file after `tx` is committed."""
-        from aghbus.daemon.bridge.format_log import keep_record  # loaded with daemon/bridge/parts.py
-
         wants_file = self.settings.current.sentient.log_root is not None
         at_ms = self.clock.millis()
-        keep_record(tx, _NAME, "out", record, at_ms=at_ms, seq=seq, message_id=message_id, unwritten=wants_file)
+        keep_record(tx, NAME, "out", record, at_ms=at_ms, seq=seq, message_id=message_id, unwritten=wants_file)
         if wants_file:
             tx.after_commit(self._pending.set)
 
@@ -100,8 +99,6 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool)
 
     Raises OSError, or ValueError for an invalid day.
     """
-    from aghbus.protocol.adapters.sentient.log import log_path  # loaded with daemon/bridge/parts.py
-
     path = root.joinpath(*log_path(day))
     make_private_folder(path.parent)
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

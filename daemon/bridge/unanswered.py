@@ -6,8 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS
-from aghbus.daemon.bridge.format_log import due_at, expire
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, due_at, expire
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
 from aghbus.protocol.adapters.agentos import log as agentos_log

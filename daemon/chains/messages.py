@@ -11,7 +11,6 @@ from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large, is_too_large, store_large, with_reference
-from aghbus.daemon.chains.not_fetched import ArtifactNotFetched, message_key
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.adapters.attachments import Reference, reference_in
@@ -36,6 +35,21 @@ Remember = Callable[[Transaction, str, SubmitPlan, list[Draft], list[SendRespons
 GUARDED: Final = "sacp"
 """The format whose guardrails judge results, and whose audit table has them."""
 _OPENS: Final = frozenset({"say", "capability"})
+
+
+class ArtifactNotFetched(Exception):
+    """The artifact store is needed before the transaction can continue: to store the message of an opening that does not fit
+    an envelope, or to fetch the message of a result (`what`). Nothing was written: call `ChainMessages.transfer` and retry."""
+
+    def __init__(self, name: str, what: Draft | Envelope) -> None:
+        super().__init__(f"the {name} message of {what.id} has to be stored in, or fetched from, the artifact store")
+        self.name = name
+        self.what = what
+
+    @property
+    def key(self) -> str:
+        """Identifies the message: ids are unique per sender, and an envelope may refer to messages of several formats."""
+        return _draft_key(self.name, self.what)
 
 
 @dataclass(slots=True, eq=False)
@@ -135,7 +149,7 @@ class ChainMessages:
 
     def _fit(self, name: str, draft: Draft) -> Draft:
         """The draft, with a stored message replaced by a reference. Raises ArtifactNotFetched."""
-        stored = self._stored.get(message_key(name, draft))
+        stored = self._stored.get(_draft_key(name, draft))
         if isinstance(stored, InvalidRequest):
             raise stored
         fitting = draft if stored is None else with_reference(name, draft, {draft.id: stored})
@@ -149,9 +163,9 @@ class ChainMessages:
         envelope = arrival.envelope
         if not isinstance(reference_in(name, envelope.extensions()), Reference):
             return arrival
-        if message_key(name, envelope) not in self._fetched:
+        if _draft_key(name, envelope) not in self._fetched:
             raise ArtifactNotFetched(name, envelope)
-        return msgspec.structs.replace(arrival, carried=self._fetched[message_key(name, envelope)])
+        return msgspec.structs.replace(arrival, carried=self._fetched[_draft_key(name, envelope)])
 
     def _history(self, tx: Transaction, name: str, channel: str) -> StoredMessageHistory:
         return StoredMessageHistory(tx, name, self.identity.workspace, channel, self.identity.self_id)
@@ -163,3 +177,7 @@ def _withheld(result: Result, guarded: Delivered) -> Result:
     state: State = "failed" if result.state == "completed" else result.state
     work = {**result.work, "state": state, "message": response["message"]}
     return msgspec.structs.replace(result, state=state, response=response, work=work)
+
+
+def _draft_key(name: str, what: Draft | Envelope) -> str:
+    return f"{name} {what.sender} {what.id}"

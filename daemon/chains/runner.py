@@ -5,12 +5,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aghbus.daemon.base.logs import exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.chains.not_fetched import ArtifactNotFetched
+from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.presence import PresenceTable
@@ -19,10 +20,6 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import chain_runs as chains
-
-if TYPE_CHECKING:
-    from aghbus.daemon.chains.parts import RunParts
-    from aghbus.daemon.chains.steps import RunTransitions
 
 _log = logging.getLogger("aghbus.chains")
 
@@ -42,7 +39,7 @@ class RunnerLimits(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ChainRunner:
-    """Advances the runs of one daemon. `parts` are called when there is a run; `changes` is notified after every change of one.
+    """Advances the runs of one daemon. `transitions` changes runs; `changes` is notified after every change of a run.
 
     Each round advances all runs that are due. A run that needs the artifact store continues in its own task, so that an
     unresponsive broker does not block the others.
@@ -55,7 +52,8 @@ class ChainRunner:
     notifier: Notifier
     counters: Counters
     sender: Sender
-    parts: Callable[[], "RunParts"]
+    messages: ChainMessages
+    transitions: RunTransitions
     limits: RunnerLimits = RunnerLimits()  # noqa: RUF009 - immutable
     changes: Notifier = field(default_factory=Notifier, init=False)
     _wake: Notifier = field(default_factory=Notifier, init=False)
@@ -67,11 +65,6 @@ class ChainRunner:
     @property
     def _notifiers(self) -> tuple[Notifier, ...]:
         return self.notifier, self.presence.changed, self._link, self._wake
-
-    @property
-    def transitions(self) -> "RunTransitions":
-        """What changes runs."""
-        return self.parts().transitions
 
     @property
     def draining(self) -> bool:
@@ -202,7 +195,7 @@ class ChainRunner:
                 try:
                     return await self._advance_once(run_id)
                 except ArtifactNotFetched as needed:
-                    await self.parts().messages.transfer(needed)
+                    await self.messages.transfer(needed)
                     transferred.append(needed)
         finally:
-            self.parts().messages.forget(transferred)
+            self.messages.forget(transferred)

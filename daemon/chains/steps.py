@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.bridge.inbound import parse_stored
-from aghbus.daemon.chains.not_fetched import ArtifactNotFetched
+from aghbus.daemon.chains.messages import ArtifactNotFetched
 from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.questions import Questions, asking, asking_node
 from aghbus.daemon.chains.results import WorkResults, is_busy, result_of
@@ -27,16 +27,17 @@ from aghbus.protocol.chains.chain import Chain
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.run import (
+    ENDED,
     Fail,
     Finish,
     Next,
     Result,
+    RunState,
     busy_pause,
     decide,
     over_limit,
     scope_of,
 )
-from aghbus.protocol.chains.states import ENDED, RunState
 from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.lifecycle import State
 from aghbus.store.engine.transaction import Transaction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from aghbus.protocol.adapters.sacp.adapter import SacpOptions
     from aghbus.protocol.adapters.sentient.adapter import SentientOptions
 
-Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
+FORMATS: Final = ("sentient", "humaninloop", "agentos", "sacp")
 """In the order of adapters.md."""
-FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
 class AdapterOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,10 @@
 from typing import Any, ClassVar
 
 from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.registry import Format
 from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, ResponseModel
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.errors import RequestError
 
 

@@ -5,13 +5,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from aghbus.protocol.adapters.registry import Format
 from aghbus.protocol.api.artifact_uri import PART
 from aghbus.protocol.api.base import Seq, Since, text
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
-from aghbus.protocol.chains.states import RunState
+from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.effects import Direction
 from aghbus.protocol.envelope import StoredKind
 from aghbus.protocol.lifecycle import State

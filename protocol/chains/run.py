@@ -8,7 +8,7 @@ only on an edge with a condition.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ from aghbus.protocol.chains.chain import Chain, ChainEdge
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.paths import Scope
 from aghbus.protocol.lifecycle import State
+
+RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
+ENDED: Final = frozenset({"completed", "failed", "canceled"})
 
 FIRST_BUSY_PAUSE: Final = 1.0  # seconds, doubled each time
 LAST_BUSY_PAUSE: Final = 60.0

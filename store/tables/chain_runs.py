@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
-from aghbus.protocol.chains.states import RunState
+from aghbus.protocol.chains.run import RunState
 from aghbus.protocol.lifecycle import WorkView
 from aghbus.protocol.text import shorten
 from aghbus.store.engine.log.segments import SEQS_OF_WORK

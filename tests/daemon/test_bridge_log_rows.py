@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS
-from aghbus.daemon.bridge.format_log import expire, keep_record
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire, keep_record
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log

@@ -10,9 +10,8 @@ from typing import Any, Final
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.deliver import MessageDelivery
-from aghbus.daemon.bridge.format_log import keep_record
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.config.bridge_settings import BridgeSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.api.artifacts import Artifact
@@ -65,7 +64,7 @@ def parts_of(store: Store) -> Parts:
 
 
 def deliver(parts: Parts, artifacts: Artifacts) -> MessageDelivery:
-    return parts.bridge(artifacts).parts.delivery
+    return parts.bridge(artifacts).delivery
 
 
 REFERRING: Final = {

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.bridge.adapters import FORMAT_WITH_TIMEOUTS
-from aghbus.daemon.bridge.format_log import keep_record
+from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.errors import Unavailable

@@ -11,14 +11,10 @@ from tests.support.natsutil import NatsServer
 
 LATER: Final = {
     "aghbus.daemon.api.openapi": "the route of the document",
-    "aghbus.daemon.bridge.parts": "a message of a foreign format",
     "aghbus.daemon.broker.embedded": "the embedded broker",
-    "aghbus.daemon.chains.parts": "a run of a chain",
     "aghbus.daemon.health.server": "a listener of probes",
     "aghbus.daemon.jetstream.profile": "the JetStream profile",
     "aghbus.daemon.mcp.endpoint": "an agent host",
-    "aghbus.protocol.adapters.common": "a message of a foreign format",
-    "aghbus.protocol.chains.chain": "a run of a chain",
     "argparse": "help",
     "cryptography": "a private key",
     "nacl": "a signature",

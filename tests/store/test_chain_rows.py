@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from aghbus.protocol.chains.states import ENDED
+from aghbus.protocol.chains.run import ENDED
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains

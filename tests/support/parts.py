@@ -10,8 +10,12 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
-from aghbus.daemon.chains.parts import RunParts
+from aghbus.daemon.chains.messages import ChainMessages
+from aghbus.daemon.chains.opening import WorkOpener
+from aghbus.daemon.chains.questions import Questions
+from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
+from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
@@ -216,16 +220,21 @@ class Parts:
 
     def chain_runner(self, artifacts: Artifacts, limits: RunnerLimits) -> ChainRunner:
         bridge = self.bridge(artifacts)
-        parts = RunParts(
+        messages = ChainMessages(
+            identity=self.identity,
+            link=self.link,
+            agents=bridge.agents,
+            adapter_of=bridge.formats.get,
+            record=bridge.submitter.remember,
+            artifacts=artifacts,
+        )
+        opener = WorkOpener(
             settings=self.settings,
             identity=self.identity,
             clock=self.clock,
-            link=self.link,
             presence=self.presence,
-            steps=self.steps,
             closer=self.closer,
-            waiters=self.waiters,
-            bridge=bridge,
+            messages=messages,
         )
         return ChainRunner(
             workspace=self.identity.workspace,
@@ -235,6 +244,14 @@ class Parts:
             notifier=self.notifier,
             counters=self.counters,
             sender=self.sender,
-            parts=lambda: parts,
+            messages=messages,
+            transitions=RunTransitions(
+                settings=self.settings,
+                identity=self.identity,
+                steps=self.steps,
+                opener=opener,
+                results=WorkResults(messages),
+                questions=Questions(self.waiters),
+            ),
             limits=limits,
         )
