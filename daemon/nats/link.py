@@ -144,7 +144,7 @@ class Link:
 
     @property
     def client(self) -> NatsClient:
-        """The client of the current connection; LinkDown while not up."""
+        """The client of the current connection; LinkDown without one."""
         return self._require_connection().client
 
     def rtt_ms(self) -> float | None:
@@ -204,7 +204,7 @@ class Link:
             raise BadPublish(f"{escape(subject)!r} is not a subject")
         subscription = Subscription(subject, callback, self._report, self._subscriptions.remove)
         self._subscriptions.append(subscription)
-        if self._connection is not None and self.state == "up":
+        if self._connection is not None:
             with contextlib.suppress(LinkDown):  # the next connection attaches it
                 subscription.attach(self._connection)
         return subscription
@@ -231,13 +231,13 @@ class Link:
 
         With `flush` the message is written to the socket immediately, otherwise in the next loop iteration.
         """
-        if self._connection is None or self.state != "up":
+        if self._connection is None:
             raise self._down()
         return self._connection.client.publish_nowait(subject, data, reply, headers, flush=flush)
 
     def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
-        if self._connection is None or self.state != "up":
+        if self._connection is None:
             raise self._down()
         return self._connection.client.publish_all_nowait(messages)
 
@@ -261,7 +261,8 @@ class Link:
     # the loop
 
     def _require_connection(self) -> NatsConnection:
-        if self._connection is None or self.state != "up":
+        """The connection that is up or being subscribed: a message may arrive, and be answered, before the link counts as up."""
+        if self._connection is None:
             raise self._down()
         return self._connection
 
@@ -276,7 +277,7 @@ class Link:
             try:
                 options = await self._resolve()
                 ceiling = self._ceiling or (LOOPBACK_CEILING if options.loopback else REMOTE_CEILING)
-                self._connection = connection = await self._servers.connect(options)
+                connection = await self._servers.connect(options)
                 await self._resubscribe(connection)
             except ConnectFailed as error:
                 problem = error.problem
@@ -299,11 +300,13 @@ class Link:
 
     async def _resubscribe(self, connection: NatsConnection) -> None:
         """All subscriptions, and the PONG after them; a failure here is a failed attempt."""
+        self._connection = connection
         try:
             for subscription in tuple(self._subscriptions):
                 subscription.attach(connection)
             self._rtt = await connection.ping(self._pong_wait)
         except LinkError as error:
+            self._connection = None
             await connection.close()
             raise ConnectFailed(LinkProblem("lost", escape(str(error)), "", time.time())) from None
 
@@ -317,10 +320,6 @@ class Link:
         self.last_error = None
         self._up.set()
         event(_log, level, "link up", server=info.name, url=info.url, version=info.version)
-        # subscriptions made while the PONG was awaited
-        for subscription in self._subscriptions:
-            with contextlib.suppress(LinkDown):
-                subscription.attach(connection)
         self._guarded(lambda: self._on_up(self))
         reason = await self._until_lost(connection)
         self.state = "down"

@@ -231,6 +231,42 @@ async def test_malformed_addresses_of_other_servers_do_not_end_the_link() -> Non
     listener.close()
 
 
+async def test_a_message_that_comes_before_the_link_is_up_can_be_answered() -> None:
+    published: list[bytes] = []
+
+    async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id": "x", "version": "2.11.0", "max_payload": 1048576, "headers": true}\r\n')
+        subscribed = False
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"SUB"):
+                    subscribed = True
+                    writer.write(b"MSG question %b answers 0\r\n\r\n" % line.split()[-1])  # no PONG yet
+                elif line.startswith(b"PUB"):
+                    published.append(line)
+                if line.startswith(b"PUB") or (line.startswith(b"PING") and not subscribed):
+                    writer.write(b"PONG\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(server, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def resolve() -> NatsOptions:
+        return NatsOptions(servers=(url,))
+
+    link = Link(resolve, name="a")
+    states: list[str] = []
+
+    def answer(message: InboundMessage) -> None:
+        states.append(link.state)
+        assert link.publish_nowait(message.reply, b"")
+
+    link.subscribe("question", answer)
+    async with up(link):
+        assert (states, published) == (["connecting"], [b"PUB answers 0\r\n"])
+    listener.close()
+
+
 async def test_a_defect_in_the_loop_of_the_link_is_not_hidden(server: NatsServer) -> None:
     class Defect(BaseException):
         pass
