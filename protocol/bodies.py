@@ -250,21 +250,17 @@ def _read_trace(wire: _TraceWire, _sender: str) -> Trace:
 class BodyReader(NamedTuple):
     """How the body of one kind is read: `read(decode(raw), sender)`, which raises Malformed, or VerificationFailed for a digest.
 
-    `decode_plain` may be tried before `decode`. It raises ValidationError for any body in which a value is not converted: one
-    with an unknown member, or with one that is kept as JSON.
+    A body of the type `plain` needs no `decode`. Each of its values is converted: it has no unknown member, and none that is
+    kept as JSON. The type is Raw for a kind without such bodies.
     """
 
     decode: Callable[[Raw], Any]
-    decode_plain: Callable[[Raw], Any]
+    plain: type
     read: Callable[[Any, str], Body]
 
 
-def _never_plain(_raw: Raw) -> Any:
-    raise msgspec.ValidationError
-
-
-def _reader(wire: type[_T], read: Callable[[_T, str], Body], plain: type[_T] | None = None) -> BodyReader:
-    return BodyReader(_decoder(wire), json_decoder(plain) if plain else _never_plain, read)
+def _reader(wire: type[_T], read: Callable[[_T, str], Body], plain: type = Raw) -> BodyReader:
+    return BodyReader(_decoder(wire), plain, read)
 
 
 BODIES: Final[dict[str, BodyReader]] = {

@@ -6,8 +6,9 @@ fault.
 
 import json
 import re
+from collections.abc import Callable
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Union
 
 import msgspec
 from msgspec import Raw
@@ -122,9 +123,27 @@ class Wire(msgspec.Struct, kw_only=True):
     ext: Raw = NULL
 
 
-class _PlainWire(Wire, kw_only=True, forbid_unknown_fields=True):
-    kind: str
-    surface: str | None = None
+def _plain_wire(kind: str, body: type) -> type[Wire]:
+    """The members of `Wire` in an envelope of this kind, without unknown members. If the kind has plain bodies, all values but
+    `ext` are converted, also the first ones of repeated members.
+    """
+    types: dict[str, Any] = {"surface": str | None, "body": body}
+    if body is not Raw:
+        types["proof"] = None
+    members = [
+        (field.name, types.get(field.name, field.type), msgspec.field(default=field.default, name=field.encode_name))
+        for field in msgspec.structs.fields(Wire)
+        if field.name != "kind"
+    ]
+    return msgspec.defstruct(  # type: ignore[return-value]  # has the same attributes
+        f"{kind}_wire",
+        members,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        tag_field="kind",
+        tag=kind,
+        namespace={"kind": kind},
+    )
 
 
 _Route = tuple[str, str, str, str | None]
@@ -134,7 +153,8 @@ _valid_threads: dict[str | None, str] = {}
 _MAX_CACHED: Final = 4_096  # only valid routes and thread ids are cached, and they are short
 _KINDS: Final = {kind: kind for kind in KINDS}
 _decode_wire: Final = decoder(Wire)
-_decode_plain: Final = decoder(_PlainWire)
+_PlainWire: Any = Union[tuple(_plain_wire(kind, reader.plain) for kind, reader in BODIES.items())]  # noqa: UP007
+_decode_plain: Final[Callable[[bytes], Wire]] = decoder(_PlainWire)
 _latest: Final = LatestBodies[Body]()
 _BACKSLASH: Final = ord("\\")
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -225,8 +245,8 @@ document, if it was decoded."""
 
 
 def _decode(raw: bytes) -> _Decoded:
-    """A number out of range must fail here, wherever it is. The decoder only finds it in values that it converts, which are all
-    values of an envelope without unknown members whose other members are of the right type and none kept as JSON.
+    """A number out of range, deep nesting or too much structure must fail here, wherever it is, also in the first value of a
+    repeated member. The typed decoder finds them only in values that it converts.
     """
     if not raw.isascii() or _BACKSLASH in raw or len(raw) > MAX_ENVELOPE_BYTES:
         _check_text(raw)
@@ -236,12 +256,10 @@ def _decode(raw: bytes) -> _Decoded:
         return _decode_fully(raw)
     if wire.kind in DISCOVERY_KINDS:
         return _decode_discovery(raw, wire)
-    try:
-        body = BODIES[wire.kind].decode_plain(wire.body)
-    except (msgspec.DecodeError, KeyError, RecursionError, ValueError):
-        document = decode_document(raw)
-        return wire, None, document, document
-    if wire.ext == wire.proof == NULL:
+    body: BodyWire = wire.body
+    if type(body) is Raw:
+        body = None
+    elif wire.ext is NULL:  # absent; before a null there may be another value
         return wire, body, {}, None
     document = decode_document(raw)
     return wire, body, document, document
@@ -255,7 +273,7 @@ def _decode_discovery(raw: bytes, wire: Wire) -> _Decoded:
         and known.raw_body == wire.body
         and known.raw_ext == wire.ext
         and raw.count(b'"body"') == 1  # of a repeated member the first value was not compared
-        and raw.count(b'"ext"') <= 1
+        and (wire.ext is NULL or raw.count(b'"ext"') == 1)
         and raw.count(b'"proof"') <= 1
         and _BACKSLASH not in raw
     ):

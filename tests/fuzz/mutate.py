@@ -28,7 +28,8 @@ def mutate(raw: bytes, seed: int, others: Sequence[bytes] = ()) -> bytes:
         value = _changed(value, random, parts)
     text = json.dumps(value, ensure_ascii=random.random() < 0.5)
     if isinstance(value, dict) and value and random.random() < 0.05:  # a name twice, which no dict can hold
-        text = f"{{{json.dumps(random.choice(list(value)))}: {json.dumps(random.choice(_ODD))}, {text[1:]}"
+        first = random.choice((json.dumps(random.choice(_ODD)), "1e999", "[" * 130 + "]" * 130))
+        text = f"{{{json.dumps(random.choice(list(value)))}: {first}, {text[1:]}"
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -16,7 +16,19 @@ from aghbus.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_DOUBLES, MAX_E
 from aghbus.protocol.partial_parse import identity, partial_parse
 from aghbus.protocol.receive import Receiver, StoredState, decide
 from aghbus.protocol.replay import Replay, check
-from tests.support.wire import JOINED, NOW, B, documents, dump, json_values, judged, legible, wire, with_unknown_member
+from tests.support.wire import (
+    BODIES,
+    JOINED,
+    NOW,
+    B,
+    documents,
+    dump,
+    json_values,
+    judged,
+    legible,
+    wire,
+    with_unknown_member,
+)
 
 
 def read(raw: bytes) -> str | None:
@@ -87,6 +99,33 @@ def test_the_quick_decoder_judges_every_envelope_like_the_complete_one(data: st.
         document["body"][data.draw(st.sampled_from(["text", "state", "for_id", "intent"]))] = data.draw(json_values)
     raw = dump(document)
     assert judged(raw) == judged(with_unknown_member(raw))
+
+
+_FIELDS = st.sampled_from(["body", "ext", "proof", "kind", "ts", r"b\u006fdy", r"k\u0069nd"])
+_VALUES = st.sampled_from(["1e999", '{"n": [1e999]}', "[" * MAX_DEPTH + "]" * MAX_DEPTH, "null", "{}", '"say"'])
+
+
+@given(st.sampled_from(list(BODIES)), st.lists(st.tuples(_FIELDS, _VALUES, st.booleans()), min_size=1, max_size=3))
+def test_the_quick_decoder_judges_repeated_members_like_the_complete_one(
+    kind: str, more: list[tuple[str, str, bool]]
+) -> None:
+    text = json.dumps(wire(kind, ext=None))[1:-1]
+    for field, value, first in more:
+        text = f'"{field}": {value}, {text}' if first else f'{text}, "{field}": {value}'
+    raw = f"{{{text}}}".encode()
+    assert judged(raw) == judged(with_unknown_member(raw))
+
+
+@pytest.mark.parametrize(
+    "first", ["1e999", '{"n": 1e999}', "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"[0{',0' * MAX_NUMBERS}]"]
+)
+@pytest.mark.parametrize("field", ["body", "ext", "proof", r"b\u006fdy", r"e\u0078t"])
+@pytest.mark.parametrize("kind", BODIES)
+def test_the_first_value_of_a_repeated_member_is_checked_too(kind: str, field: str, first: str) -> None:
+    raw = dump(wire(kind, ext=None))
+    assert read(f'{{"{field}": {{"n": 1.5}}, '.encode() + raw[1:]) is None
+    with pytest.raises(Undecodable):
+        parse(f'{{"{field}": {first}, '.encode() + raw[1:], NOW)
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000, "1" * 400 + ".5", "1" * 250 + "e60"])
