@@ -3,18 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.mcp.call import Call
-from aghbus.daemon.mcp.offer import Offer, Prompt
-from aghbus.daemon.mcp.resources import BusResources
+from aghbus.daemon.mcp.offer import Offer, Prompt, Resources, Tasks, Tool
 from aghbus.daemon.mcp.rpc import Object
-from aghbus.daemon.mcp.tools import BusTools
-from aghbus.daemon.mcp.work_waiter import WorkWaiter
-from aghbus.daemon.services.inbox import InboxService
-from aghbus.daemon.services.messages import MessageService
-from aghbus.daemon.services.peers import PeerService
-from aghbus.daemon.services.works import WorkService
 from aghbus.store.host.version import VERSION
 
 _INSTRUCTIONS: Final = (
@@ -29,17 +20,8 @@ _JOIN: Final = (
 )
 
 
-def bus_offer(
-    peer_id: str,
-    discovery: Discovery,
-    peers: PeerService,
-    messages: MessageService,
-    works: WorkService,
-    inbox: InboxService,
-    notifier: Notifier,
-) -> Offer:
+def bus_offer(peer_id: str, tools: Mapping[str, Tool], resources: Resources, tasks: Tasks) -> Offer:
     """The offer of the daemon whose peer id is `peer_id`."""
-    waiter = WorkWaiter(works, notifier)
 
     async def join(_call: Call, _arguments: Mapping[str, Any]) -> Object:
         return {"messages": [{"role": "user", "content": {"type": "text", "text": _JOIN}}]}
@@ -48,8 +30,8 @@ def bus_offer(
         name="aghbus",
         version=VERSION,
         instructions=_INSTRUCTIONS.format(peer=peer_id),
-        tools=BusTools(discovery, peers, messages, works, inbox, waiter).all(),
-        resources=BusResources(peers, messages, works, inbox),
+        tools=tools,
+        resources=resources,
         prompts={"join": Prompt({"name": "join", "title": "Join the bus", "description": "See who is there"}, join)},
-        tasks=waiter,
+        tasks=tasks,
     )

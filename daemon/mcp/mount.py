@@ -36,9 +36,14 @@ def endpoint(
     def loaded() -> "McpEndpoint":
         from aghbus.daemon.mcp.bus import bus_offer
         from aghbus.daemon.mcp.endpoint import McpEndpoint
+        from aghbus.daemon.mcp.resources import BusResources
         from aghbus.daemon.mcp.server import McpServer
+        from aghbus.daemon.mcp.tools import BusTools
+        from aghbus.daemon.mcp.work_waiter import WorkWaiter
 
-        offer = bus_offer(peer_id, discovery, peers, messages, works, inbox, notifier)
+        waiter = WorkWaiter(works, notifier)
+        tools = BusTools(discovery, peers, messages, works, inbox, waiter).all()
+        offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)
 
     def serve(exchange: Exchange, draining: asyncio.Event) -> Coroutine[Any, Any, None]:

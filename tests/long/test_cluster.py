@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, running
 from tests.support.crashes import pair_of, run_until_done, seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
@@ -62,7 +62,9 @@ class Rolling:
 @pytest.mark.parametrize("profile", ["core", "jetstream"])
 async def test_nodes_die_one_after_the_other_and_nothing_is_lost(tmp_path: Path, profile: str) -> None:
     seed = seed_of("cluster", profile)
-    async with Cluster() as cluster:
+    cluster = Cluster()
+    async with running(cluster.nodes):
+        await cluster.wait_whole()
         nats = [part for url in cluster.urls for part in ("--nats", url)]
         replicated = ("--durability", "jetstream", "--jetstream-replicas", "3") if profile == "jetstream" else ()
         pair = pair_of(Home(tmp_path), *nats, *replicated)

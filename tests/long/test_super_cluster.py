@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import running
 from tests.support.crashes import QUICK, Hitman, run_until_done, seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
@@ -27,7 +28,8 @@ def found(daemon: Daemon, query: str) -> set[str]:
 
 async def test_works_pass_gateways_and_a_leaf_node_while_servers_die(tmp_path: Path) -> None:
     seed = seed_of("super-cluster")
-    async with SuperCluster() as nats:
+    nats = SuperCluster()
+    async with running(nats.all):
         home = Home(tmp_path)
         ops = peer(home, "ops", nats.leaf.url)
         worker = peer(home, "worker", *nats.urls("west"))

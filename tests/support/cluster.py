@@ -3,37 +3,31 @@
 import json
 import socket
 import urllib.request
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from tests.support.natsutil import NatsServer, wait_until
 
 _READY = 60.0  # seconds: an election takes a few, a loaded machine doubles them
 
 
+@asynccontextmanager
+async def running(servers: Iterable[NatsServer]) -> AsyncIterator[None]:
+    """The servers started one after the other; all are killed at the end."""
+    async with AsyncExitStack() as stack:
+        for server in servers:
+            await stack.enter_async_context(server)
+        yield
+
+
 class Cluster:
-    """Three nats-servers, `nodes`, with routes among them. An async context manager."""
+    """Three nats-servers, `nodes`, with routes among them."""
 
     def __init__(self, size: int = 3) -> None:
         ports = free_ports(3 * size)
         self._routes, self._clients, self._monitors = ports[:size], ports[size : 2 * size], ports[2 * size :]
         self.nodes = [NatsServer(config=self._config(at), jetstream=True, port=self._clients[at]) for at in range(size)]
-
-    async def __aenter__(self) -> Self:
-        try:
-            for node in self.nodes:
-                await node.start()
-            await self.wait_whole()
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for node in self.nodes:
-            await node.__aexit__(None, None, None)
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """Two NATS clusters on loopback, joined by gateways, and a leaf node of the first: the shape of deploy/nats, on one machine."""
 
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from tests.support.cluster import free_ports
 from tests.support.natsutil import NatsServer
@@ -16,7 +15,7 @@ no_auth_user: peer
 
 
 class SuperCluster:
-    """`servers["east"]` and `servers["west"]`, and the `leaf` node behind east. An async context manager."""
+    """`servers["east"]` and `servers["west"]`, and the `leaf` node behind east."""
 
     def __init__(self) -> None:
         ports = free_ports(4 * 2 * _SIZE + 1)
@@ -33,23 +32,9 @@ class SuperCluster:
             port=ports.pop(),
         )
 
-    async def __aenter__(self) -> Self:
-        try:
-            for server in self._all:
-                await server.start()
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for server in self._all:
-            await server.__aexit__(None, None, None)
-
     @property
-    def _all(self) -> list[NatsServer]:
+    def all(self) -> list[NatsServer]:
+        """Every server."""
         return [*self.servers["east"], *self.servers["west"], self.leaf]
 
     def urls(self, name: str) -> list[str]:
