@@ -164,7 +164,8 @@ def fresh_until(ts: int, expires_at: int | None) -> int:
     """Unix seconds from which on an envelope with these times is expired."""
     if expires_at is None:
         return ts + REPLAY_AGE + 1  # `older than the replay age`: exactly that old is still fresh
-    return min(expires_at, ts + MAX_LIFETIME + 1)
+    latest = ts + MAX_LIFETIME + 1
+    return expires_at if expires_at < latest else latest  # every message passes here: a call of `min` costs more
 
 
 def parse(raw: bytes, now: int) -> Envelope:

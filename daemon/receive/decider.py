@@ -165,6 +165,8 @@ class Decider:
         self._admission = admission
         self._counters = counters
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
+        self._latest_effects: Effects = ()
+        self._latest_shape = _shape_of(())
         self._quarantined = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
 
     def may_quarantine(self, standing: Standing) -> bool:
@@ -241,9 +243,7 @@ class Decider:
     def _has_room(self, tx: Transaction, batch: list[ReceivedMessage]) -> bool:
         """Whether the dedup window and the inbox have room for the whole batch, even from one unknown sender: then no message of it
         has to be compared with their bounds."""
-        size = 0
-        for message in batch:
-            size += len(message.raw)
+        size = sum([len(message.raw) for message in batch])
         ids = int(self._settings.current.receive.remembered * SHARES["unknown"])
         return tx.memory.dedup.admits(_LONGEST, ids, len(batch)) and self._admission.has_room(tx, len(batch), size)
 
@@ -257,7 +257,9 @@ class Decider:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
-        shape = _shape_of(effects)
+        if effects is not self._latest_effects:  # plain messages share theirs
+            self._latest_effects, self._latest_shape = effects, _shape_of(effects)
+        shape = self._latest_shape
         if shape.delivers and envelope.kind not in OPENING_KINDS and not self._admission.admits_reaction(tx, envelope):
             effects = tuple(effect for effect in effects if type(effect) is not Deliver)
             self._counters.add("inbox.reactions_left_out")

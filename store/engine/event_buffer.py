@@ -87,8 +87,7 @@ class EventBuffer:
         if self._rows and added[0].seq != self._rows[-1].seq + 1:
             self._clear()  # there was no subscriber for a while
         self._rows += added
-        self._bytes += _size(added)
-        self._trim()
+        self._trim(added)
 
     def read(self, wanted: EnvelopeFilter, since: int, upto: int, limit: int) -> EventPage | None:
         """The events that match among the `limit` envelopes after `since`; None when the file has to be queried.
@@ -106,12 +105,13 @@ class EventBuffer:
             return None
         return EventPage([_event(row) for row in found], page[-1].seq if page else since)
 
-    def _trim(self) -> None:
-        """Drops what every subscriber has read, then the oldest rows beyond the bounds."""
+    def _trim(self, added: list[Appended]) -> None:
+        """Drops what every subscriber has read before these rows were added, then the oldest rows beyond the bounds."""
         rows = self._rows
         read = min([subscriber.position for subscriber in self.subscribers]) + 1 - rows[0].seq
         gone = min(len(rows), max(0, read, len(rows) - MAX_EVENTS))
-        self._bytes -= _size(rows[:gone])
+        before = len(rows) - len(added)
+        self._bytes = _size(added) + (0 if gone == before else self._bytes - _size(rows[:gone]))
         while self._bytes > MAX_BYTES:
             self._bytes -= len(rows[gone].envelope.raw)
             gone += 1

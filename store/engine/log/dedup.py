@@ -6,6 +6,7 @@ has removed since. Memory has the keys by the minute of their expiry, so that ex
 """
 
 import sqlite3
+import struct
 from collections import defaultdict
 from hashlib import blake2b
 from typing import Final
@@ -37,26 +38,34 @@ WHERE g.remember_until >= ?1 AND i.remember_until >= ?1 GROUP BY g.n
 _TAIL: Final = "SELECT msg_id, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
 _HORIZON: Final = "ids_expired_through"
 _decode: Final = msgspec.json.Decoder(list[int]).decode
+_number: Final = struct.Struct("<q").unpack
+
+
+def _keyed(identity: int) -> blake2b:
+    return blake2b(digest_size=8, key=identity.to_bytes(_IDENTITY_BYTES, "little"))
 
 
 class MessageIds:
     """Numbers in place of ids: 64-bit hashes, keyed by the identity of the store, so that no sender can choose ids that meet.
     `open` gives it."""
 
-    __slots__ = ("_identity", "_senders")
+    __slots__ = ("_keyed", "_senders")
 
     def __init__(self) -> None:
-        self._identity = bytes(_IDENTITY_BYTES)
+        self._keyed = _keyed(0)
         self._senders: dict[tuple[str, str], int] = {}
 
     def open(self, identity: int) -> None:
         """Uses the identity of a store that is being opened."""
-        self._identity = identity.to_bytes(_IDENTITY_BYTES, "little")
+        self._keyed = _keyed(identity)
         self._senders.clear()
 
     def id_key(self, text: str) -> int:
         """The number by which the log indexes an id."""
-        return int.from_bytes(blake2b(text.encode(), digest_size=8, key=self._identity).digest(), "little", signed=True)
+        keyed = self._keyed.copy()
+        keyed.update(text.encode())
+        number: int = _number(keyed.digest())[0]
+        return number
 
     def sender_key(self, workspace_id: str, sender: str) -> int:
         """The number of a sender."""
