@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -140,7 +141,7 @@ class Node:
         await self._api.start()
         self._parts.ack_inboxes.open(self._parts.publisher.acknowledged)
         if self._parts.jetstream is not None:
-            self._run("jetstream", self._parts.jetstream.run)
+            self._run("jetstream", partial(self._parts.jetstream.run, self._parts.intake.offer))
         else:
             self._subscribe()
         self._run("store", self._store.ended)

@@ -281,7 +281,6 @@ class DaemonParts:
             channels=identity.channels,
             observe=settings.observe,
             settings=settings.jetstream,
-            offer=lambda message: self.intake.offer(message),  # noqa: PLW0108 - the intake is made later
             on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
             on_solved=counters.solved,
         )

@@ -17,7 +17,6 @@ from aghbus.daemon.jetstream.acks import NAK, AckQueue, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
-from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.jetstream import consumer_config
 from aghbus.protocol.nats.names import durable_name, own_subjects, provisioned_delivery
@@ -42,7 +41,7 @@ class ConsumerState(msgspec.Struct, frozen=True):
 
 
 class DurableConsumer:
-    """One channel's consumer. `check` creates and repairs it; messages go to `offer` with a settlement."""
+    """One channel's consumer. `check` creates and repairs it."""
 
     def __init__(
         self,
@@ -55,7 +54,6 @@ class DurableConsumer:
         channel: str,
         observe: bool,
         settings: JetStreamSettings,
-        offer: Callable[[InboundMessage], None],
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
         """`delivery_token` is a random value of our store that no other program knows. `flush_timeout` in seconds is how
@@ -68,7 +66,6 @@ class DurableConsumer:
         self.duplicates = 0  # deliveries of messages that were pending or acked already
         self._link = link
         self._acks = acks
-        self._offer = offer
         self._flush_timeout = flush_timeout
         store_token = hashlib.sha256(f"{delivery_token} {peer_id}".encode()).hexdigest()[:24]
         self._provisioned = provisioned_delivery(peer_id, workspace_id, channel)
@@ -96,8 +93,10 @@ class DurableConsumer:
         """Whether the operator made the consumer: then our permissions cover little of JetStream's API."""
         return self._subscription is not None and self._subscription.subject == self._provisioned
 
-    async def check(self, stream: str) -> None:
-        """Ensure the consumer on the stream created at `stream`, and the subscription. Raises JetStreamError, LinkError."""
+    async def check(self, stream: str, offer: Callable[[InboundMessage], None]) -> None:
+        """Ensure the consumer on the stream created at `stream`, and the subscription, whose messages go to `offer`. Raises
+        JetStreamError, LinkError."""
+        self._offer = offer
         if self._stream and stream != self._stream:
             self._acks.clear()
             self._pending.drop()
@@ -218,7 +217,7 @@ class DurableConsumer:
             self.duplicates += 1
             return
         message.settlement = delivery
-        message.reply = "" if headers is None else headers.get(ANSWER_TO, "")  # the broker's own is for the settlement
+        message.reply = ""  # that was the broker's, for the settlement; the sender's is in a header
         self._offer(message)
 
     def _is_flow_control(self, subject: str) -> bool:
@@ -253,9 +252,9 @@ def stream_sequence(reply: str) -> int | None:
     `$JS.ACK`, stream, consumer, count of deliveries, stream sequence, and three more; or with domain and account before the
     stream, and perhaps more after.
     """
-    parts = reply.split(".")
-    count = len(parts)
-    if count < 9 or count == 10 or not reply.startswith(_ACK_PREFIX):
+    dots = reply.count(".")
+    if dots < 8 or dots == 9 or not reply.startswith(_ACK_PREFIX):
         return None
-    text = parts[5 if count == 9 else 7]
+    at = 5 if dots == 8 else 7
+    text = reply.split(".", at + 1)[at]
     return int(text) if text.isdigit() and text.isascii() and len(text) <= _SEQUENCE_DIGITS else None

@@ -42,7 +42,7 @@ PROBLEM_PUBLISH: Final = "jetstream.publish"
 
 
 class JetStreamProfile:
-    """One daemon's. `run` keeps it alive; `carrier` and `offer` are the outbound and the inbound path.
+    """One daemon's. `run` keeps it alive and is the inbound path; `carrier` is the outbound one.
 
     `on_problem` gets a key and a sentence when something is wrong, again at each check while it lasts; `on_solved` gets the key
     when it is right again.
@@ -59,16 +59,14 @@ class JetStreamProfile:
         channels: tuple[tuple[str, str], ...],
         observe: bool,
         settings: JetStreamSettings,
-        offer: Callable[[InboundMessage], None],
         on_problem: Callable[[str, str], None],
         on_solved: Callable[[str], None],
         check_interval: float = CHECK_INTERVAL,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
         """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. `delivery_token` is a
-        random value of our store that no other program knows. Receivers acknowledge in `ack_inboxes`. `offer` gets
-        every message, with a settlement. `flush_timeout` in seconds is how long the broker may take to begin or end a
-        subscription.
+        random value of our store that no other program knows. Receivers acknowledge in `ack_inboxes`.
+        `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
         """
         self._link = link
         self._self_id = self_id
@@ -96,7 +94,6 @@ class JetStreamProfile:
                 channel=channel,
                 observe=observe,
                 settings=settings,
-                offer=offer,
                 flush_timeout=flush_timeout,
             )
             for peer_id in (self_id, *former)
@@ -154,8 +151,10 @@ class JetStreamProfile:
         """Headers by which the stream drops a message, such as a greet, after `seconds`. None when it does not support that."""
         return {"Nats-TTL": str(max(1, seconds))} if self._stream and self._stream.has_ttl else None
 
-    async def run(self) -> None:
-        """Check and publish acks until cancelled; errors of the broker are reported, not raised."""
+    async def run(self, offer: Callable[[InboundMessage], None]) -> None:
+        """Check and publish acks until cancelled; errors of the broker are reported, not raised. `offer` gets every message,
+        with a settlement."""
+        self._offer = offer
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.acks.run(), name="jetstream-acks")
             tasks.create_task(self._keep_checking(), name="jetstream-checks")
@@ -220,11 +219,11 @@ class JetStreamProfile:
         """Check one. A former id's may fail, where permissions cover only the current id: the others continue."""
         stream = self._stream.created if self._stream else ""
         if consumer.peer_id == self._self_id:
-            await consumer.check(stream)
+            await consumer.check(stream, self._offer)
             return
         key = f"{PROBLEM}.{consumer.name}"
         try:
-            await consumer.check(stream)
+            await consumer.check(stream, self._offer)
         except (JetStreamError, LinkTimeout) as error:
             self._problem(key, f"nothing is received for our former peer id {consumer.peer_id}: {error}")
         else:

@@ -13,6 +13,7 @@ from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
 from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.link import LinkDown
+from aghbus.protocol.delivery.acks import ANSWER_TO
 from aghbus.protocol.identifiers import route_token
 from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.nats.names import durable_name
@@ -196,8 +197,9 @@ async def test_a_message_arrives_with_its_acknowledgement_subject_and_is_settled
         assert carried.published == [1, 2] and carried.impossible == []
         directed, broadcast = receiver.messages
         assert directed.data == b"1" and directed.subject.endswith(f".peer.{route_token('b')}")
-        assert broadcast.reply == ""
-        await receiver.link.publish(directed.reply, b'{"aghbus":"ack","id":"msg_1","outcome":"committed"}')
+        assert broadcast.headers is not None and ANSWER_TO not in broadcast.headers
+        assert directed.headers is not None
+        await receiver.link.publish(directed.headers[ANSWER_TO], b'{"aghbus":"ack","id":"msg_1","outcome":"committed"}')
         await wait_until(lambda: sender.answers, 20, "the answer")
         assert sender.answers[0].subject.rpartition(".")[2] == "1"
         await settled(api, "b")

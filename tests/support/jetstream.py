@@ -73,7 +73,6 @@ class Peer:
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
                 "settings": self.settings,
-                "offer": self._offered,
                 "on_problem": self._problem,
                 "on_solved": lambda key: self.problems.pop(key, None),
                 "check_interval": 0.2,
@@ -102,7 +101,7 @@ class Peer:
     async def running(self, *, attached: bool = True) -> AsyncIterator[Peer]:
         """Link and profile up, and down at the end."""
         self.link.start()
-        self._task = asyncio.create_task(self.profile.run())
+        self._task = asyncio.create_task(self.profile.run(self._offered))
         try:
             if attached:
                 assert await self.profile.wait_attached(15), self.problems
