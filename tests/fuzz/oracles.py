@@ -35,12 +35,15 @@ def reading(raw: bytes) -> dict[str, Any] | None:
 
 
 def any_json(raw: bytes) -> Any:
-    """The value in `raw`; None if it is not JSON, nested too deeply, or beyond what every parser supports."""
+    """The value in `raw`; None if it is not JSON, nested too deeply, or beyond what every parser supports, also in the first
+    value of a repeated member."""
     try:
-        value = json.loads(raw.decode(), parse_int=_integer, parse_float=_double, parse_constant=_constant)
+        value = json.loads(
+            raw.decode(), object_pairs_hook=_object, parse_int=_integer, parse_float=_double, parse_constant=_constant
+        )
     except (ValueError, RecursionError):
         return None
-    return value if _depth_within(raw) and not _SURROGATE.search(json.dumps(value, ensure_ascii=False)) else None
+    return value if _depth_within(raw) and not _has_surrogate(value) else None
 
 
 def same(left: Any, right: Any) -> bool:
@@ -76,6 +79,17 @@ def _depth_within(raw: bytes) -> bool:
         elif char in b"]}":
             depth -= 1
     return True
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs) and _has_surrogate(pairs):  # perhaps in a value that is dropped here
+        raise ValueError("lone surrogate")
+    return value
+
+
+def _has_surrogate(value: Any) -> bool:
+    return _SURROGATE.search(json.dumps(value, ensure_ascii=False)) is not None
 
 
 def _integer(text: str) -> int:
