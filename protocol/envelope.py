@@ -27,6 +27,7 @@ from aghbus.protocol.errors import (
 from aghbus.protocol.identifiers import (
     DIRECT_ID,
     PLAIN_ID,
+    PLAIN_WORK_ID,
     THREAD_ID,
     is_channel,
     is_message_id,
@@ -430,7 +431,7 @@ def _check_surface(wire: Wire, kind: str) -> tuple[str, str]:
     if wire.work_id is None:
         if kind in WORK_KINDS:
             raise Malformed(f"is required on a {kind}", "work_id")
-    elif not is_work_id(wire.work_id):
+    elif not (PLAIN_WORK_ID(wire.work_id) or is_work_id(wire.work_id)):
         raise Malformed("must be 1-128 bytes without `/`, `\\`, control characters or outer white space", "work_id")
     return surface, container
 

@@ -25,7 +25,8 @@ _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
 PLAIN_ID: Final = re.compile(r"[!-~]{1,256}").fullmatch
 """Whether a value is a message id of the usual form, ASCII without spaces; `is_message_id` decides about others."""
 
-_PLAIN_WORK_ID: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}").fullmatch  # the usual form
+PLAIN_WORK_ID: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}").fullmatch
+"""As PLAIN_ID, for `is_work_id`."""
 
 
 def is_message_id(value: str) -> bool:
@@ -42,7 +43,7 @@ def is_message_id(value: str) -> bool:
 
 def is_work_id(value: str) -> bool:
     """A work id that we accept from peers: 1-128 bytes without `/`, `\\`, control characters or white space at either end."""
-    if _PLAIN_WORK_ID(value):
+    if PLAIN_WORK_ID(value):
         return True
     return is_message_id(value) and "/" not in value and "\\" not in value and byte_length(value) <= MAX_WORK_ID_BYTES
 

@@ -39,7 +39,7 @@ from aghbus.protocol.identifiers import direct_id, pair_of
 from aghbus.protocol.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
 from aghbus.protocol.limits import REPLAY_AGE
 from aghbus.protocol.rooms import Binding, admit
-from aghbus.protocol.send import Draft, apply_own, build, own_trust
+from aghbus.protocol.send import Draft, apply_own, build
 from aghbus.protocol.trust.policy import TrustPolicy
 from aghbus.protocol.trust.trust import Signer, Trust, Verifier, assess
 
@@ -414,7 +414,8 @@ def _receipt(
     try:
         envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
-            return (Queue(envelope, (StoreEnvelope("out", own_trust(envelope), Step("unchanged", None), pair),)),)
+            trust: Trust = "unverified" if envelope.proof is None else "verified"
+            return (Queue(envelope, (StoreEnvelope("out", trust, Step("unchanged", None), pair),)),)
         room = Binding(pair, authoritative=False) if pair is not None else None
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):

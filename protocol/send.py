@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from aghbus.protocol.delivery.order import Predecessor, extension
+from aghbus.protocol.delivery.order import AFTER, Predecessor
 from aghbus.protocol.effects import Advance, Bind, Effect, Effects, Open, StoreEnvelope
 from aghbus.protocol.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
 from aghbus.protocol.errors import InvalidRequest, ProtocolError, Refused
@@ -14,7 +14,7 @@ from aghbus.protocol.identifiers import direct_id, is_emitted_work_id, pair_of
 from aghbus.protocol.lifecycle import Reactions, WorkView, after, opened_by, step
 from aghbus.protocol.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.rooms import Binding
-from aghbus.protocol.trust.trust import Signer, Trust
+from aghbus.protocol.trust.trust import Signer
 
 _encode: Final = msgspec.json.Encoder().encode
 _NOT_JSON: Final = (TypeError, ValueError, RecursionError, msgspec.EncodeError)
@@ -60,7 +60,7 @@ def _encoded(draft: Draft) -> tuple[Wire, bytes]:
     """The members of a draft, and its bytes. Raises InvalidRequest."""
     ext = draft.ext
     if draft.after is not None:
-        ext = {**(ext or {}), **extension(draft.after)}
+        ext = {**(ext or {}), AFTER: draft.after}
     try:
         wire = _OwnWire(  # CPython passes more than fifteen keywords in a dict, which is far slower
             protocol=PROTOCOL,
@@ -131,11 +131,6 @@ def _too_large(raw: bytes) -> InvalidRequest:
     )
 
 
-def own_trust(envelope: Envelope) -> Trust:
-    """The trust state of our own envelope: `verified` if it is signed."""
-    return "unverified" if envelope.proof is None else "verified"
-
-
 def apply_own(
     envelope: Envelope, work: WorkView | None, bound: Binding | None, reactions: Reactions = "none"
 ) -> Effects:
@@ -157,7 +152,7 @@ def apply_own(
         verdict = step(work, envelope)
         if verdict.outcome in ("ignored", "rejected"):
             raise _refused(envelope, work, verdict.reason or "")
-    effects.append(StoreEnvelope("out", own_trust(envelope), verdict, pair))
+    effects.append(StoreEnvelope("out", "unverified" if envelope.proof is None else "verified", verdict, pair))
     if verdict is not None and verdict.outcome == "opened":
         if not is_emitted_work_id(envelope.work_id or ""):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")

@@ -75,26 +75,15 @@ class NatsClient(nats.aio.client.Client):
         if self.pings and not (pong := self.pings.popleft()).done():
             pong.set_result(None)
 
-    def publish_nowait(
-        self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None, *, flush: bool
-    ) -> bool:
-        """Puts one message, unless more than MAX_UNSENT bytes wait: False then. LinkDown, PayloadTooLarge, BadPublish."""
-        frame = publish_frame(self.max_payload, subject, data, reply, headers)
-        return self.put(frame, flush=flush, limit=MAX_UNSENT)
-
-    def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
-        """As `publish_nowait`, for these subjects and payloads as one piece: all of them, or none."""
-        return self.put(publish_frames(self.max_payload, messages), limit=MAX_UNSENT)
-
-    def put(self, frame: bytes, *, flush: bool = False, limit: int | None = None) -> bool:
+    def put(self, frame: bytes, *, flush: bool = False, bounded: bool = False) -> bool:
         """Buffers `frame` for the next turn of the loop, or writes it and the buffer to the socket if it takes them. LinkDown.
 
-        False, and nothing is done, while more than `limit` bytes are in our buffer and in the socket's.
+        If `bounded`: False, and nothing is done, while more than MAX_UNSENT bytes are in our buffer and in the socket's.
         """
         if not self.is_connected:
             raise LinkDown("the connection is closed")
         unsent = self.socket.get_write_buffer_size() if self.socket is not None else 0
-        if limit is not None and limit < self._pending_data_size + unsent:
+        if bounded and self._pending_data_size + unsent > MAX_UNSENT:
             return False
         self._pending.append(frame)
         self._pending_data_size += len(frame)

@@ -166,9 +166,10 @@ class NatsConnection:
 
     async def publish(self, subject: str, data: bytes, reply: str, headers: Mapping[str, str] | None) -> None:
         """Buffers the message; waits for the broker only when MAX_UNSENT bytes are buffered already."""
-        if not self.client.publish_nowait(subject, data, reply, headers, flush=False):
+        frame = publish_frame(self.client.max_payload, subject, data, reply, headers)
+        if not self.client.put(frame, bounded=True):
             await self.ping(_NEVER)
-            self.client.put(publish_frame(self.client.max_payload, subject, data, reply, headers))
+            self.client.put(frame)
 
     async def ping(self, timeout: float) -> float:
         """PING after everything that was sent before; the seconds until its PONG. LinkTimeout, LinkDown.

@@ -18,7 +18,7 @@ from typing import Literal, TypeVar
 
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.waiting import wait_set
-from aghbus.daemon.nats.client import NatsClient
+from aghbus.daemon.nats.client import NatsClient, publish_frame, publish_frames
 from aghbus.daemon.nats.connection import NatsConnection
 from aghbus.daemon.nats.events import (
     BadPublish,
@@ -233,13 +233,16 @@ class Link:
         """
         if self._connection is None:
             raise self._down()
-        return self._connection.client.publish_nowait(subject, data, reply, headers, flush=flush)
+        client = self._connection.client
+        frame = publish_frame(client.max_payload, subject, data, reply, headers)
+        return client.put(frame, flush=flush, bounded=True)
 
     def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
         """`publish_nowait` without `flush` for these subjects and payloads, in order; none of them if it is False or raises."""
         if self._connection is None:
             raise self._down()
-        return self._connection.client.publish_all_nowait(messages)
+        client = self._connection.client
+        return client.put(publish_frames(client.max_payload, messages), bounded=True)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""

@@ -37,8 +37,8 @@ class DraftBuilder:
         self._own_card = own_card
         self._recipients = recipients
 
-    def for_envelope(self, ask: SendRequest, work: WorkView | None) -> Draft:
-        """An envelope by its parts; the work's own container where the request names none."""
+    def for_envelope(self, ask: SendRequest, work: WorkView | None, now_ms: int) -> Draft:
+        """An envelope of Unix millisecond `now_ms` by its parts; the work's own container where the request names none."""
         if ask.kind not in _SENDABLE:
             raise InvalidRequest(f"kind: must be one of {', '.join(_SENDABLE)}", hint="discovery is `POST /v1/whois`")
         own_id = (self._identity.participant_in(work) if work is not None else None) or self._identity.self_id
@@ -53,9 +53,10 @@ class DraftBuilder:
             channel,
             ask.body,
             to,
-            self._container(ask.thread_id, ask.direct, ask.direct_id, to, channel, work, own_id),
+            self._container(ask.thread_id, ask.direct, ask.direct_id, to, channel, work, own_id, now_ms),
             ask,
             own_id,
+            now_ms,
             work_id=ask.work_id,
             reply_to=ask.reply_to,
             trace_id=ask.trace_id,
@@ -64,8 +65,8 @@ class DraftBuilder:
 
     def for_opening(self, ask: WorkOpenRequest) -> Draft:
         """The say or capability that opens a work."""
-        self_id = self._identity.self_id
-        work_id = ask.work_id or self._clock.mint("work_")
+        self_id, now_ms = self._identity.self_id, self._clock.millis()
+        work_id = ask.work_id or self._clock.mint("work_", now_ms)
         if not is_emitted_work_id(work_id):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
         if ask.to in self._identity:
@@ -73,11 +74,13 @@ class DraftBuilder:
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
         to = self._recipients.resolve(ask.to, channel)
-        place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id)
-        return self._draft(kind, channel, body, to, place, ask, self_id, work_id=work_id, trace_id=ask.trace_id)
+        place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id, now_ms)
+        return self._draft(kind, channel, body, to, place, ask, self_id, now_ms, work_id=work_id, trace_id=ask.trace_id)
 
-    def for_work_step(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None) -> Draft:
-        """One step of a work that we take part in."""
+    def for_work_step(
+        self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None, now_ms: int
+    ) -> Draft:
+        """One step of a work that we take part in, at Unix millisecond `now_ms`."""
         own_id = self._identity.participant_in(work)
         other = work.target if own_id == work.initiator else work.initiator
         if own_id is None:
@@ -100,6 +103,7 @@ class DraftBuilder:
             (work.surface, work.container),
             ask,
             own_id,
+            now_ms,
             work_id=work.work_id,
             reply_to=work.opening_id if kind == "receipt" else None,
             trace_id=trace_id,
@@ -186,6 +190,7 @@ class DraftBuilder:
         channel: str,
         work: WorkView | None,
         own_id: str,
+        now_ms: int,
     ) -> tuple[str, str]:
         if direct or room is not None:
             if thread_id is not None:
@@ -197,7 +202,7 @@ class DraftBuilder:
             return "thread", thread_id
         if work is not None:
             return work.surface, work.container
-        return "thread", self._clock.mint("thread_")
+        return "thread", self._clock.mint("thread_", now_ms)
 
     def _draft(
         self,
@@ -208,13 +213,13 @@ class DraftBuilder:
         place: tuple[str, str],
         ask: SendRequest | WorkOpenRequest | WorkStepRequest,
         sender: str,
+        now_ms: int,
         *,
         work_id: str | None,
         reply_to: str | None = None,
         trace_id: str | None = None,
         causation_id: str | None = None,
     ) -> Draft:
-        now_ms = self._clock.millis()
         now = now_ms // 1000
         life = ask.expires_in
         if life is None:

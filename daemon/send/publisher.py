@@ -150,7 +150,9 @@ class Publisher:
 
     def _hand_over(self, row: Outgoing) -> bool:
         """Give a first try to the carrier; False when it has to wait for earlier messages, or cannot be sent without waiting."""
-        if self._reload or not self._idle.is_set() or self._link.state != "up" or self._unresponsive.affects((row,)):
+        if self._reload or not self._idle.is_set() or self._link.state != "up":
+            return False
+        if row.subject in self._unresponsive.subjects:
             return False
         if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
             return False
@@ -440,7 +442,7 @@ class Publisher:
             return  # a stream's acknowledgement, for one
         self._counters.add(f"acks.{ack.outcome}")
         answer = _Answer(seq, ack, message.data)
-        if self._unresponsive.any:  # other messages may wait for this answer
+        if self._unresponsive.subjects:  # other messages may wait for this answer
             self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
             return
         if len(self._answers) >= _BATCH:

@@ -58,11 +58,12 @@ class Sender:
         """With `spans`, what is sent is traced."""
         self.closed = False
         self._store = store
+        self._clock = clock
         self._publisher = publisher
         self._notifier = notifier
         self._counters = counters
         self._standings = standings
-        self._batch = partial(Batch, identity, clock, link, guard, deadlines, spans)
+        self._batch = partial(Batch, identity, link, guard, deadlines, spans)
 
     def close(self) -> None:
         """Refuse everything from now on: the daemon is shutting down."""
@@ -79,7 +80,7 @@ class Sender:
         return self._store.submit(partial(self._run, job))
 
     def _run(self, job: Callable[[Transaction, "Batch"], T], tx: Transaction) -> T:
-        batch = self._batch(tx)
+        batch = self._batch(tx, self._clock.millis())
         result = job(tx, batch)
         if batch.rows:
             tx.after_commit(partial(self._committed, batch))
@@ -96,15 +97,16 @@ class Sender:
 
 
 class Batch(msgspec.Struct):
-    """The messages sent by one transaction, in order. After the commit `rows` go to the publisher, and `kinds` are counted."""
+    """The messages sent by one transaction at Unix millisecond `now_ms`, in order. After the commit `rows` go to the
+    publisher, and `kinds` are counted."""
 
     _identity: Identity
-    _clock: Clock
     _link: Link
     _guard: SecretGuard
     _deadlines: Deadlines
     _spans: EnvelopeSpans | None
     _tx: Transaction
+    now_ms: int
     rows: list[Outgoing] = []
     kinds: list[str] = []
 
@@ -127,7 +129,7 @@ class Batch(msgspec.Struct):
         secret guard off; `replace_secrets` replaces what a receiver of another implementation refuses. Raises InvalidRequest,
         and Refused (our own copy of the work forbids it, or the id is taken by other content).
         """
-        tx, now_ms, max_payload = self._tx, self._clock.millis(), self._link.max_payload
+        tx, now_ms, max_payload = self._tx, self.now_ms, self._link.max_payload
         if draft.ext is not None and AFTER in draft.ext:
             raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
         if self._spans is not None:

@@ -68,21 +68,16 @@ class _Subject:
 
 
 class UnresponsivePeers:
-    """The unresponsive peers of one publisher, by subject. In memory only: after a restart the first tries find them again."""
+    """The unresponsive peers of one publisher, in `subjects`. In memory only: after a restart the first tries find them again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._subjects: dict[str, _Subject] = {}
+        self.subjects: dict[str, _Subject] = {}
         self._probes: dict[int, _Subject] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether there is any."""
-        return bool(self._subjects)
 
     def affects(self, rows: Iterable[Outgoing]) -> bool:
         """Whether any of `rows` goes to an unresponsive peer."""
-        return bool(self._subjects) and any(row.subject in self._subjects for row in rows)
+        return bool(self.subjects) and any(row.subject in self.subjects for row in rows)
 
     def mark(self, subject: str) -> None:
         """A message on this subject was not answered."""
@@ -93,11 +88,11 @@ class UnresponsivePeers:
         self._on(subject).returned()
 
     def _on(self, subject: str) -> _Subject:
-        return self._subjects.setdefault(subject, _Subject(self._clock.monotonic() + _NO_SUBSCRIBER_WAIT))
+        return self.subjects.setdefault(subject, _Subject(self._clock.monotonic() + _NO_SUBSCRIBER_WAIT))
 
     def answered(self, tx: Transaction, subject: str) -> bool:
         """A peer has answered; True if it was unresponsive, and is back with the commit of `tx`."""
-        found = self._subjects.get(subject)
+        found = self.subjects.get(subject)
         if found is None or found.back:
             return False
         tx.after_commit(found.returned)
@@ -110,18 +105,18 @@ class UnresponsivePeers:
 
     def expedite(self, tx: Transaction, now_ms: int) -> frozenset[str]:
         """Make everything pending for returned peers due now. Returns the subjects of returned peers."""
-        for subject, found in self._subjects.items():
+        for subject, found in self.subjects.items():
             if found.expedite:
                 retry.expedite(tx, subject, now_ms)
                 found.expedite = False
                 tx.after_rollback(found.returned)
-        return frozenset(subject for subject, found in self._subjects.items() if found.back)
+        return frozenset(subject for subject, found in self.subjects.items() if found.back)
 
     def clear(self, subjects: Iterable[str]) -> None:
         """Everything due on `subjects` was sent: forget them, except where the peer has returned again meanwhile."""
         for subject in subjects:
-            if not self._subjects[subject].expedite:
-                self._probes.pop(self._subjects.pop(subject).probe, None)
+            if not self.subjects[subject].expedite:
+                self._probes.pop(self.subjects.pop(subject).probe, None)
 
     def in_order(
         self, tx: Transaction, rows: list[Outgoing], catching_up: Set[str], ceiling: float, now_ms: int
@@ -132,8 +127,8 @@ class UnresponsivePeers:
         between two times at which everything unanswered is sent.
         """
         chosen = {row.seq: row for row in rows}  # a row that was requeued may occur more than once
-        for subject in ({row.subject for row in rows} & self._subjects.keys()) - catching_up:
-            found, mine = self._subjects[subject], sorted(row for row in chosen.values() if row.subject == subject)
+        for subject in ({row.subject for row in rows} & self.subjects.keys()) - catching_up:
+            found, mine = self.subjects[subject], sorted(row for row in chosen.values() if row.subject == subject)
             no_subscriber = found.no_subscriber
             going = {} if found.back else {row.seq: row for row in self._choose(tx, found, mine, ceiling)}
             for seq in [row.seq for row in mine if row.seq not in going]:

@@ -54,7 +54,7 @@ class MessageService:
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, request.work_id, request.channel) if request.work_id else None
-            draft = self.drafts.for_envelope(request, known.work if known else None)
+            draft = self.drafts.for_envelope(request, known.work if known else None, batch.now_ms)
             reactions = self.settings.current.work.reactions
             return self.recipients.note(
                 batch.send(draft, repeats=repeats, reactions=reactions, **secret_rules(request))

@@ -54,7 +54,7 @@ class WorkService:
             known = works.find(tx, work_id, request.channel)
             if known is None:
                 raise _unknown(work_id)
-            draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id)
+            draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id, batch.now_ms)
             repeats = None if request.id is None else _WORK_FIELDS
             return batch.send(
                 draft,

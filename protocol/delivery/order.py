@@ -12,7 +12,7 @@ Other implementations ignore both.
 
 import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ _KEY: Final = AFTER.encode()
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """The envelope before another one in its stream, by its id.
+    """The envelope before another one in its stream, by its id: the value of AFTER in `ext`.
 
     `expires_at` is the Unix second from which on neither it nor any earlier one can be accepted.
     """
@@ -58,11 +58,6 @@ class _Extended(msgspec.Struct):
 _decode: Final = msgspec.json.Decoder(_Extensions).decode
 _decode_extended: Final = msgspec.json.Decoder(_Extended).decode
 _decode_settled: Final = msgspec.json.Decoder(_Settled).decode
-
-
-def extension(after: Predecessor) -> dict[str, Any]:
-    """The member of `ext` that names a predecessor."""
-    return {AFTER: {"id": after.id, "expires_at": after.expires_at}}
 
 
 def predecessor_of(envelope: Envelope) -> Predecessor | None:

@@ -99,13 +99,12 @@ def stored_head(db: sqlite3.Connection) -> Head:
 class CommitChain:
     """The end of the chain of an open store. `records` and `entries` belong to the open transaction."""
 
-    __slots__ = ("_written", "at_ms", "entries", "gap", "head", "records")
+    __slots__ = ("at_ms", "entries", "gap", "head", "records")
 
     def __init__(self) -> None:
         self.head = EMPTY
         self.records: list[Record] = []
         self.entries: list[Entry] = []
-        self._written = EMPTY
         self.at_ms = 0
         """The time of the newest link."""
         self.gap: str | None = None
@@ -117,8 +116,9 @@ class CommitChain:
         row = db.execute("SELECT at_ms FROM chain ORDER BY n DESC LIMIT 1").fetchone()
         self.at_ms = 0 if row is None else row[0]
 
-    def append(self, db: sqlite3.Connection, last_seq: int, number: int | None = None) -> None:
-        """Writes the link of the open transaction, with the next number or `number`: for the writer, before COMMIT.
+    def append(self, db: sqlite3.Connection, last_seq: int, number: int | None = None) -> Head:
+        """Writes the link of the open transaction, with the next number or `number`: for the writer, before COMMIT. The link
+        is the new `head` once it is durable.
 
         Its time is that of the transaction's last entry, else of its last record, else of the link before.
         """
@@ -130,10 +130,4 @@ class CommitChain:
             entries, self.at_ms = _encode(self.entries), self.entries[-1][0]
         digest = link_hash(self.head.hash, n, self.at_ms, last_seq, content, entries)
         db.execute(_INSERT, (n, self.at_ms, last_seq, content, entries, digest))
-        self._written = Head(n, digest, last_seq)
-
-    def committed(self) -> None:
-        """The link that was written last is durable."""
-        self.head = self._written
-        self.records.clear()
-        self.entries.clear()
+        return Head(n, digest, last_seq)

@@ -72,7 +72,8 @@ class Transaction:
 
     `db` executes statements (never BEGIN, COMMIT or ROLLBACK), `rows` are written before COMMIT, and `memory` is
     what the store keeps outside SQLite. `db_unflushed` is the same connection, for tables without buffered rows and for
-    rows of earlier transactions. `replaced` are the values that were replaced in caches of memory.
+    rows of earlier transactions. `replaced` are the values that were replaced in caches of memory. A callback given to
+    `after_commit` runs on the event loop once the commit is durable, in order, before any job's future resolves.
     """
 
     __slots__ = (
@@ -83,6 +84,7 @@ class Transaction:
         "_flush_failed",
         "_flushes",
         "_job_rows",
+        "after_commit",
         "db_unflushed",
         "memory",
         "replaced",
@@ -95,7 +97,8 @@ class Transaction:
         self.replaced: Final[list[Replaced]] = []
         self.db_unflushed: Final = db
         self._db: Final = db
-        self._after_commit: list[Callback] = []
+        self._after_commit: Final[list[Callback]] = []
+        self.after_commit: Final = self._after_commit.append
         self._after_rollback: list[Callback] = []
         self._flushes = 0
         self._flush_failed = False  # by rows of the current job or of an earlier one
@@ -119,10 +122,6 @@ class Transaction:
         self._job_rows = self._position()
         if not flushes_current_job:
             self._changes += self._db.total_changes - changes
-
-    def after_commit(self, callback: Callback) -> None:
-        """`callback` runs on the event loop once the commit is durable, in order, before any job's future resolves."""
-        self._after_commit.append(callback)
 
     def after_rollback(self, callback: Callback) -> None:
         """`callback` runs when this job's changes are undone, last registered first: it restores memory."""
@@ -167,7 +166,8 @@ class Transaction:
 
     def committed(self) -> list[Callback]:
         """The transaction is durable. Returns the callbacks to run, in order; nothing can be undone any more."""
-        callbacks, self._after_commit = self._after_commit, []
+        callbacks = self._after_commit.copy()
+        self._after_commit.clear()
         memory = self.memory
         if memory.events.pending:
             memory.events.publish()

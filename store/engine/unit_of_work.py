@@ -30,8 +30,9 @@ class UnitOfWork(Protocol):
     def replaced(self) -> list[Replaced]:
         """What to put back when the job is undone, the last first."""
 
-    def after_commit(self, callback: Callback) -> None:
-        """`callback` runs on the event loop once the commit is durable, in order, before any job's future resolves."""
+    @property
+    def after_commit(self) -> Callable[[Callback], None]:
+        """Takes a callback, which runs on the event loop once the commit is durable, in order, before any job's future resolves."""
 
     def after_rollback(self, callback: Callback) -> None:
         """`callback` runs when this job's changes are undone, last registered first: it restores memory."""

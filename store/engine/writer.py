@@ -292,7 +292,6 @@ class Writer:
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
             await self._write(changes)
-        self._chain.committed()
         if not self._watermark_file.pending:
             self._watermark_file.write_soon()
         if not self.writable:
@@ -303,11 +302,12 @@ class Writer:
     async def _write(self, changes: int) -> None:
         """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
         self._tx.rows.flush(self._db)
-        self._chain.append(self._db, self._tx.memory.last_seq)
+        head = self._chain.append(self._db, self._tx.memory.last_seq)
         if self._policy.commits_on_loop(changes):
             self._policy.commit(changes, on_loop=True)
         else:
             await self._in_thread(partial(self._policy.commit, changes, on_loop=False))
+        self._chain.head = head
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""

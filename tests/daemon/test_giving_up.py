@@ -13,7 +13,7 @@ from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
-from aghbus.protocol.delivery.order import Predecessor, extension, may_take
+from aghbus.protocol.delivery.order import AFTER, Predecessor, may_take
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -109,7 +109,7 @@ async def test_a_refusal_in_a_rerun_transaction_still_releases_the_messages_afte
     async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
         first = say(US, BOB, ts=parts.clock.seconds())
         after = Predecessor(first.id, first.fresh_until)
-        second = say(US, BOB, ts=parts.clock.seconds(), ext=extension(after))
+        second = say(US, BOB, ts=parts.clock.seconds(), ext={AFTER: after})
         for envelope in (first, second):
             publisher.enqueue((await parts.store.write(sending(envelope))).outgoing)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ? AND seq = 2", "published")
@@ -133,7 +133,7 @@ async def test_what_follows_an_expired_message_goes_out_at_once_with_the_header(
     async with publishing(tmp_path, wire, retry_after=300) as (publisher, parts):
         now = parts.clock.seconds()
         first = say(US, BOB, ts=now, expires_at=now + 2)
-        second = say(US, BOB, ts=now, ext=extension(Predecessor(first.id, first.fresh_until)))
+        second = say(US, BOB, ts=now, ext={AFTER: Predecessor(first.id, first.fresh_until)})
         for envelope in (first, second):
             publisher.enqueue((await parts.store.write(sending(envelope))).outgoing)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ? AND seq = 2", "published")

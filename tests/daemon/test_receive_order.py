@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.config.settings import InboxSettings
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.protocol.delivery.acks import Ack, parse_ack
-from aghbus.protocol.delivery.order import AFTER_SETTLED, Predecessor, extension, settled_header
+from aghbus.protocol.delivery.order import AFTER, AFTER_SETTLED, settled_header
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.identifiers import subject_for
 from tests.support.publishing import Up
@@ -51,7 +51,7 @@ async def desk(tmp_path: Path, link: Answers) -> AsyncIterator[Bench]:
 
 def after(document: dict[str, Any]) -> dict[str, Any]:
     """The `ext` of a message that follows `document`."""
-    return extension(Predecessor(document["id"], document["ts"] + 100))
+    return {AFTER: {"id": document["id"], "expires_at": document["ts"] + 100}}
 
 
 def digest(document: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.delivery.acks import Ack, ack_of, encode_ack, parse_ack
-from aghbus.protocol.delivery.order import AFTER, Predecessor, extension, may_take, predecessor_of, settled_header
+from aghbus.protocol.delivery.order import AFTER, Predecessor, may_take, predecessor_of, settled_header
 from aghbus.protocol.effects import Deliver, Early, Quarantine, Queue, RecordId, StoreEnvelope
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.lifecycle import Step, opened_by
@@ -28,7 +28,7 @@ def receiver(**changes: Any) -> Receiver:
 
 
 def following(after: Predecessor = AFTER_OPENING, **changes: Any) -> Envelope:
-    return say(id="msg_next", ext=extension(after), **changes)
+    return say(id="msg_next", ext={AFTER: msgspec.to_builtins(after)}, **changes)
 
 
 @given(st.text(min_size=1, max_size=40).filter(str.isprintable), st.integers(1, 2**53))
@@ -137,7 +137,7 @@ class TestDecide:
 
     def test_a_duplicate_and_a_message_to_everybody_are_not_early(self) -> None:
         assert Early() not in decide(following(), StoredState(duplicate=True), receiver())
-        everybody = say(id="msg_next", to=None, work_id=None, ext=extension(AFTER_OPENING))
+        everybody = say(id="msg_next", to=None, work_id=None, ext={AFTER: msgspec.to_builtins(AFTER_OPENING)})
         assert Deliver() in decide(everybody, StoredState(), receiver())
 
     def test_an_automatic_receipt_names_its_predecessor(self) -> None:

@@ -152,8 +152,9 @@ def test_the_hash_can_be_computed_with_any_json_library(commits: list[tuple[int,
         record = (n, at_ms, "in", "say", "verified", "message", "opened", reason, None, state, None, None, "00")
         chain.records.append(record)
         chain.entries.append((at_ms, "policy", "tried", reason))
-        chain.append(db, n)
-        chain.committed()
+        chain.head = chain.append(db, n)
+        chain.records.clear()
+        chain.entries.clear()
         content = hashlib.sha256(compact([record])).hexdigest()
         line = compact([n, at_ms, n, content, [[at_ms, "policy", "tried", reason]]])
         before = hashlib.sha256(before + line).digest()
@@ -390,8 +391,8 @@ async def many(store: Store, count: int) -> None:
         chain.load(tx.db)
         for number in range(count - 1):
             chain.entries.append((NOW_MS + number, "policy", "tried", f"number {number}"))
-            chain.append(tx.db, 0)
-            chain.committed()
+            chain.head = chain.append(tx.db, 0)
+            chain.entries.clear()
         tx.memory.chain.head = chain.head
         audit.note_policy(tx, NOW_MS + count, "tried")
 

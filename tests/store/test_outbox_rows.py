@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.delivery.order import Predecessor, extension
+from aghbus.protocol.delivery.order import AFTER, Predecessor
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
@@ -99,7 +99,7 @@ class TestSettled:
         seqs: list[int] = []
         for _ in range(3):
             after = predecessor(store)
-            texts.append(say(US, BOB, ext=None if after is None else extension(after)))
+            texts.append(say(US, BOB, ext=None if after is None else {AFTER: after}))
             seqs.append((await store.write(sending(texts[-1]))).outgoing[0].seq)
 
         async def settled(number: int) -> bool:
