@@ -111,8 +111,10 @@ class Child:
         assert self._process.stdout is not None
         watch = threading.Timer(HANG, self._process.kill)
         watch.start()
-        line = self._process.stdout.readline()
-        watch.cancel()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            watch.cancel()  # else an interrupted run ends only with it
         if not line:
             code = self._process.wait(10)
             why = f"no answer in {HANG:g} s" if code == -signal.SIGKILL else f"ended with {code} instead of an answer"
