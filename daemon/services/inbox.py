@@ -56,7 +56,11 @@ class InboxService:
             while True:
                 waits = self.clock.monotonic() < deadline and not self.waiters.closed
                 consumer = InboxWaiter(request.work_id, take, give_back)
-                item, due_ms = await self.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
+                item, due_ms = None, None
+                if waits and not self.store.memory.inbox.waiting:
+                    self.waiters.join(None, consumer)  # nothing is ready or leased: there is nothing to write
+                else:
+                    item, due_ms = await self.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # a message leased to it meanwhile is its own, even after the deadline
                     item = await consumer.wait(self.waiters, self._until_due(deadline, due_ms))
                 if item is not None:

@@ -96,12 +96,14 @@ class InboxWaiters:
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = float("inf")
 
-    def join(self, tx: Transaction, waiter: InboxWaiter) -> None:
-        """`waiter` has found nothing in `tx`, and waits. No effect if its wait has ended: the job that joins may run twice."""
+    def join(self, tx: Transaction | None, waiter: InboxWaiter) -> None:
+        """`waiter` has found nothing in `tx` (None: in memory), and waits. No effect if its wait has ended: the job that joins
+        may run twice."""
         if waiter.gone or waiter.served.done():
             return
         self.waiting[waiter] = None
-        tx.after_rollback(partial(self.leave, waiter))
+        if tx is not None:
+            tx.after_rollback(partial(self.leave, waiter))
 
     def leave(self, waiter: InboxWaiter) -> None:
         """`waiter` waits no longer. No effect after a lease: it gets that message with the commit."""

@@ -161,7 +161,12 @@ def lease_next(
     state: InboxState = "acked" if ack else "leased"
     until = None if ack else now_ms + visibility_ms
     leased = None
-    if fresh is not None and tx.memory.inbox.is_untouched(fresh) and now_ms < tx.memory.inbox_due_ms:
+    memory = tx.memory
+    if (
+        fresh is not None
+        and memory.inbox.is_untouched(fresh)
+        and (memory.inbox.waiting == 1 or now_ms < memory.inbox_due_ms)
+    ):
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
     if leased is None:
         leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
@@ -170,7 +175,7 @@ def lease_next(
         if message.damaged:
             _count(tx, message.seq, -1)
         else:
-            tx.memory.inbox.count(message.sender, -1, -len(message.envelope))
+            memory.inbox.count(message.sender, -1, -len(message.envelope))
         _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)

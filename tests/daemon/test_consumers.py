@@ -219,6 +219,15 @@ async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asynci
     return asks
 
 
+async def test_waiting_for_an_empty_inbox_takes_no_transaction(store: Store) -> None:
+    parts = parts_of(store)
+    before = store.stats.jobs
+    (asked,) = await asking(parts, 1, InboxNextRequest(wait=60))
+    assert store.stats.jobs == before
+    await store.write(lambda tx: arrives(tx, parts.waiters))
+    assert (await asked).item is not None
+
+
 @pytest.mark.parametrize("ack", [True, False])
 async def test_a_message_leased_at_the_end_of_a_wait_is_returned(store: Store, ack: bool) -> None:
     """It was found by nobody when it asked, stored in the same transaction, and its time was up when that was durable."""

@@ -133,6 +133,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_is_leased_by_its_sequence(self, data: st.DataObject) -> None:
         self.expire()
+        self.write(lambda tx: inbox.expire_leases(tx, self.now_ms, MAX_ATTEMPTS))
         seq = self.drawn(data, "ready")
         if seq is not None and self.messages[seq].is_ready(self.now_ms, None):
             token = f"lease_{self.leases}"
@@ -143,6 +144,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_lease_is_renewed(self, data: st.DataObject) -> None:
         self.expire()
+        self.write(lambda tx: inbox.expire_leases(tx, self.now_ms, MAX_ATTEMPTS))
         seq = self.drawn(data, "leased")
         if seq is not None:
             message, token = self.messages[seq], self.messages[seq].lease or ""
