@@ -37,17 +37,18 @@ def _used(daemons: list[Daemon], act: Callable[[], object]) -> Usage:
 
 
 def measure(run: Run) -> Result:
-    """Messages and works one at a time; meanwhile many daemons on a broker of their own do nothing but greet."""
+    """Messages and works one at a time; meanwhile many daemons on a broker of their own do nothing but greet. Messages go to the
+    opener of the works: nobody reads them, and the worker's agent waits for a work with an empty inbox, as agents do."""
     scale = run.scale
     with (
         _idle_daemons(run) as idle,
         broker() as server,
         daemons(server.url, "ops", "worker") as (ops, worker),
-        running("follow", socket=str(worker.socket_path)),
+        running("follow", socket=str(ops.socket_path)),
     ):
 
         def message() -> dict[str, float]:
-            used = _used([worker], lambda: acknowledgement_times(server, scale.resting, _RATE, to=worker.name))
+            used = _used([ops], lambda: acknowledgement_times(server, scale.resting, _RATE, to=ops.name))
             return {
                 "message written": used.written / scale.resting / 1024,
                 "message time": 1000 * used.seconds / scale.resting,
