@@ -20,8 +20,7 @@ _PACED = "bench.paced"
 
 
 def measure(run: Run) -> Result:
-    """Open, receipt, trace working, trace completed: four messages that are committed on both sides, and an inbox between them.
-    Other messages go to the opener: nobody reads them, and works are taken from an inbox without ten thousands of unread ones."""
+    """Open, receipt, trace working, trace completed: four messages that are committed on both sides, and an inbox between them."""
     scale = run.scale
     with (
         broker() as server,
@@ -32,7 +31,7 @@ def measure(run: Run) -> Result:
         reached: list[float] = []
 
         def under_load() -> list[float]:
-            with background_load(server, ops, RATE, reached):
+            with background_load(server, worker, RATE, reached):
                 return work_times(ops, worker, scale.works, 1)[0]
 
         found = interleave(
@@ -42,7 +41,7 @@ def measure(run: Run) -> Result:
                 "at rest": lambda: work_times(ops, worker, scale.works, 1)[0],
                 "under load": under_load,
                 "echo": lambda: acknowledgement_times(server, scale.paced, RATE, to="nobody", subject=_PACED),
-                "ack": lambda: acknowledgement_times(server, scale.paced, RATE, to=ops.name),
+                "ack": lambda: acknowledgement_times(server, scale.paced, RATE, to=worker.name),
                 "skeleton": lambda: work_times(least_ops, least_worker, 6 * scale.works, FLIGHT)[1],
                 "concurrent": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
             },
