@@ -381,11 +381,8 @@ class Publisher:
         for row in retry.due(tx, now_ms, _BATCH):
             if row.attempts < policy.limit:
                 rows.append(row)
-                if (
-                    row.attempts
-                    and row.recipient is not None
-                    and self._presence.acknowledges(row.recipient) is not False
-                ):
+                to = row.recipient
+                if row.attempts and to is not None and self._presence.acknowledges(to) is not False:
                     self._unresponsive.mark(row.subject)
             else:
                 self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
