@@ -139,7 +139,7 @@ class Node:
             mounted=self._parts.mounted,
         )
         await self._api.start()
-        self._parts.ack_inboxes.open(self._parts.publisher.acknowledged)
+        self._parts.ack_inboxes.open(self._parts.ack_receiver.receive)
         if self._parts.jetstream is not None:
             self._run("jetstream", partial(self._parts.jetstream.run, self._parts.intake.offer))
         else:

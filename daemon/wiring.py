@@ -33,6 +33,7 @@ from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.drafts import DraftBuilder
@@ -135,6 +136,7 @@ class DaemonParts:
             counters,
             limiter,
         )
+        self.ack_receiver = AckReceiver(store, publisher, publisher.unresponsive, publisher.delivery_times, counters)
         self.deadlines = deadlines = Deadlines(
             store, settings, identity, steps, closer, publisher, notifier, waiters, counters
         )

@@ -8,7 +8,6 @@ tries is reached; then it is given up, its work is closed and the agent is notif
 import asyncio
 import contextlib
 import logging
-import re
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +20,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.carrier import Carrier
-from aghbus.daemon.nats.link import InboundMessage, Link, LinkError
+from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.retry_timer import RetryTimer
@@ -33,8 +32,6 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, is_answer_of, parse_ack
-from aghbus.protocol.errors import REASON_CODES
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -55,16 +52,6 @@ _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _EXPEDITES: Final = 3.0  # times in a row that a join of a peer expedites its retries: anybody may greet under its name
 _EXPEDITES_PER_SECOND: Final = 1 / 15  # thereafter
 _DAMAGED: Final = "the stored envelope is damaged"
-_NO_RESPONDERS: Final = "503"  # NATS status: the subject of a message has no subscriber
-_SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
-
-
-class _Answer(NamedTuple):
-    """The acknowledgement of our envelope `seq`, parsed and raw."""
-
-    seq: int
-    ack: Ack
-    raw: bytes
 
 
 class _Due(NamedTuple):
@@ -114,11 +101,10 @@ class Publisher:
         self._queued = asyncio.Event()
         self._timer = RetryTimer()
         self._reload = True
-        self._unresponsive = UnresponsivePeers(clock)
+        self.unresponsive = UnresponsivePeers(clock, self._timer.trigger)
         self._turn = asyncio.Lock()  # one task at a time publishes to unresponsive peers
         self._reconnected = False  # messages published before may be lost: they go out again before anything new
         self._expedited = TokenBuckets(_EXPEDITES, _EXPEDITES_PER_SECOND)
-        self._answers: list[_Answer] = []  # received since their job was submitted
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -146,13 +132,18 @@ class Publisher:
         self._queued.set()
         self._timer.trigger()
 
+    def peer_joined(self, subject: str) -> None:
+        """The peer on `subject` has joined: retry its pending messages now."""
+        if self._expedited.spend(subject, self._clock.monotonic()):
+            self.unresponsive.peer_joined(subject)
+
     # publishing at once
 
     def _hand_over(self, row: Outgoing) -> bool:
         """Give a first try to the carrier; False when it has to wait for earlier messages, or cannot be sent without waiting."""
         if self._reload or not self._idle.is_set() or self._link.state != "up":
             return False
-        if row.subject in self._unresponsive.subjects:
+        if row.subject in self.unresponsive.subjects:
             return False
         if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
             return False
@@ -182,8 +173,14 @@ class Publisher:
         if rows:
             self._note_published(rows, len(rows))
 
-    def _answered(self, seqs: list[int]) -> None:
-        """The receivers of these messages have them, and so has the broker: nothing is left to record."""
+    def answered(self, tx: Transaction, seqs: list[int]) -> None:
+        """The receivers of these messages have them, and so has the broker: no PONG has to confirm them."""
+        if self._handed:
+            if ARMED:
+                failpoint("publish.confirmed")
+            tx.after_commit(partial(self._note_answered, seqs))
+
+    def _note_answered(self, seqs: list[int]) -> None:
         published = sum([self._handed.pop(seq, None) is not None for seq in seqs])
         self._counters.add("outbox.published", published)
         if not self._handed:
@@ -247,8 +244,7 @@ class Publisher:
         if self._reconnected:
             self._reconnected = False
             for subject in await store.write(retry.subjects):
-                self._unresponsive.peer_joined(subject)
-            self._timer.trigger()
+                self.unresponsive.peer_joined(subject)
         after = 0
         while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
             await self._publish_in_turn(rows)
@@ -256,7 +252,7 @@ class Publisher:
 
     async def _publish_in_turn(self, rows: list[Outgoing]) -> None:
         """Publish, but not while `retry` is publishing older messages to the same unresponsive peer."""
-        if not self._unresponsive.affects(rows):
+        if not self.unresponsive.affects(rows):
             await self._publish(rows)
             return
         async with self._turn:
@@ -271,7 +267,7 @@ class Publisher:
         if not fresh:
             return
         tried = fresh  # an older message sent along with them does not count as a try
-        if self._unresponsive.affects(fresh):
+        if self.unresponsive.affects(fresh):
             fresh = await self._store.write(lambda tx: self._in_order(tx, fresh, catching_up))
         if any(row.attempts for row in fresh):
             fresh = await self._store.write(lambda tx: with_settled_headers(tx, fresh, self._identity))
@@ -316,12 +312,12 @@ class Publisher:
         if first_ms != float("inf"):
             tx.after_commit(partial(self._timer.due_at, self._clock.monotonic() + (first_ms - now_ms) / 1000))
         for seq, why in impossible:
-            self._fail(tx, seq, "dead", why)
+            self.give_up(tx, seq, "dead", why)
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
         tx.after_commit(self._timer.trigger)  # for the messages that got a later due time
         now_ms = self._steps.now_after_clock_check(tx)
-        return self._unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
+        return self.unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
 
     # retries
 
@@ -348,7 +344,7 @@ class Publisher:
                         self._counters.add("outbox.retried", sum(row.attempts > 0 for row in due.rows))
                         await self._publish(due.rows, due.back)
                     if due.complete:
-                        self._unresponsive.clear(due.back)
+                        self.unresponsive.clear(due.back)
             except (LinkError, StoreUnavailable) as error:
                 self._log_limiter.event(logging.INFO, "retry", "retry interrupted", cause=str(error))
                 # Neither a store that recovers nor a broker that was slow triggers the timer.
@@ -376,16 +372,16 @@ class Publisher:
         if self._link.state != "up":
             tx.after_commit(partial(self._timer.check_at, None))
             return _Due([])
-        back = self._unresponsive.expedite(tx, now_ms)
+        back = self.unresponsive.expedite(tx, now_ms)
         rows: list[Outgoing] = []
         for row in retry.due(tx, now_ms, _BATCH):
             if row.attempts < policy.limit:
                 rows.append(row)
                 to = row.recipient
                 if row.attempts and to is not None and self._presence.acknowledges(to) is not False:
-                    self._unresponsive.mark(row.subject)
+                    self.unresponsive.mark(row.subject)
             else:
-                self._fail(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
+                self.give_up(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)
         next_at = None if next_ms is None else self._clock.monotonic() + (next_ms - now_ms) / 1000
         tx.after_commit(partial(self._timer.check_at, next_at))
@@ -393,10 +389,11 @@ class Publisher:
 
     def _give_up_expired(self, tx: Transaction) -> None:
         for seq in retry.stale(tx, self._clock.seconds(), _BATCH):
-            self._fail(tx, seq, "expired", "no answer before it expired")
+            self.give_up(tx, seq, "expired", "no answer before it expired")
         tx.after_commit(partial(self._timer.expired_from, retry.stale_from(tx)))
 
-    def _fail(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
+    def give_up(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
+        """End an unanswered message as `refused`, `expired` or `dead`. `reason` is the code with which its receiver refused it."""
         failed = retry.give_up(tx, seq, state, why)
         if failed is None:
             return
@@ -419,80 +416,3 @@ class Publisher:
         self.enqueue(rows)
         self._notifier.notify(max((row.seq for row in rows), default=0))
         self._waiters.wake_all()
-
-    # acknowledgements
-
-    def acknowledged(self, message: InboundMessage) -> None:
-        """Handle a message on the reply subject of one of our messages (a callback of the link)."""
-        token = message.subject.rpartition(".")[2]
-        if not _SEQUENCE(token):
-            return
-        seq = int(token)
-        if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
-            self._unresponsive.no_subscriber(seq)
-            return
-        if len(message.data) > MAX_ANSWER_BYTES:
-            self._counters.add("acks.unknown")
-            return
-        ack = parse_ack(message.data)
-        if ack is None:
-            return  # a stream's acknowledgement, for one
-        self._counters.add(f"acks.{ack.outcome}")
-        answer = _Answer(seq, ack, message.data)
-        if self._unresponsive.subjects:  # other messages may wait for this answer
-            self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
-            return
-        if len(self._answers) >= _BATCH:
-            self._answers = []  # the earlier ones are in their job
-        self._answers.append(answer)
-        if len(self._answers) > 1:
-            return
-        start_new_list = partial(self._start_new_list, self._answers)
-        job = self._store.write_deferred(partial(self._take_answers, answers=self._answers))
-        if job is None:
-            start_new_list()
-        else:
-            job.add_done_callback(start_new_list)
-
-    def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
-        self._start_new_list(answers)
-        valid = [answer.seq for answer in answers if self._take_answer(tx, answer)]
-        if self._handed:
-            failpoint("publish.confirmed")
-            tx.after_commit(partial(self._answered, valid))
-
-    def _start_new_list(self, answers: list[_Answer], _job: object = None) -> None:
-        """Later answers do not belong to the job of this list: it has begun, or will not run."""
-        if self._answers is answers:
-            self._answers = []
-
-    def _take_answer(self, tx: Transaction, answer: _Answer) -> bool:
-        """Check and apply one acknowledgement; False when it is not one of this message.
-
-        Reply subjects can be guessed, so the message id must match. Eavesdroppers on the receiver's subject know the id too,
-        so a receiver with a key signs its answer.
-        """
-        seq, ack, raw = answer
-        sent = retry.addressed(tx, seq, ack.id)
-        if sent is None or not ack.digest or not is_answer_of(raw, sender=sent.sender, recipient=sent.recipient):
-            tx.after_commit(lambda: self._counters.add("acks.unknown"))
-            return False
-        if ack.digest != sent.digest:
-            self._fail(tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate")
-        elif ack.outcome == "committed":
-            outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
-            self.delivery_times.acknowledged(seq)
-        else:
-            reason = ack.reason if ack.reason in REASON_CODES else None
-            self._fail(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)
-            if ack.reason in NOT_STORED:  # later messages of the stream wait for the header that settles this one
-                self._unresponsive.mark(sent.subject)
-        if self._unresponsive.answered(tx, sent.subject):
-            tx.after_commit(self._timer.trigger)
-        return True
-
-    def peer_joined(self, subject: str) -> None:
-        """The peer on `subject` has joined: retry its pending messages now."""
-        if self._expedited.spend(subject, self._clock.monotonic()):
-            self._unresponsive.peer_joined(subject)
-            self._timer.trigger()

@@ -8,7 +8,7 @@ a subject has no subscriber; sending everything would then not keep the order, b
 state is kept by subject: a peer may have left one channel and not another.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Final
 
@@ -70,8 +70,10 @@ class _Subject:
 class UnresponsivePeers:
     """The unresponsive peers of one publisher, in `subjects`. In memory only: after a restart the first tries find them again."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, on_return: Callable[[], None] = lambda: None) -> None:
+        """`on_return` is called when a peer has returned."""
         self._clock = clock
+        self._on_return = on_return
         self.subjects: dict[str, _Subject] = {}
         self._probes: dict[int, _Subject] = {}
 
@@ -85,18 +87,20 @@ class UnresponsivePeers:
 
     def peer_joined(self, subject: str) -> None:
         """A peer has joined."""
-        self._on(subject).returned()
+        self._returned(self._on(subject))
+
+    def _returned(self, found: _Subject) -> None:
+        found.returned()
+        self._on_return()
 
     def _on(self, subject: str) -> _Subject:
         return self.subjects.setdefault(subject, _Subject(self._clock.monotonic() + _NO_SUBSCRIBER_WAIT))
 
-    def answered(self, tx: Transaction, subject: str) -> bool:
-        """A peer has answered; True if it was unresponsive, and is back with the commit of `tx`."""
+    def answered(self, tx: Transaction, subject: str) -> None:
+        """A peer has answered: if it was unresponsive, it is back with the commit of `tx`."""
         found = self.subjects.get(subject)
-        if found is None or found.back:
-            return False
-        tx.after_commit(found.returned)
-        return True
+        if found is not None and not found.back:
+            tx.after_commit(partial(self._returned, found))
 
     def no_subscriber(self, seq: int) -> None:
         """The broker reports that the subject of message `seq` has no subscriber."""

@@ -44,8 +44,8 @@ async def published(publisher: Publisher, parts: Parts, count: int) -> list[tupl
     return [(seq, committed(msg_id, raw)) for seq, msg_id, raw in stored]
 
 
-def acknowledge(publisher: Publisher, seq: int, ack: Ack) -> None:
-    publisher.acknowledged(InboundMessage(f"_INBOX.test.{seq}", encode_ack(ack), "", None))
+def acknowledge(parts: Parts, seq: int, ack: Ack) -> None:
+    parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{seq}", encode_ack(ack), "", None))
 
 
 async def states(parts: Parts) -> list[str]:
@@ -65,8 +65,8 @@ async def test_acknowledgements_that_arrive_together_are_one_job(
 
     monkeypatch.setattr(parts.store, "submit_deferred", counted)
     for seq, ack in sent[:4]:
-        acknowledge(publisher, seq, replace(ack, outcome="refused") if seq == sent[1][0] else ack)
-    acknowledge(publisher, sent[4][0], replace(sent[4][1], id="msg_guessed"))
+        acknowledge(parts, seq, replace(ack, outcome="refused") if seq == sent[1][0] else ack)
+    acknowledge(parts, sent[4][0], replace(sent[4][1], id="msg_guessed"))
     await parts.store.probe()
     assert len(jobs) == 1
     assert await states(parts) == ["receipted", "refused", "receipted", "receipted", "published"]
@@ -85,14 +85,14 @@ async def test_a_lost_job_loses_only_its_own_acknowledgements(
             patch.setattr(parts.store, "write_deferred", lambda *_args, **_options: None)
         else:
             patch.setattr(parts.store, "submit_deferred", lambda _job: failed)
-        acknowledge(publisher, first, first_id)
+        acknowledge(parts, first, first_id)
         failed.set_exception(StoreUnavailable("the store cannot write", hint=""))
         await asyncio.sleep(0)
     if refused:
         failed.exception()
-    acknowledge(publisher, second, second_id)
+    acknowledge(parts, second, second_id)
     await parts.store.probe()
     assert await states(parts) == ["published", "receipted"]
-    acknowledge(publisher, first, first_id)  # the next copy is answered
+    acknowledge(parts, first, first_id)  # the next copy is answered
     await parts.store.probe()
     assert await states(parts) == ["receipted", "receipted"]

@@ -115,7 +115,7 @@ async def test_a_refusal_in_a_rerun_transaction_still_releases_the_messages_afte
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ? AND seq = 2", "published")
         reruns = parts.store.stats.reruns
         refused = Ack(first.id, "refused", "not_target", first.digest)
-        publisher.acknowledged(InboundMessage("_INBOX.test.1", encode_ack(refused), "", None))
+        parts.ack_receiver.receive(InboundMessage("_INBOX.test.1", encode_ack(refused), "", None))
         with pytest.raises(NotFound):
             await parts.store.write(late)
         assert parts.store.stats.reruns == reruns + 1
@@ -168,7 +168,7 @@ async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(tmp_
         await queue(publisher, parts, 1, life=600)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
         opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
-        publisher.acknowledged(
+        parts.ack_receiver.receive(
             InboundMessage("_INBOX.test.1", encode_ack(Ack(opening, "committed", None, digest)), "", None)
         )
         await parts.store.probe()
@@ -188,7 +188,7 @@ async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> Non
         answer = encode_ack(Ack(opening, "committed"))
         for length, counter in ((MAX_ANSWER_BYTES + 1, "acks.unknown"), (MAX_ANSWER_BYTES, "acks.committed")):
             assert parts.counters[counter] == 0
-            publisher.acknowledged(InboundMessage("_INBOX.test.1", answer.ljust(length), "", None))
+            parts.ack_receiver.receive(InboundMessage("_INBOX.test.1", answer.ljust(length), "", None))
             assert parts.counters[counter] == 1
 
 

@@ -57,9 +57,9 @@ async def states(parts: Parts) -> list[str]:
     return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
-def acknowledge(publisher: Publisher, row: Outgoing, ack: Ack | None = None) -> None:
+def acknowledge(parts: Parts, row: Outgoing, ack: Ack | None = None) -> None:
     raw = encode_ack(ack or committed(row.message_id, row.raw))
-    publisher.acknowledged(InboundMessage(f"_INBOX.test.{row.seq}", raw, "", None))
+    parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{row.seq}", raw, "", None))
 
 
 async def test_new_messages_share_one_confirmation(sender: tuple[Publisher, Parts], wire: Direct) -> None:
@@ -80,7 +80,7 @@ async def test_an_acknowledgement_replaces_the_confirmation(sender: tuple[Publis
     wire.confirms.clear()
     await send(publisher, parts, 2)
     for row in wire.taken:
-        acknowledge(publisher, row)
+        acknowledge(parts, row)
     assert await states(parts) == ["receipted"] * 2
     assert await publisher.drained(0)
     assert parts.counters["outbox.published"] == 2
@@ -91,7 +91,7 @@ async def test_a_false_acknowledgement_confirms_nothing(sender: tuple[Publisher,
     publisher, parts = sender
     wire.confirms.clear()
     await send(publisher, parts, 1)
-    acknowledge(publisher, wire.taken[0], Ack("msg_other", "committed", None, "0" * 64))
+    acknowledge(parts, wire.taken[0], Ack("msg_other", "committed", None, "0" * 64))
     assert await states(parts) == ["queued"]
     assert not await publisher.drained(0.1)
     wire.confirms.set()

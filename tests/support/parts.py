@@ -29,6 +29,7 @@ from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import Decider
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
@@ -111,6 +112,13 @@ class Parts:
             waiters=self.waiters,
             counters=self.counters,
             log_limiter=self.log_limiter,
+        )
+        self.ack_receiver = AckReceiver(
+            store=store,
+            publisher=self.publisher,
+            unresponsive=self.publisher.unresponsive,
+            delivery_times=self.publisher.delivery_times,
+            counters=self.counters,
         )
         self.deadlines = Deadlines(
             store=store,

@@ -93,7 +93,7 @@ async def publishing(
     parts = Parts(settings, store, clock=clock, link=link or Up(), carrier=wire)
     parts.presence.note_acknowledging(BOB, True)
     publisher = parts.publisher
-    wire.answered = publisher.acknowledged
+    wire.answered = parts.ack_receiver.receive
     tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, parts.steps.run)]
     try:
         yield publisher, parts

@@ -1,0 +1,115 @@
+"""Taking the commit acknowledgements of our messages (protocol/delivery/acks.py)."""
+
+import re
+from functools import partial
+from typing import Final, NamedTuple
+
+from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.nats.link import InboundMessage
+from aghbus.daemon.send.delivery_times import DeliveryTimes
+from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
+from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, is_answer_of, parse_ack
+from aghbus.protocol.errors import REASON_CODES
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import outbox, retry
+
+_MAX_TOGETHER: Final = 1024  # acknowledgements that one job applies
+_NO_RESPONDERS: Final = "503"  # NATS status: the subject of a message has no subscriber
+_SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
+
+
+class _Answer(NamedTuple):
+    """The acknowledgement of our envelope `seq`, parsed and raw."""
+
+    seq: int
+    ack: Ack
+    raw: bytes
+
+
+class AckReceiver:
+    """Records which messages their receivers have committed, and gives up those that they refuse."""
+
+    def __init__(
+        self,
+        store: Store,
+        publisher: Publisher,
+        unresponsive: UnresponsivePeers,
+        delivery_times: DeliveryTimes,
+        counters: Counters,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._unresponsive = unresponsive
+        self._delivery_times = delivery_times
+        self._counters = counters
+        self._answers: list[_Answer] = []  # received since their job was submitted
+
+    def receive(self, message: InboundMessage) -> None:
+        """Handle a message on the reply subject of one of our messages (a callback of the link)."""
+        token = message.subject.rpartition(".")[2]
+        if not _SEQUENCE(token):
+            return
+        seq = int(token)
+        if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
+            self._unresponsive.no_subscriber(seq)
+            return
+        if len(message.data) > MAX_ANSWER_BYTES:
+            self._counters.add("acks.unknown")
+            return
+        ack = parse_ack(message.data)
+        if ack is None:
+            return  # a stream's acknowledgement, for one
+        self._counters.add(f"acks.{ack.outcome}")
+        answer = _Answer(seq, ack, message.data)
+        if self._unresponsive.subjects:  # other messages may wait for this answer
+            self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
+            return
+        if len(self._answers) >= _MAX_TOGETHER:
+            self._answers = []  # the earlier ones are in their job
+        self._answers.append(answer)
+        if len(self._answers) > 1:
+            return
+        start_new_list = partial(self._start_new_list, self._answers)
+        job = self._store.write_deferred(partial(self._take_answers, answers=self._answers))
+        if job is None:
+            start_new_list()
+        else:
+            job.add_done_callback(start_new_list)
+
+    def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
+        self._start_new_list(answers)
+        valid = [answer.seq for answer in answers if self._take_answer(tx, answer)]
+        self._publisher.answered(tx, valid)
+
+    def _start_new_list(self, answers: list[_Answer], _job: object = None) -> None:
+        """Later answers do not belong to the job of this list: it has begun, or will not run."""
+        if self._answers is answers:
+            self._answers = []
+
+    def _take_answer(self, tx: Transaction, answer: _Answer) -> bool:
+        """Check and apply one acknowledgement; False when it is not one of this message.
+
+        Reply subjects can be guessed, so the message id must match. Eavesdroppers on the receiver's subject know the id too,
+        so a receiver with a key signs its answer.
+        """
+        seq, ack, raw = answer
+        sent = retry.addressed(tx, seq, ack.id)
+        if sent is None or not ack.digest or not is_answer_of(raw, sender=sent.sender, recipient=sent.recipient):
+            tx.after_commit(lambda: self._counters.add("acks.unknown"))
+            return False
+        if ack.digest != sent.digest:
+            self._publisher.give_up(
+                tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate"
+            )
+        elif ack.outcome == "committed":
+            outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
+            self._delivery_times.acknowledged(seq)
+        else:
+            reason = ack.reason if ack.reason in REASON_CODES else None
+            self._publisher.give_up(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)
+            if ack.reason in NOT_STORED:  # later messages of the stream wait for the header that settles this one
+                self._unresponsive.mark(sent.subject)
+        self._unresponsive.answered(tx, sent.subject)
+        return True
