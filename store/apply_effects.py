@@ -135,7 +135,7 @@ def deliver(
     seq = envelopes.insert(tx, envelope, stored, None, received_ms, delivered=True, remembered=(key, record.until))
     if memory.events.subscribers:
         memory.events.pending.append(Appended(seq, envelope, stored, None, received_ms, "ready", None))
-    memory.inbox.add(seq, envelope.sender, len(envelope.raw))
+    memory.inbox.add(seq, envelope.sender, len(envelope.raw), None)
     return Applied(seq, (), True)
 
 
@@ -174,7 +174,7 @@ class _Application(msgspec.Struct):
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
                 assert result.seq is not None
-                tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw))
+                tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw), envelope.work_id)
                 result.delivered = True
             elif type(effect) is Hold:
                 assert result.seq is not None

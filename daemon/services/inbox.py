@@ -57,8 +57,8 @@ class InboxService:
                 waits = self.clock.monotonic() < deadline and not self.waiters.closed
                 consumer = InboxWaiter(request.work_id, take, give_back)
                 item, due_ms = None, None
-                if waits and not self.store.memory.inbox.waiting:
-                    self.waiters.join(None, consumer)  # nothing is ready or leased: there is nothing to write
+                if waits and not self.store.memory.inbox.has_any(request.work_id):
+                    self.waiters.join(None, consumer)  # nothing is ready or leased for it: there is nothing to write
                 else:
                     item, due_ms = await self.store.write(partial(self._lease_or_join, consumer=consumer, waits=waits))
                 if item is None and waits:  # a message leased to it meanwhile is its own, even after the deadline

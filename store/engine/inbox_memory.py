@@ -9,11 +9,12 @@ from aghbus.store.engine import meta
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _UNTOUCHED: Final = """
-SELECT l.seq, s.sender, length(l.raw) FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream
+SELECT l.seq, s.sender, length(l.raw), l.work_id FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream
 WHERE l.seq > ? AND l.verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND l.seq NOT IN (SELECT seq FROM inbox) ORDER BY l.seq
 """
 _TAKEN: Final = """
-SELECT s.sender, length(l.raw) FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN streams AS s ON s.id = l.stream
+SELECT s.sender, length(l.raw), l.work_id
+FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN streams AS s ON s.id = l.stream
 WHERE i.state IN ('ready', 'leased')
 """
 HELD: Final = "state = 'dead' AND last_error LIKE 'held: %'"
@@ -29,7 +30,7 @@ class InboxMemory:
     `pending` are the changes of these counts in the open transaction: sender, messages, bytes.
     """
 
-    __slots__ = ("_out_of_order", "_untouched", "holding", "pending", "senders", "seq", "size", "waiting")
+    __slots__ = ("_out_of_order", "_untouched", "holding", "pending", "senders", "seq", "size", "waiting", "works")
 
     def __init__(self) -> None:
         self.seq = 0
@@ -37,7 +38,8 @@ class InboxMemory:
         self.size = 0
         self.holding = False
         self.senders: dict[str, tuple[int, int]] = {}
-        self.pending: list[tuple[str, int, int]] = []
+        self.works: dict[str, int] = {}
+        self.pending: list[tuple[str, int, int, str | None]] = []
         self._untouched: deque[int] = deque()  # those taken out of order included
         self._out_of_order: set[int] = set()
 
@@ -58,13 +60,17 @@ class InboxMemory:
         """Whether message `seq` may be ready, leased or held: False without a query if only untouched ones wait."""
         return self.holding or self.is_untouched(seq) or self.waiting > len(self._untouched) - len(self._out_of_order)
 
-    def add(self, seq: int, sender: str, size: int) -> None:
+    def has_any(self, work_id: str | None) -> bool:
+        """Whether a message of the work, or without one any message, is ready or leased."""
+        return self.waiting > 0 if work_id is None else work_id in self.works
+
+    def add(self, seq: int, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)
-        self.count(sender, 1, size)
+        self.count(sender, 1, size, work_id)
 
-    def count(self, sender: str, messages: int, size: int) -> None:
-        """So many messages of `sender` wait from now on, of `size` bytes together; negative: no longer."""
+    def count(self, sender: str, messages: int, size: int, work_id: str | None) -> None:
+        """So many messages of `sender` and the work wait from now on, of `size` bytes together; negative: no longer."""
         held = self.senders.get(sender)
         if held is None:
             self.senders[sender] = (messages, size)
@@ -72,9 +78,13 @@ class InboxMemory:
             self.senders[sender] = (held[0] + messages, held[1] + size)
         else:
             del self.senders[sender]
+        if work_id is not None:
+            self.works[work_id] = of_work = self.works.get(work_id, 0) + messages
+            if not of_work:
+                del self.works[work_id]
         self.waiting += messages
         self.size += size
-        self.pending.append((sender, messages, size))
+        self.pending.append((sender, messages, size, work_id))
 
     def take(self, tx: UnitOfWork, seq: int) -> bool:
         """Message `seq`, which was not taken, is. Returns whether the position has passed it."""
@@ -102,8 +112,8 @@ class InboxMemory:
     def undo(self, last_seq: int, pending: int) -> None:
         """The envelopes after `last_seq` were not stored, and the counts did not change after the first `pending` times."""
         undone = self.pending[pending:]
-        for sender, messages, size in reversed(undone):
-            self.count(sender, -messages, -size)
+        for sender, messages, size, work_id in reversed(undone):
+            self.count(sender, -messages, -size, work_id)
         del self.pending[pending:]
         while self._untouched and self._untouched[-1] > last_seq:
             self._untouched.pop()
@@ -112,11 +122,11 @@ class InboxMemory:
         """Reads the position of a store that is being opened, and the messages after it, and moves the position as far as
         possible: the next opening searches less."""
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
-        for seq, sender, size in db.execute(_UNTOUCHED, (self.seq,)):
-            self.add(seq, sender, size)
+        for seq, sender, size, work_id in db.execute(_UNTOUCHED, (self.seq,)):
+            self.add(seq, sender, size, work_id)
         self.holding = bool(db.execute(f"SELECT EXISTS (SELECT 1 FROM inbox WHERE {HELD})").fetchone()[0])  # noqa: S608 - a constant
-        for sender, size in db.execute(_TAKEN):
-            self.count(sender, 1, size)
+        for sender, size, work_id in db.execute(_TAKEN):
+            self.count(sender, 1, size, work_id)
         self.pending.clear()
         if (end := self._end(last_seq)) > self.seq:
             self.seq = end

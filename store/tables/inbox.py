@@ -36,6 +36,7 @@ BACKOFF_MS: Final = 1_000  # the first delay of a message that was returned; dou
 BACKOFF_LIMIT_MS: Final = 300_000
 ERROR_CHARS: Final = 500  # of the agent's reason for returning a message
 SWEEP_ROWS: Final = 1_024  # acked messages that keep their row; twice as many are swept to that number
+PASSED_ROWS: Final = 8_192  # unread messages that one sweep passes at most: some 30 ms
 
 _OPEN: Final = ("ready", "leased")
 _NEVER: Final = 1 << 62  # milliseconds
@@ -72,7 +73,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT min(available_ms) FROM inbox WHERE state = 'ready' AND available_ms > ?1
 )
 """
-_SIZE: Final = "SELECT e.sender, length(e.raw) FROM envelopes AS e WHERE e.seq = ?"
+_COUNTED: Final = "SELECT e.sender, length(e.raw), e.work_id FROM envelopes AS e WHERE e.seq = ?"
 _OLDEST_KEPT: Final = "SELECT seq FROM inbox WHERE state = 'acked' ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _SWEEP: Final = f"""
 DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
@@ -175,7 +176,7 @@ def lease_next(
         if message.damaged:
             _count(tx, message.seq, -1)
         else:
-            memory.inbox.count(message.sender, -1, -len(message.envelope))
+            memory.inbox.count(message.sender, -1, -len(message.envelope), message.work_id)
         _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)
@@ -398,21 +399,23 @@ def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
 
 def _count(tx: Transaction, seq: int, change: int) -> None:
     """Message `seq` waits from now on (`change` is 1), or no longer (-1)."""
-    sender, size = tx.db.execute(_SIZE, (seq,)).fetchone()
-    tx.memory.inbox.count(sender, change, change * size)
+    sender, size, work_id = tx.db.execute(_COUNTED, (seq,)).fetchone()
+    tx.memory.inbox.count(sender, change, change * size, work_id)
 
 
 def _sweep(tx: Transaction) -> None:
     """Removes the rows of acked messages when there are many, but for the newest.
 
     Older messages that nobody has taken, because all consumers ask for those of a work, get a row then: the position
-    passes them.
+    passes them, up to PASSED_ROWS at a time. The acked messages after it keep their rows until later sweeps.
     """
     if tx.memory.inbox_acked < 2 * SWEEP_ROWS:
         return
     row = tx.db.execute(_OLDEST_KEPT, (SWEEP_ROWS - 1,)).fetchone()
     kept = 0 if row is None else row[0]
-    while (seq := tx.memory.inbox.oldest) is not None and seq < kept:
+    for _ in range(PASSED_ROWS):
+        if (seq := tx.memory.inbox.oldest) is None or seq >= kept:
+            break
         _pass(tx, seq)
         tx.rows[_INSERT] += (seq, "ready", 0, 0, None, None)
     advance(tx)

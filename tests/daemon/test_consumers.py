@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
-from aghbus.protocol.api.inbox import InboxItem, InboxNextRequest, InboxNextResponse
+from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
@@ -226,6 +226,22 @@ async def test_waiting_for_an_empty_inbox_takes_no_transaction(store: Store) -> 
     assert store.stats.jobs == before
     await store.write(lambda tx: arrives(tx, parts.waiters))
     assert (await asked).item is not None
+
+
+async def test_waiting_for_a_work_without_messages_takes_no_transaction(store: Store) -> None:
+    parts = parts_of(store)
+    await store.write(lambda tx: arrives(tx, parts.waiters, work_id="work_other"))
+    before = store.stats.jobs
+    (asked,) = await asking(parts, 1, InboxNextRequest(wait=60, work_id="work_ours"))
+    assert store.stats.jobs == before
+    await store.write(lambda tx: arrives(tx, parts.waiters, work_id="work_ours"))
+    item = (await asked).item
+    assert item is not None
+    assert item.message.work_id == "work_ours"
+    assert store.memory.inbox.works == {"work_other": 1, "work_ours": 1}
+    await parts.inbox_service().next(InboxNextRequest(work_id="work_other", ack=True))
+    await parts.inbox_service().ack(item.seq, InboxAckRequest(lease=item.lease))
+    assert store.memory.inbox.works == {}
 
 
 @pytest.mark.parametrize("ack", [True, False])

@@ -80,7 +80,7 @@ async def after(envelopes: list[Envelope], store_one: Any, identity: int) -> lis
                 None if page is None else page.events,
                 [list(map(tuple, each)) for each in rows],
                 list(map(tuple, chain)),
-                (inbox.untouched(), inbox.waiting, inbox.size, inbox.senders),
+                (inbox.untouched(), inbox.waiting, inbox.size, inbox.senders, inbox.works),
                 (store.memory.dedup.keys, store.memory.bridged, store.memory.last_seq, store.memory.log.tail.rows),
             ]
         finally:

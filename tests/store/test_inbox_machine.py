@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -299,13 +300,14 @@ class InboxMachine(RuleBasedStateMachine):
             self.run(self.store.close())
         self.open()
 
-    async def waiting_by_sender(self) -> dict[str, tuple[int, int]]:
-        """Messages and bytes that are ready or leased, by sender, as the store has them."""
+    async def waiting(self) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+        """What is ready or leased, as the store has it: messages and bytes by sender, messages by work."""
         page = await inbox_list.items(self.store.reader, states=frozenset(["ready", "leased"]), limit=10_000)
         sizes: dict[str, list[int]] = {}
         for item in page.items:
             sizes.setdefault(item.message.sender, []).append(len(item.message.envelope))
-        return {sender: (len(found), sum(found)) for sender, found in sizes.items()}
+        works = Counter(item.message.work_id for item in page.items if item.message.work_id is not None)
+        return {sender: (len(found), sum(found)) for sender, found in sizes.items()}, works
 
     @invariant()
     def every_message_is_as_in_the_model(self) -> None:
@@ -315,7 +317,7 @@ class InboxMachine(RuleBasedStateMachine):
             waiting = self.store.memory.inbox.waiting
             found = list(expected.values())
             assert waiting == found.count("ready") + found.count("leased")
-            assert self.store.memory.inbox.senders == self.run(self.waiting_by_sender())
+            assert (self.store.memory.inbox.senders, self.store.memory.inbox.works) == self.run(self.waiting())
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
             assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
 

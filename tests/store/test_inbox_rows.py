@@ -6,6 +6,7 @@ import pytest
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import INBOX_STATE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, inbox_list
 from tests.support.makers import NOW_MS, inbox_states, receive, receiving, rows, say
@@ -220,7 +221,7 @@ def settle(tx: Transaction, count: int, work_id: str | None) -> list[int]:
     """Delivers, leases and acks so many messages, each under its own lease. Returns their sequences."""
     seqs = []
     for number in range(count):
-        receiving(say(work_id=work_id and f"work_{number}"))(tx)
+        receiving(say(work_id=work_id and f"work_{number}"), capacity=inbox.CAPACITY)(tx)
         token, work = f"lease_{number}", work_id and f"work_{number}"
         item = inbox.lease_next(tx, NOW_MS, VISIBLE, token, work)
         assert item is not None
@@ -260,6 +261,19 @@ async def test_an_unread_message_does_not_keep_the_rows_of_those_acked_after_it(
         assert await lease(again, "b") is None
     finally:
         await again.close()
+
+
+async def test_one_sweep_passes_a_bounded_number_of_unread_messages(store: Store) -> None:
+    count = inbox.PASSED_ROWS + 100
+    unread = await store.write(lambda tx: [receiving(say(), capacity=count)(tx)[1].seq for _ in range(count)])
+    await store.write(lambda tx: settle(tx, 2 * inbox.SWEEP_ROWS, "work"))
+    ((ready,),) = await rows(store, "SELECT count(*) FROM inbox WHERE state = 'ready'")
+    assert ready == inbox.PASSED_ROWS
+    await store.write(lambda tx: settle(tx, 2 * inbox.SWEEP_ROWS, "work"))
+    ((acked,),) = await rows(store, "SELECT count(*) FROM inbox WHERE state = 'acked'")
+    assert acked <= 2 * inbox.SWEEP_ROWS
+    found = await rows(store, f"SELECT e.seq FROM envelopes AS e WHERE {INBOX_STATE} = 'ready' ORDER BY e.seq")
+    assert [seq for (seq,) in found] == unread
 
 
 async def test_a_delivered_message_that_is_rolled_back_is_not_in_the_inbox(store: Store) -> None:
