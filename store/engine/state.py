@@ -29,7 +29,7 @@ _OUTSTANDING: Final = """
 SELECT e.workspace_id, e.channel, e.sender, e.recipient, e.container, o.seq, e.msg_id, o.expires_at
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
 WHERE e.recipient IS NOT NULL AND o.seq IN (
-    SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'refused', 'expired', 'dead')
+    SELECT seq FROM outbox WHERE state = 'queued' AND state NOT IN ('published', 'receipted')
     UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL)
 ORDER BY o.seq
 """

@@ -13,7 +13,7 @@ SELECT i.peer_id, i.since_ms,
         AND i.peer_id = CASE w.role WHEN 'initiator' THEN w.initiator WHEN 'target' THEN w.target END),
     (SELECT count(*) FROM envelopes AS e
         WHERE e.sender = i.peer_id AND e.direction = 'out' AND e.seq IN (
-            SELECT seq FROM outbox WHERE state IN ('queued', 'refused', 'expired', 'dead') AND state = 'queued'
+            SELECT seq FROM outbox WHERE state NOT IN ('published', 'receipted') AND state = 'queued'
             UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL))
 FROM identities AS i WHERE i.retired_ms IS NULL AND i.peer_id <> ? ORDER BY i.since_ms, i.peer_id
 """

@@ -35,10 +35,10 @@ SELECT o.seq, o.subject, e.workspace_id, e.sender, e.recipient, e.msg_id, o.expi
     e.kind IN ('say', 'capability') AND e.work_id IS NOT NULL, coalesce({INTACT_RAW}, x'')
 FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
 """  # noqa: S608 - constants
-# The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude IN from =.
+# The condition of the index outbox_open is repeated wherever it is to be used: SQLite does not conclude NOT IN from =.
 _QUEUED: Final = (
     SELECT_OUTGOING
-    + "WHERE o.state = 'queued' AND o.state IN ('queued', 'refused', 'expired', 'dead') AND o.seq > ? ORDER BY o.seq LIMIT ?"
+    + "WHERE o.state = 'queued' AND o.state NOT IN ('published', 'receipted') AND o.seq > ? ORDER BY o.seq LIMIT ?"
 )
 
 
@@ -173,6 +173,6 @@ async def open_works_between(reader: Reader, peer: str, since_ms: int, until_ms:
 
 async def counts(reader: Reader) -> dict[str, int]:
     """How many are queued, refused, expired and dead. Published and receipted ones are history, and not counted."""
-    sql = "SELECT state, count(*) FROM outbox WHERE state IN ('queued', 'refused', 'expired', 'dead') GROUP BY state"
+    sql = "SELECT state, count(*) FROM outbox WHERE state NOT IN ('published', 'receipted') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
     return {state: found.get(state, 0) for state in ("queued", "refused", "expired", "dead")}

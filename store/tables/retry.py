@@ -179,7 +179,7 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:
     """Messages that are queued or unanswered and have expired at Unix second `now`: no peer would accept them."""
     rows = tx.db.execute(
-        "SELECT seq FROM outbox WHERE state = 'queued' AND state IN ('queued', 'refused', 'expired', 'dead') AND expires_at <= ?1"
+        "SELECT seq FROM outbox WHERE state = 'queued' AND state NOT IN ('published', 'receipted') AND expires_at <= ?1"
         " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
         (now, limit),
     )
@@ -189,8 +189,8 @@ def stale(tx: Transaction, now: int, limit: int) -> list[int]:
 def stale_from(tx: Transaction) -> int | None:
     """The first Unix second at which a message is `stale`; None when none is queued or unanswered."""
     sql = (
-        "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued' AND state IN"
-        " ('queued', 'refused', 'expired', 'dead') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
+        "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued'"
+        " AND state NOT IN ('published', 'receipted') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"
     )
     value: int | None = tx.db.execute(sql).fetchone()[0]
     return value
