@@ -9,7 +9,7 @@ import msgspec
 
 from aghbus.daemon.api import parsing
 from aghbus.daemon.api.http.body import Content, read_body, whole_body
-from aghbus.daemon.api.http.cancellation import CancelScope, shutting_down
+from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
@@ -25,7 +25,7 @@ BODY_SECONDS: Final = 30.0
 """Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
 
 
-Mounted = Callable[[Exchange, asyncio.Event], Coroutine[Any, Any, None]]
+Mounted = Callable[[Exchange, Draining], Coroutine[Any, Any, None]]
 """Serves every request of one path in place of the routes. The event is set when the daemon drains."""
 
 
@@ -35,7 +35,7 @@ class ApiApp:
     def __init__(
         self,
         operations: Mapping[Route, Operation],
-        draining: asyncio.Event,
+        draining: Draining,
         *,
         max_body: int,
         body_seconds: float = BODY_SECONDS,
@@ -63,11 +63,10 @@ class ApiApp:
             body = b"" if route.request is None else whole_body(exchange, limit=max(self._max_body, route.max_body))
             answer = self._operations[route](*self._arguments(route, segments, exchange, body))
             if not isinstance(answer, asyncio.Future):
-                waiting = self._wait(answer, exchange) if route.waits else answer
-                return self._guarded(exchange, self._respond(route, exchange, waiting))
+                return self._guarded(exchange, self._respond(route, exchange, answer))
             scope = None
             if route.waits:
-                scope = self._scope(exchange)
+                scope = CancelScope(exchange, self._draining)
                 scope.begin(answer)
             answer.add_done_callback(partial(self._answered, route, exchange, scope))
         except Exception as error:
@@ -95,7 +94,11 @@ class ApiApp:
             self._fail(exchange, error)
 
     async def _respond(self, route: Route, exchange: Exchange, answer: Awaitable[ResponseModel]) -> None:
-        response = await answer
+        if route.waits:
+            with CancelScope(exchange, self._draining):
+                response = await answer
+        else:
+            response = await answer
         unavailable = route.unavailable is not None and route.unavailable(response)
         exchange.respond(503 if unavailable else route.status, self._encode(response))
 
@@ -131,8 +134,6 @@ class ApiApp:
             await Download(exchange, artifact, content).run(exchange.path)
         elif route.transfer == "upload":
             await self._respond(route, exchange, operation(*arguments, Content(exchange, seconds=self._body_seconds)))
-        elif route.waits:
-            await self._respond(route, exchange, self._wait(operation(*arguments), exchange))
         else:
             await self._respond(route, exchange, operation(*arguments))
 
@@ -151,14 +152,3 @@ class ApiApp:
             if route.request.__struct_fields__:
                 arguments.append(request)
         return arguments
-
-    async def _wait(self, answer: Awaitable[ResponseModel], exchange: Exchange) -> ResponseModel:
-        """The operation's answer; cancel it when the client disconnects or the daemon drains."""
-        with self._scope(exchange):
-            return await answer
-
-    def _scope(self, exchange: Exchange) -> CancelScope:
-        scope = CancelScope()
-        scope.when(exchange.until_disconnected, ClientDisconnected)
-        scope.when(self._draining.wait, shutting_down)
-        return scope

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.app import BODY_SECONDS, ApiApp, Mounted
+from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
 from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
@@ -62,7 +63,7 @@ class ApiServer:
         self._token = token
         self._head_seconds = head_seconds
         self._idle_seconds = idle_seconds
-        self._draining = asyncio.Event()
+        self._draining = Draining()
         self._app = ApiApp(
             operations,
             self._draining,

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.api.http.body import read_body
-from aghbus.daemon.api.http.cancellation import CancelScope, shutting_down
+from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, ClientDisconnected, Exchange, Header, common_headers
 from aghbus.daemon.mcp.call import Call, PendingAnswers
@@ -33,7 +33,7 @@ class McpEndpoint:
         self._body_seconds = body_seconds
         self._answers = PendingAnswers()
 
-    async def __call__(self, exchange: Exchange, draining: asyncio.Event) -> None:
+    async def __call__(self, exchange: Exchange, draining: Draining) -> None:
         """Serve one request. `draining` ends streams and waits when set."""
         try:
             await self._post(exchange, draining)
@@ -44,7 +44,7 @@ class McpEndpoint:
         except ClientDisconnected:
             pass
 
-    async def _post(self, exchange: Exchange, draining: asyncio.Event) -> None:
+    async def _post(self, exchange: Exchange, draining: Draining) -> None:
         if exchange.method != "POST":
             raise HttpRefusal(405, "method_not_allowed", f"{exchange.method}: use POST", "", [(b"allow", b"POST")])
         body = await read_body(exchange, limit=self._max_body, seconds=self._body_seconds)
@@ -58,7 +58,7 @@ class McpEndpoint:
         else:
             await self._request(exchange, draining, Request(message.id, message.method, message.params))
 
-    async def _request(self, exchange: Exchange, draining: asyncio.Event, request: Request) -> None:
+    async def _request(self, exchange: Exchange, draining: Draining, request: Request) -> None:
         reply = _Reply(exchange)
         try:
             client = client_of(exchange.headers, request)
@@ -77,12 +77,9 @@ class McpEndpoint:
         finally:
             reply.close()
 
-    async def _wait(self, exchange: Exchange, draining: asyncio.Event, call: Call) -> Object:
+    async def _wait(self, exchange: Exchange, draining: Draining, call: Call) -> Object:
         """The result; the call ends early when its client disconnects, which cancels it, or the daemon drains."""
-        scope = CancelScope()
-        scope.when(exchange.until_disconnected, ClientDisconnected)
-        scope.when(draining.wait, shutting_down)
-        with scope:
+        with CancelScope(exchange, draining):
             return await self._server.handle(call)
 
 

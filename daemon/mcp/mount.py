@@ -1,11 +1,11 @@
 """The path of the Model Context Protocol. What serves it is loaded with the first request: 0.4 MB that most daemons never need."""
 
-import asyncio
 from collections.abc import Coroutine
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from aghbus.daemon.api.app import Mounted
+from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.discovery.discovery import Discovery
@@ -46,7 +46,7 @@ def endpoint(
         offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)
 
-    def serve(exchange: Exchange, draining: asyncio.Event) -> Coroutine[Any, Any, None]:
+    def serve(exchange: Exchange, draining: Draining) -> Coroutine[Any, Any, None]:
         return loaded()(exchange, draining)
 
     return serve

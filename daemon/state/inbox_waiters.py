@@ -82,9 +82,11 @@ class InboxWaiter:
 
     async def wait(self, waiters: "InboxWaiters", seconds: float) -> InboxItem | None:
         """The message leased within `seconds`; None when it has to query the inbox again, or after that time."""
-        await asyncio.wait([self.served], timeout=seconds)
-        waiters.leave(self)
-        return await self.served
+        timer = asyncio.get_running_loop().call_later(seconds, waiters.leave, self)
+        try:
+            return await self.served
+        finally:
+            timer.cancel()
 
 
 class InboxWaiters:

@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
+from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.connection import Endpoint
 from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
@@ -252,7 +253,7 @@ def offer() -> Offer:
 
 async def serve() -> None:
     endpoint = McpEndpoint(McpServer(offer()), max_body=1_000_000)
-    draining = asyncio.Event()
+    draining = Draining()
 
     def application(exchange: Exchange) -> Any:
         guard = LoopbackGuard(lambda passed: endpoint(passed, draining), token=TOKEN, host="127.0.0.1", port=port)

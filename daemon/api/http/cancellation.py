@@ -1,13 +1,10 @@
-"""Cancelling the wait of a request when an event happens, such as the client's disconnection.
-
-The wait runs in the request's own task, or is a future. The events are watched only after `SOON` seconds, so that a short
-wait starts no further task and its response does not wait for the end of one."""
+"""Ending the wait of a request when its client disconnects or the daemon drains."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Final, Self
 
+from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
 from aghbus.protocol.errors import Unavailable
 
 
@@ -16,60 +13,64 @@ def shutting_down() -> Unavailable:
     return Unavailable("the daemon is shutting down", hint="retry after restart")
 
 
-SOON: Final = 0.01
-"""Seconds: most waits are shorter, and an event may be noticed so much later."""
+class Draining(asyncio.Event):
+    """Set when the daemon drains; the waits of `scopes` end then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scopes: Final[set[CancelScope]] = set()
+
+    def set(self) -> None:
+        """The daemon drains."""
+        super().set()
+        for scope in tuple(self.scopes):
+            scope.cancel(shutting_down())
 
 
 class CancelScope:
-    """A block of a task that ends early, with an error, when one of its events happens; the first event counts."""
+    """The wait of one request: a block of its task, or a future. It ends early, with an error, when the client disconnects or
+    the daemon drains; the first event counts."""
 
-    def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
+    def __init__(self, exchange: Exchange, draining: Draining) -> None:
+        self._exchange = exchange
+        self._draining = draining
         self._wait: asyncio.Future[Any] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._events: list[tuple[Callable[[], Coroutine[Any, Any, Any]], Callable[[], Exception]]] = []
-        self._watches: list[asyncio.Task[Any]] = []
         self._error: Exception | None = None
-
-    def when(self, event: Callable[[], Coroutine[Any, Any, Any]], error: Callable[[], Exception]) -> None:
-        """Before the block: raise `error()` from it when `event()` returns, also when it would have returned before."""
-        self._events.append((event, error))
 
     def begin(self, wait: "asyncio.Future[Any]") -> None:
         """In place of the block: cancel this wait. `end` is to be called when it is done."""
         self._wait = wait
-        self._timer = asyncio.get_running_loop().call_later(SOON, self._watch)
+        self._exchange.on_disconnect = self._disconnected
+        self._draining.scopes.add(self)
+        if self._draining.is_set():
+            wait.get_loop().call_soon(self.cancel, shutting_down())
+        elif self._exchange.disconnected:
+            wait.get_loop().call_soon(self._disconnected)
+
+    def cancel(self, error: Exception) -> None:
+        """End the wait, unless it is done."""
+        if self._wait is not None and self._error is None and self._wait.cancel():
+            self._error = error
+
+    def _disconnected(self) -> None:
+        self.cancel(ClientDisconnected())
 
     def end(self) -> Exception | None:
         """The wait is done; the error of the event that cancelled it."""
-        assert self._timer is not None
-        self._wait = None
-        self._timer.cancel()
-        for watch in self._watches:
-            watch.cancel()
+        self._wait = self._exchange.on_disconnect = None
+        self._draining.scopes.discard(self)
         return self._error
 
     def __enter__(self) -> Self:
-        self._task = asyncio.current_task()
-        assert self._task is not None
-        self.begin(self._task)
+        task = asyncio.current_task()
+        assert task is not None
+        self.begin(task)
         return self
-
-    def _watch(self) -> None:
-        for event, error in self._events:
-            watch = asyncio.ensure_future(event())
-            watch.add_done_callback(lambda ended, error=error: self._happened(ended, error))  # type: ignore[misc]
-            self._watches.append(watch)
-
-    def _happened(self, ended: "asyncio.Task[Any]", error: Callable[[], Exception]) -> None:
-        if self._wait is not None and self._error is None and not ended.cancelled():
-            self._error = error()
-            self._wait.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        happened = self.end()
-        assert self._task is not None
-        if happened is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+        task, happened = self._wait, self.end()
+        assert isinstance(task, asyncio.Task)
+        if happened is not None and task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise happened from None

@@ -62,6 +62,7 @@ class Exchange:
         self.ended = False
         self._body = bytearray()
         self._changed: asyncio.Future[None] | None = None
+        self.on_disconnect: Callable[[], None] | None = None
         self._continued = False
 
     @property
@@ -174,6 +175,8 @@ class Exchange:
     def disconnect(self) -> None:
         """The client is gone, or may no longer be answered."""
         self.disconnected = True
+        if self.on_disconnect is not None:
+            self.on_disconnect()
         if self._changed is not None:
             self._wake()
 

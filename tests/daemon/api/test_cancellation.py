@@ -1,92 +1,120 @@
 """A request that waits in its own task, until an event cancels the wait."""
 
 import asyncio
-from typing import Literal
 
 import pytest
 
-from aghbus.daemon.api.http import cancellation
-from aghbus.daemon.api.http.cancellation import CancelScope
+from aghbus.daemon.api.http.cancellation import CancelScope, Draining
+from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
+from aghbus.protocol.errors import Unavailable
 
 
-class Over(Exception):
-    """What happened meanwhile."""
-
-
-class WatchedEvent(asyncio.Event):
-    """An event that records when somebody waits for it."""
+class Request:
+    """A request whose client is connected, in a daemon that does not drain yet."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.watched = asyncio.Event()
+        self.draining = Draining()
+        self.answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.exchange = Exchange(
+            asyncio.Transport(),
+            asyncio.Event(),
+            lambda _: None,
+            method=b"GET",
+            path=b"/",
+            query=b"",
+            headers={},
+            keep_alive=True,
+            session={},
+        )
 
-    async def wait(self) -> Literal[True]:
-        self.watched.set()
-        return await super().wait()
+    async def waits(self) -> str:
+        """The answer, unless the wait is cancelled."""
+        with CancelScope(self.exchange, self.draining):
+            return await self.answer
+
+    def end(self, how: str) -> None:
+        """The client disconnects, or the daemon drains."""
+        if how == "drained":
+            self.draining.set()
+        else:
+            self.exchange.disconnect()
 
 
-async def _waits(event: asyncio.Event, answer: "asyncio.Future[str]") -> str:
-    scope = CancelScope()
-    scope.when(event.wait, Over)
-    with scope:
-        return await answer
-
-
-@pytest.fixture(autouse=True)
-def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cancellation, "SOON", 0)
-
-
-@pytest.mark.parametrize("soon", [0, 0.01])
 @pytest.mark.parametrize("before", [True, False])
-async def test_an_event_ends_the_wait(monkeypatch: pytest.MonkeyPatch, soon: float, before: bool) -> None:
-    monkeypatch.setattr(cancellation, "SOON", soon)
-    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
+@pytest.mark.parametrize(("how", "error"), [("drained", Unavailable), ("disconnected", ClientDisconnected)])
+async def test_an_event_ends_the_wait(how: str, error: type[Exception], before: bool) -> None:
+    request = Request()
     if before:
-        event.set()
-    task = asyncio.create_task(_waits(event, answer))
-    await event.watched.wait()
-    event.set()
-    with pytest.raises(Over):
+        request.end(how)
+    task = asyncio.create_task(request.waits())
+    await asyncio.sleep(0)
+    request.end(how)
+    with pytest.raises(error):
         await task
-    assert answer.cancelled()
+    assert request.answer.cancelled()
     assert task.cancelling() == 0
 
 
-async def test_a_short_wait_leaves_no_watching_task() -> None:
-    event, answer = asyncio.Event(), asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(_waits(event, answer))
+async def test_an_event_ends_the_wait_for_a_future() -> None:
+    request = Request()
+    scope = CancelScope(request.exchange, request.draining)
+    scope.begin(request.answer)
+    request.end("drained")
+    assert request.answer.cancelled()
+    assert isinstance(scope.end(), Unavailable)
+
+
+async def test_a_future_that_is_done_keeps_its_result() -> None:
+    request = Request()
+    scope = CancelScope(request.exchange, request.draining)
+    scope.begin(request.answer)
+    request.answer.set_result("here")
+    request.end("disconnected")
+    assert scope.end() is None
+    assert request.answer.result() == "here"
+
+
+async def test_the_first_event_counts() -> None:
+    request = Request()
+    task = asyncio.create_task(request.waits())
     await asyncio.sleep(0)
-    answer.set_result("here")
-    await asyncio.sleep(0)
-    assert task.done()
-    assert task.result() == "here"
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    request.end("disconnected")
+    request.end("drained")
+    with pytest.raises(ClientDisconnected):
+        await task
+
+
+async def test_a_block_that_does_not_wait_is_not_cancelled() -> None:
+    request = Request()
+    request.answer.set_result("here")
+    request.end("drained")
+    assert await asyncio.create_task(request.waits()) == "here"
 
 
 async def test_a_result_before_the_cancellation_is_kept() -> None:
-    """The event is over, its watch too, and the waiting task has the answer: it must not be cancelled while it goes out."""
-    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
+    """The wait is over, and the task that has the answer must not be cancelled while it goes out."""
+    request, out = Request(), asyncio.Event()
 
     async def answers() -> str:
-        said = await _waits(event, answer)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        said = await request.waits()
+        await out.wait()
         return said
 
     task = asyncio.create_task(answers())
-    await event.watched.wait()
-    answer.set_result("here")
-    event.set()
+    await asyncio.sleep(0)
+    request.answer.set_result("here")
+    await asyncio.sleep(0)
+    request.end("drained")
+    request.end("disconnected")
+    out.set()
     assert await task == "here"
 
 
 async def test_a_cancellation_from_outside_is_passed_on() -> None:
-    event, answer = WatchedEvent(), asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(_waits(event, answer))
-    await event.watched.wait()
-    event.set()
+    request = Request()
+    task = asyncio.create_task(request.waits())
+    await asyncio.sleep(0)
+    request.end("drained")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
