@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-_ROWS_PER_STATEMENT: Final = (64, 16, 4, 1)  # each is a statement that SQLite keeps compiled
+_ROWS_PER_INSERT: Final = (64, 16, 4, 1)  # each is a statement that SQLite keeps compiled
+_ROWS_PER_UPDATE: Final = (64, 16)  # of fewer rows, one UPDATE each takes less time: SQLite makes tables of new values
 
 
 class Rank(IntEnum):
@@ -23,26 +24,21 @@ class Rank(IntEnum):
 
 
 class BulkStatement:
-    """A statement over many rows of values for `columns`, which it has between `head` and `tail`. `texts` are its SQL for
-    different numbers of values, most first."""
+    """A statement over many rows of values for `columns`. `texts` are its SQL for different numbers of values, most first."""
 
     def __init__(
         self,
         columns: Sequence[str],
-        head: str,
-        tail: str = "",
+        texts: list[tuple[int, str]],
         *,
-        rank: Rank = Rank.UPDATE,
+        rank: Rank,
         merge: Callable[[list[Any]], list[Any]] | None = None,
     ) -> None:
         """`merge` replaces the values of all rows of a transaction by those of fewer rows with the same effect."""
-        row = f"({', '.join('?' * len(columns))})"
         self.columns: Final = tuple(columns)
+        self.texts: Final = texts
         self.rank: Final = rank
         self.merge: Final = merge
-        self.texts: Final = [
-            (size * len(columns), f"{head} VALUES {', '.join([row] * size)} {tail}") for size in _ROWS_PER_STATEMENT
-        ]
 
     @classmethod
     def insert(
@@ -55,7 +51,25 @@ class BulkStatement:
         merge: Callable[[list[Any]], list[Any]] | None = None,
     ) -> "BulkStatement":
         """An INSERT of these columns; `conflict` is its ON CONFLICT clause."""
-        return cls(columns, f"INSERT INTO {table} ({', '.join(columns)})", conflict, rank=rank, merge=merge)
+        head = f"INSERT INTO {table} ({', '.join(columns)})"
+        texts = [(size * len(columns), f"{head} {_values(columns, size)} {conflict}") for size in _ROWS_PER_INSERT]
+        return cls(columns, texts, rank=rank, merge=merge)
+
+    @classmethod
+    def update(
+        cls, table: str, columns: Sequence[str], change: str, condition: str, *, rank: Rank = Rank.UPDATE
+    ) -> "BulkStatement":
+        """An UPDATE of the rows with the values of the first column; `change` is its SET clause, `condition` a further condition.
+        In both `new.` leads to the values."""
+        key, one = columns[0], f"UPDATE {table} SET {change} WHERE {columns[0]} = ?1 AND {condition}"  # noqa: S608 - constants
+        for number, column in enumerate(columns, 1):
+            one = one.replace(f"new.{column}", f"?{number}")
+        many = f"UPDATE {table} SET {change} FROM new WHERE {table}.{key} = new.{key} AND {condition}"  # noqa: S608 - as above
+        texts = [
+            (size * len(columns), f"WITH new ({', '.join(columns)}) AS ({_values(columns, size)}) {many}")
+            for size in _ROWS_PER_UPDATE
+        ]
+        return cls(columns, [*texts, (len(columns), one)], rank=rank)
 
     def column(self, values: list[Any], name: str) -> list[Any]:
         """The values of one column, of all rows."""
@@ -68,3 +82,8 @@ class BulkStatement:
         except ValueError:
             return None
         return slice(start, start + len(self.columns))
+
+
+def _values(columns: Sequence[str], rows: int) -> str:
+    row = f"({', '.join('?' * len(columns))})"
+    return f"VALUES {', '.join([row] * rows)}"

@@ -22,11 +22,11 @@ from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
 _INSERT: Final = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
-_ANSWERED: Final = BulkStatement(
+_ANSWERED: Final = BulkStatement.update(
+    "outbox",
     ("seq", "detail"),
-    "WITH new (seq, detail) AS (",
-    ") UPDATE outbox SET state = 'receipted', detail = new.detail, next_ms = NULL"
-    " FROM new WHERE outbox.seq = new.seq AND outbox.state <> 'receipted'",
+    "state = 'receipted', detail = new.detail, next_ms = NULL",
+    "state <> 'receipted'",
     rank=Rank.LAST_UPDATE,
 )
 

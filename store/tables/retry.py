@@ -17,11 +17,11 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 
-_PUBLISHED: Final = BulkStatement(
+_PUBLISHED: Final = BulkStatement.update(
+    "outbox",
     ("seq", "at_ms", "next_ms"),
-    "WITH new (seq, at_ms, next_ms) AS (",
-    ") UPDATE outbox SET state = 'published', attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms"
-    " FROM new WHERE outbox.seq = new.seq AND outbox.state IN ('queued', 'published')",
+    "state = 'published', attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms",
+    "state IN ('queued', 'published')",
 )
 
 _NEXT_INDEXED: Final = """

@@ -130,7 +130,7 @@ async def test_a_work_is_found_while_its_opening_is_buffered(store: Store) -> No
 
 
 async def test_more_is_published_than_one_statement_takes(store: Store) -> None:
-    seqs = await sent(store, 75)
+    seqs = await sent(store, 85)
     await store.write(lambda tx: retry.published(tx, [Schedule(seq, NOW_MS + seq) for seq in seqs], NOW_MS))
     assert await rows(store, STATES) == [(seq, "published", 1, NOW_MS, NOW_MS + seq) for seq in seqs]
 

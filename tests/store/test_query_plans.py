@@ -3,7 +3,8 @@
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, outbox, retry, works
-from tests.support.makers import receive, say
+from aghbus.store.tables.retry import Schedule
+from tests.support.makers import BOB, NOW_MS, US, receive, say, sending
 
 
 async def test_leasing_expiring_and_publishing_search_by_an_index(store: Store) -> None:
@@ -43,3 +44,19 @@ async def test_a_work_is_found_by_its_id_among_many(store: Store) -> None:
     plans = await store.write(job)
     assert len(plans) == 2
     assert all("works_by_id" in plan for plan in plans)
+
+
+async def test_sending_and_its_answer_make_no_tables_for_the_conditions_of_an_index(store: Store) -> None:
+    def job(tx: Transaction) -> list[str]:
+        asked: list[str] = []
+        (row,) = sending(say(sender=US, to=BOB))(tx).outgoing
+        retry.published(tx, [Schedule(row.seq, NOW_MS)], NOW_MS)
+        outbox.mark_answered(tx, row.seq, "committed")
+        tx.db_unflushed.set_trace_callback(asked.append)
+        tx.flush()
+        tx.db.set_trace_callback(None)
+        changes = [sql for sql in asked if "outbox" in sql]
+        assert len(changes) == 3
+        return [row[1] for sql in changes for row in tx.db.execute(f"EXPLAIN {sql}")]
+
+    assert "OpenEphemeral" not in await store.write(job)
