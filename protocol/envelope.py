@@ -152,6 +152,7 @@ _Route = tuple[str, str, str, str | None]
 _valid_routes: dict[_Route, _Route] = {}
 _valid_threads: dict[str | None, str] = {}
 _MAX_CACHED: Final = 4_096  # only valid routes and thread ids are cached, and they are short
+_CORRELATION: Final = ("reply_to", "trace_id", "causation_id")
 _KINDS: Final = {kind: kind for kind in KINDS}
 _decode_wire: Final = decoder(Wire)
 _PlainWire: Any = Union[tuple(_plain_wire(kind, reader.plain) for kind, reader in BODIES.items())]  # noqa: UP007
@@ -387,11 +388,8 @@ def _check_route(route: _Route) -> _Route:
 
 
 def _check_correlation(wire: Wire) -> None:
-    for field, value in (
-        ("reply_to", wire.reply_to),
-        ("trace_id", wire.trace_id),
-        ("causation_id", wire.causation_id),
-    ):
+    for field in _CORRELATION:
+        value = getattr(wire, field)
         if value is not None and not (PLAIN_ID(value) or is_message_id(value)):
             raise Malformed("must be 1-256 bytes without control characters or outer white space", field)
 

@@ -25,7 +25,7 @@ from aghbus.protocol.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.envelope import WORK_KINDS, Envelope
-from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, State, WorkView
+from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, WorkView
 from aghbus.protocol.receive import ReceiptTarget, StoredState
 from aghbus.protocol.rooms import Binding
 from aghbus.store.audit import events as audit
@@ -34,6 +34,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
+_Delivery = Literal["queued", "ready", "dead"] | None
 _UNKNOWN: Final = StoredState()
 """Nothing concerns the envelope."""
 
@@ -145,7 +146,7 @@ def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str,
     if envelope.work_id is not None:
         result.before, result.after = _work_change(effects)
     application = _Application(tx, self_id, now_ms, result)
-    result.seq = application.queue(envelope, effects, result.before)
+    result.seq = application.queue(envelope, effects, result.before, result.after)
     return result
 
 
@@ -169,7 +170,8 @@ class _Application(msgspec.Struct):
                     key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
                 remembered = key, effect.until
             elif type(effect) is StoreEnvelope:
-                result.seq = self._store(envelope, effect, effects, result.before, remembered)
+                delivery = _delivery(effects)
+                result.seq = self._store(envelope, effect, delivery, result.before, result.after, remembered)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
@@ -194,8 +196,7 @@ class _Application(msgspec.Struct):
         """Applies an effect that needs nothing of the received envelope."""
         match effect:
             case Queue():
-                before, _ = _work_change(effect.effects)
-                self.queue(effect.envelope, effect.effects, before)
+                self.queue(effect.envelope, effect.effects, *_work_change(effect.effects))
             case Requeue(workspace_id, message_id, missed):
                 row = outbox.requeue(self.tx, workspace_id, message_id, only_failed=missed)
                 if row is not None:
@@ -204,12 +205,12 @@ class _Application(msgspec.Struct):
                         self.tx, self.now_ms, row.seq, "again", "the peer referred to a work that has ended"
                     )
 
-    def queue(self, envelope: Envelope, effects: Effects, before: WorkView | None) -> int:
-        """Stores an own envelope and puts it into the outbox; `before` is its work. Returns its sequence."""
+    def queue(self, envelope: Envelope, effects: Effects, before: WorkView | None, after: WorkView | None) -> int:
+        """Stores an own envelope and puts it into the outbox; `before` and `after` are its work. Returns its sequence."""
         seq: int | None = None
         for effect in effects:
             if type(effect) is StoreEnvelope:
-                seq = self._store(envelope, effect, effects, before)
+                seq = self._store(envelope, effect, "queued", before, after)
             elif type(effect) is Advance:
                 assert seq is not None
                 works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
@@ -225,8 +226,9 @@ class _Application(msgspec.Struct):
         self,
         envelope: Envelope,
         effect: StoreEnvelope,
-        effects: Effects,
+        delivery: _Delivery,
         before: WorkView | None,
+        after: WorkView | None,
         remembered: tuple[int, int] | None = None,
     ) -> int:
         verdict, state = effect.verdict, None
@@ -234,40 +236,19 @@ class _Application(msgspec.Struct):
             state = before.state
         elif verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
             state = verdict.state
-        delivered = Deliver in map(type, effects)
+        delivered = delivery == "ready"
         seq = envelopes.insert(
-            self.tx,
-            envelope,
-            effect,
-            state,
-            self.now_ms,
-            delivered=delivered,
-            remembered=remembered,
+            self.tx, envelope, effect, state, self.now_ms, delivered=delivered, remembered=remembered
         )
-        if self.tx.memory.events.subscribers:
-            self._buffer_event(seq, envelope, effect, effects, state)
-        return seq
-
-    def _buffer_event(
-        self, seq: int, envelope: Envelope, effect: StoreEnvelope, effects: Effects, before: State | None
-    ) -> None:
-        """The event for subscribers, once it is committed."""
-        delivery: Literal["queued", "ready", "dead"] | None = None
-        if effect.direction == "out":
-            delivery = "queued"
-        elif Deliver in map(type, effects):
-            delivery = "ready"
-        elif Hold in map(type, effects):
-            delivery = "dead"
-        role: Role | None = None
-        if effect.verdict is not None and envelope.work_id is not None:
-            opened = next((other.work for other in effects if type(other) is Open), None)
-            if opened is not None:
-                role = works.role_of(opened, self.self_id)  # the work is written after its envelope
-            else:
+        if self.tx.memory.events.subscribers:  # the event for them, once it is committed
+            role: Role | None = None
+            if before is None and after is not None:
+                role = works.role_of(after, self.self_id)  # the work is written after its envelope
+            elif verdict is not None and envelope.work_id is not None:
                 role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
-        row = Appended(seq, envelope, effect, before, self.now_ms, delivery, role)
-        self.tx.memory.events.pending.append(row)
+            row = Appended(seq, envelope, effect, state, self.now_ms, delivery, role)
+            self.tx.memory.events.pending.append(row)
+        return seq
 
     def _settle_opening(self, work: WorkView) -> None:
         """Our agent need not read the opening of a work that has ended."""
@@ -307,6 +288,11 @@ class _Application(msgspec.Struct):
             answered.add(self.result.before.opening_id)
         for message_id in answered - {None}:
             outbox.mark_receipted(tx, workspace_id, str(message_id), by=envelope.sender)
+
+
+def _delivery(effects: Effects) -> _Delivery:
+    types = [type(effect) for effect in effects]
+    return "ready" if Deliver in types else "dead" if Hold in types else None
 
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:

@@ -47,10 +47,11 @@ numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
 
 
 class CachedWork(msgspec.Struct, frozen=True):
-    """A work, our role in it, the `trace_id` of its opening, and the sequences of its first and its latest envelope.
-    `has_deadline`: whether it ever had one."""
+    """A work, its row, our role in it, the `trace_id` of its opening, and the sequences of its first and its latest
+    envelope. `has_deadline`: whether it ever had one."""
 
     work: WorkView
+    row: int
     role: Role
     trace_id: str | None
     opened_seq: int

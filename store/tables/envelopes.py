@@ -234,10 +234,28 @@ def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None
     where = _INSERT.find(values, "seq", seq)
     if where is None:
         return None
-    row = dict(zip(_COLUMNS, values[where], strict=True))
-    row |= tx.memory.log.streams.value(tx, row["stream"])._asdict()
-    row |= tx.memory.log.verdicts.value(row["verdict"])._asdict()
-    return message_of(MessageRow._make(row.get(name) for name in MessageRow._fields)._replace(delivery=delivery))
+    _, number, decided, received_ms, _, message_id, work_id, _, raw = values[where]
+    stream, verdict = tx.memory.log.streams.value(tx, number), tx.memory.log.verdicts.value(decided)
+    return Message(
+        seq,
+        message_id,
+        verdict.direction,
+        verdict.kind,
+        stream.workspace_id,
+        stream.channel,
+        stream.sender,
+        stream.recipient,
+        stream.container if stream.surface == "thread" else None,
+        stream.container if stream.surface == "direct" else None,
+        work_id,
+        verdict.trust,
+        received_ms,
+        verdict.outcome,
+        verdict.reason,
+        delivery,
+        None,
+        msgspec.Raw(raw),
+    )
 
 
 async def message(reader: Reader, message_id: str) -> Message | None:

@@ -38,8 +38,9 @@ _OPEN: Final = insert_into(
 _ADVANCE: Final = """
 UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, last_seq = ?, updated_ms = ?,
     message = coalesce(?, message), result_seq = coalesce(?, result_seq)
-WHERE workspace_id = ? AND channel = ? AND work_id = ?
+WHERE id = ?
 """
+_ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
@@ -152,12 +153,19 @@ def open_work(
 ) -> None:
     """A new work, opened by `envelope`, stored under `seq`."""
     role, text = role_of(work, self_id), shorten(_opening_text(envelope), TEXT_CHARS)
-    tx.db_unflushed.execute(_OPEN, (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text))
-    tx.memory.works.put(tx, work.work_id, CachedWork(work, role, envelope.trace_id, seq, seq))
+    values = (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text)
+    row = tx.db_unflushed.execute(_OPEN, values).lastrowid
+    assert row is not None
+    tx.memory.works.put(tx, work.work_id, CachedWork(work, row, role, envelope.trace_id, seq, seq))
 
 
 def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> None:
     """The state of a known work after `envelope`, stored under `seq`."""
+    cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
+    if cached is not None:
+        row = cached.row
+    else:
+        (row,) = tx.db_unflushed.execute(_ROW, (work.workspace_id, work.channel, work.work_id)).fetchone()
     body, message = envelope.body, None
     if isinstance(body, Trace):
         message = body.message
@@ -174,16 +182,13 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
             now_ms,
             shorten(message, MESSAGE_CHARS) if message else None,
             seq if isinstance(body, Trace) and body.result is not None else None,
-            work.workspace_id,
-            work.channel,
-            work.work_id,
+            row,
         ),
     )
-    cached = tx.memory.works.get(work.work_id)
-    if cached is None or (cached.work.workspace_id, cached.work.channel) != (work.workspace_id, work.channel):
+    if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
     else:
-        changed = CachedWork(work, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
+        changed = CachedWork(work, row, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
         tx.memory.works.put(tx, work.work_id, changed)
 
 
