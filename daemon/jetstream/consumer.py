@@ -78,6 +78,7 @@ class DurableConsumer:
         )
         self._flow_prefix = f"$JS.FC.{STREAM}.{self.name}."
         self._pending = PendingAcks(acks)
+        self._ack_prefix = ""  # of the last delivery's reply subject: what comes before the stream sequence
         self._stream = ""  # the `created` of the stream that we were last attached to
         self._connection = -1  # the link's count of reconnects when lost deliveries were last requested
         self._subscription: Subscription | None = None
@@ -190,7 +191,7 @@ class DurableConsumer:
         first, last = self.state.ack_floor + 1, delivered.stream_seq
         if last - first >= _MAX_REQUESTED:
             return
-        lost = [sequence for sequence in range(first, last + 1) if sequence not in self._pending]
+        lost = [sequence for sequence in range(first, last + 1) if self._pending.acked.get(str(sequence)) is not False]
         if not lost:
             return
         prefix, suffix = f"$JS.ACK.{STREAM}.{self.name}.1", f"{delivered.consumer_seq}.0.0"
@@ -198,7 +199,7 @@ class DurableConsumer:
             self._acks.put(f"{prefix}.{sequence}.{suffix}", NAK)
         await self._acks.drained(self._flush_timeout)
         # The broker answers the last one after it has processed all of them: nothing newer is delivered before.
-        await self._link.request(f"{prefix}.{lost[-1]}.{suffix}", NAK, self._flush_timeout)
+        await self._link.request(f"{prefix}.{lost[-1]}.{suffix}", NAK.encode(), self._flush_timeout)
 
     # receiving
 
@@ -207,12 +208,16 @@ class DurableConsumer:
         if headers is not None and not message.data and "Status" in headers:
             flow_subject = message.reply or headers.get("Nats-Consumer-Stalled", "")
             if self._is_flow_control(flow_subject):
-                self._acks.put(flow_subject, b"")  # everything before it was received
+                self._acks.put(flow_subject, "")  # everything before it was received
             return
-        sequence = stream_sequence(message.reply)
-        if sequence is None:
-            return  # not from the stream: anyone may be able to publish to the delivery subject
-        delivery = self._pending.accept(sequence, message.reply)
+        reply = message.reply
+        rest = reply.removeprefix(self._ack_prefix)
+        if rest == reply:  # the first delivery, and one that is repeated
+            prefix = before_sequence(reply)
+            if not prefix:
+                return  # not from the stream: anyone may be able to publish to the delivery subject
+            self._ack_prefix, rest = prefix, reply.removeprefix(prefix)
+        delivery = self._pending.accept(rest.partition(".")[0], reply)
         if delivery is None:
             self.duplicates += 1
             return
@@ -246,15 +251,16 @@ def _state(info: ConsumerInfo) -> ConsumerState:
     )
 
 
-def stream_sequence(reply: str) -> int | None:
-    """The stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; None for any other subject.
+def before_sequence(reply: str) -> str:
+    """What comes before the stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; empty for others.
 
     `$JS.ACK`, stream, consumer, count of deliveries, stream sequence, and three more; or with domain and account before the
     stream, and perhaps more after.
     """
-    dots = reply.count(".")
-    if dots < 8 or dots == 9 or not reply.startswith(_ACK_PREFIX):
-        return None
-    at = 5 if dots == 8 else 7
-    text = reply.split(".", at + 1)[at]
-    return int(text) if text.isdigit() and text.isascii() and len(text) <= _SEQUENCE_DIGITS else None
+    parts = reply.split(".")
+    if len(parts) < 9 or len(parts) == 10 or not reply.startswith(_ACK_PREFIX):
+        return ""
+    at = 5 if len(parts) == 9 else 7
+    number = parts[at]
+    is_sequence = number.isdigit() and number.isascii() and len(number) <= _SEQUENCE_DIGITS
+    return ".".join(parts[:at]) + "." if is_sequence else ""

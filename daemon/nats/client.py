@@ -194,10 +194,6 @@ def publish_frames(limit: int, messages: Sequence[tuple[str, bytes]]) -> bytes:
     names = " ".join(subjects)
     if tuple(names.split()) != subjects or max(map(len, payloads)) > limit:
         return b"".join([publish_frame(limit, *message) for message in messages])
-    data = payloads[0]
-    if payloads.count(data) == len(payloads):  # acknowledgements to a stream
-        end = b" %d\r\n%b\r\n" % (len(data), data)
-        return b"PUB %b%b" % (names.encode().replace(b" ", end + b"PUB "), end)
     return b"".join([b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data) for subject, data in messages])
 
 

@@ -244,6 +244,12 @@ class Link:
         client = self._connection.client
         return client.put(publish_frames(client.max_payload, messages), bounded=True)
 
+    def put(self, frames: bytes) -> bool:
+        """`publish_all_nowait` for frames that the caller has made, and checked."""
+        if self._connection is None:
+            raise self._down()
+        return self._connection.client.put(frames, bounded=True)
+
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""
         self._rtt = await self._require_connection().ping(timeout)

@@ -35,8 +35,8 @@ Within its line, unlike the library's: there the sizes of a message with headers
 MESSAGE_START: Final = re.compile(rb"(H)?MSG (\S+) (\d{1,9}) ").match
 """The part of a message's line that is the same for all messages of a subject and subscription."""
 
-_PLAIN: Final = re.compile(rb"(?:(\S+) )?()(\d{1,9})\r\n").match  # the rest of a line of MSG
-_HEADED: Final = re.compile(rb"(?:(\S+) )?(\d{1,9}) (\d{1,9})\r\n").match  # the rest of a line of HMSG
+_PLAIN: Final = re.compile(rb"(?:([!-\xff]+) )?()(\d{1,9})\r\n").match  # the rest of a line of MSG
+_HEADED: Final = re.compile(rb"(?:([!-\xff]+) )?(\d{1,9}) (\d{1,9})\r\n").match  # the rest of a line of HMSG
 
 _HEADERS: Final = re.compile(rb"NATS/1\.0(?:\r\n[!-9;-~]+:[ -~]*)+\r\n\r\n").fullmatch
 """Names and values in printable ASCII."""
