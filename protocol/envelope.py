@@ -264,6 +264,12 @@ def _decode(raw: bytes) -> _Decoded:
         body = None
     elif wire.ext is NULL:  # absent; before a null there may be another value
         return wire, body, {}, None
+    elif raw.count(b'"ext"') == 1 and _BACKSLASH not in raw:  # it has no other value
+        check_structure(raw)
+        try:
+            return wire, body, {"ext": decode_json(wire.ext)}, None
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            pass  # refused below, with the position in the whole document
     document = decode_document(raw)
     return wire, body, document, document
 
