@@ -116,7 +116,7 @@ class Writer:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._policy = CommitPolicy(db)
-        self._tail = memory.log.tail
+        self._log = memory.log
         self._segment = segment
         self._next_segment = self._segment  # envelopes in the tail
         self.stats = Stats()
@@ -168,7 +168,7 @@ class Writer:
                     self._timer = None
                 if self._queue:
                     await self._transact()
-                    if len(self._tail.rows) >= self._next_segment:
+                    if len(self._log.tail.rows) >= self._next_segment:
                         await self._write_segment()
                     if self._queue and self._timer is None:
                         self._wake()  # the batch was full
@@ -311,7 +311,7 @@ class Writer:
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
-        rows = self._tail.rows[: self._segment]
+        rows = self._log.tail.rows[: self._segment]
         last_seq = rows[-1][0]
         keys = {row[0]: row[1] for row in rows}
         with_works = any(row[3] is not None for row in rows)
@@ -322,7 +322,7 @@ class Writer:
             _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))
         else:
             self._next_segment = self._segment
-            self._tail.drop(last_seq)
+            self._log.drop_tail(last_seq)
 
     def _finish(self) -> None:
         for callback in self._tx.committed():

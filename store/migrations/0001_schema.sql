@@ -25,8 +25,9 @@ CREATE TABLE streams (
     last_seq INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- The id of a stream that is not in memory; the streams of a thread or a room.
-CREATE INDEX streams_lookup ON streams (container, sender, recipient, channel, workspace_id);
+-- The id of a stream that is not in memory; the streams of a thread or a room. Only streams that a segment has: the others are
+-- in memory, and a new one writes no page of the index.
+CREATE INDEX streams_lookup ON streams (container, sender, recipient, channel, workspace_id) WHERE messages > 0;
 
 -- What was decided about an envelope. A few hundred combinations occur.
 CREATE TABLE verdicts (

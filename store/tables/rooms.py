@@ -1,6 +1,7 @@
 """Threads and direct rooms: the pair of each direct id, and the latest activity in each."""
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Final
 
 from aghbus.protocol.api.messages import Direct, Thread
@@ -46,11 +47,14 @@ WHERE (?2 IS NULL OR r.channel = ?2) AND (?1 IN (r.pair_a, r.pair_b)
 GROUP BY r.workspace_id, r.channel, r.direct_id, r.pair_a, r.pair_b ORDER BY max(a.last_seq) DESC LIMIT ?3
 """  # noqa: S608 - constants
 _IN_USE: Final = """
-SELECT 1 FROM streams WHERE container = ? AND workspace_id = ? AND channel = ? AND surface = ? AND pair_a IS ? AND pair_b IS ?
-LIMIT 1
+SELECT 1 FROM streams WHERE messages > 0
+    AND workspace_id = ? AND channel = ? AND surface = ? AND container = ? AND pair_a IS ? AND pair_b IS ? LIMIT 1
 """
 _FORGET: Final = (
-    "DELETE FROM rooms WHERE direct_id = ? AND workspace_id = ? AND channel = ? AND pair_a = ? AND pair_b = ?"
+    "DELETE FROM rooms WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?"
+)
+_place_of: Final = itemgetter(
+    *map(Stream._fields.index, ("workspace_id", "channel", "surface", "container", "pair_a", "pair_b"))
 )
 
 
@@ -78,15 +82,17 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
 def forget_empty(tx: Transaction, streams: Iterable[Stream]) -> int:
     """`streams` have no envelopes any more: drops the bindings of their rooms, when no other stream is in them. Returns how
     many threads and rooms have ended."""
-    places = {(one.workspace_id, one.channel, one.surface, one.container, one.pair_a, one.pair_b) for one in streams}
+    places = set(map(_place_of, streams))
+    if places:
+        places -= set(map(_place_of, tx.memory.log.streams.ids))  # which the index may not have
     ended = 0
-    for workspace_id, channel, surface, container, *pair in places:
-        key = (container, workspace_id, channel)
-        if container is None or tx.db.execute(_IN_USE, (*key, surface, *pair)).fetchone() is not None:
+    for place in places:
+        workspace_id, channel, surface, container, *pair = place
+        if container is None or tx.db.execute(_IN_USE, place).fetchone() is not None:
             continue
         ended += 1
         if surface == "direct":
-            tx.db.execute(_FORGET, (*key, *pair))
+            tx.db.execute(_FORGET, (workspace_id, channel, container, *pair))
     return ended
 
 

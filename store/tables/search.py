@@ -120,8 +120,10 @@ async def _between(reader: Reader, wanted: EnvelopeFilter) -> Between | None:
     if container is None:
         return None
     # Those of an envelope that is committed later are not asked for: it has a higher sequence than the page.
-    streams = [number for (number,) in await fetch(reader, "SELECT id FROM streams WHERE container = ?", [container])]
-    encoded = as_json(streams)
+    recent = reader.log.streams.in_container(container)  # first: a segment that is written meanwhile is in the index
+    indexed = await fetch(reader, "SELECT id FROM streams WHERE container = ? AND messages > 0", [container])
+    streams = {*recent, *(number for (number,) in indexed)}
+    encoded = as_json(sorted(streams))
     return lambda low, high: (
         _OF_STREAMS,
         _bounds(encoded, low, high, [seq for number in streams for seq in tail.of_stream(number)]),

@@ -10,7 +10,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
-_KEPT: Final = 8_192  # streams in memory: some four MiB
+_KEPT: Final = 8_192  # streams in memory, if the tail has no more: some four MiB
 
 V = TypeVar("V", bound=tuple[object, ...])
 Values = tuple[object, ...]
@@ -50,9 +50,13 @@ def _insert(table: str, columns: tuple[str, ...]) -> BulkStatement:
 _INSERT_STREAM: Final = _insert("streams", Stream._fields)
 _INSERT_VERDICT: Final = _insert("verdicts", Verdict._fields)
 _FIND_STREAM: Final = """
-SELECT id FROM streams WHERE workspace_id = ? AND channel = ? AND sender = ? AND recipient IS ? AND surface IS ?
+SELECT id FROM streams WHERE messages > 0 AND workspace_id = ? AND channel = ? AND sender = ? AND recipient IS ? AND surface IS ?
     AND container IS ? AND pair_a IS ? AND pair_b IS ? LIMIT 1
 """
+_STREAMS_AFTER: Final = f"""
+SELECT id, {", ".join(Stream._fields)} FROM streams WHERE id IN (SELECT stream FROM log WHERE seq > ?)
+"""  # noqa: S608 - constants
+_CONTAINER: Final = Stream._fields.index("container")
 
 
 class _Dictionary(Generic[V]):
@@ -117,7 +121,8 @@ class Verdicts(_Dictionary[Verdict]):
 
 
 class Streams(_Dictionary[Stream]):
-    """The streams that were used last, in memory; the others are looked up in the table."""
+    """The streams of the tail (tail.py), which the index of the table may not have, and others that were used last, in memory; the
+    rest is looked up in the table."""
 
     __slots__ = ()
 
@@ -139,19 +144,30 @@ class Streams(_Dictionary[Stream]):
             raise KeyError(number)
         return Stream._make(values)
 
-    def forget(self, number: int) -> None:
+    def forget(self, tx: UnitOfWork, number: int) -> None:
         """The row of this stream was removed."""
         if (values := self._values.get(number)) is not None:
+            tx.replaced.extend([(self.ids, values, number), (self._values, number, values)])
             self._forget(values)
 
-    def load(self, db: sqlite3.Connection) -> None:
-        """Finds the last number of a store that is being opened."""
+    def in_container(self, container: str) -> list[int]:
+        """The streams in memory of a thread or a room."""
+        return [number for number, values in self._values.items() if values[_CONTAINER] == container]
+
+    def trim(self, tail: set[int]) -> None:
+        """Drops the oldest streams beyond _KEPT from memory, but those of the `tail`. Between transactions."""
+        excess = max(0, len(self.ids) - _KEPT)
+        for number in [one for one in self._values if one not in tail][:excess]:
+            self._forget(self._values[number])
+
+    def load(self, db: sqlite3.Connection, after_seq: int) -> None:
+        """Finds the last number of a store that is being opened, and reads the streams of the envelopes after sequence
+        `after_seq`."""
         (self._last,) = db.execute("SELECT coalesce(max(id), 0) FROM streams").fetchone()
+        for number, *values in db.execute(_STREAMS_AFTER, (after_seq,)):
+            self._keep(number, tuple(values))
 
     def _look_up(self, tx: UnitOfWork, values: Values) -> int:
-        if len(self.ids) > _KEPT and not self.pending:  # streams of an open transaction are not in the table yet
-            for oldest in list(self.ids)[: _KEPT // 2]:
-                self._forget(oldest)
         row = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
         if row is None:
             return self._add(tx, values)

@@ -32,9 +32,15 @@ class LogMemory:
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the log of a store that is being opened, whose identity `ids` has."""
-        self.streams.load(db)
+        indexed = last_indexed(db)
+        self.streams.load(db, indexed)
         self.verdicts.load(db)
-        self.tail.load(db, last_indexed(db), self.ids.id_key)
+        self.tail.load(db, indexed, self.ids.id_key)
+
+    def drop_tail(self, last_seq: int) -> None:
+        """Drops what a segment up to sequence `last_seq` has. Between transactions."""
+        self.tail.drop(last_seq)
+        self.streams.trim({stream for _, _, stream, _ in self.tail.rows})
 
 
 def as_json(seqs: list[int]) -> str:

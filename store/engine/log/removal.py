@@ -75,5 +75,5 @@ def _drop(tx: UnitOfWork, log: LogMemory, stream: int) -> bool:
     recent = as_json(log.tail.of_stream(stream))
     if not tx.db.execute(_DELETE_STREAM, (stream, recent)).rowcount:
         return False
-    log.streams.forget(stream)
+    log.streams.forget(tx, stream)
     return True
