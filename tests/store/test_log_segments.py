@@ -14,12 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.check_store import check_store, rebuild_indexes
+from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import inbox, outbox
+from aghbus.store.tables import inbox, outbox, search
 from tests.support.log_searches import assert_found, index_problems_of
 from tests.support.makers import BOB, EVE, NOW_MS, US, receive, receiving, rows, say, sending
 
@@ -198,6 +200,39 @@ async def test_a_known_stream_and_verdict_cost_no_query(store: Store) -> None:
 
     await store.write(job)
     assert asked == []
+
+
+async def test_a_stream_whose_removal_is_undone_is_still_known(store: Store) -> None:
+    await receive(store, say(container="thread_kept"))
+
+    def removes(tx: Transaction) -> None:
+        assert remove(tx, tx.memory.log, tx.memory.dedup, [1]) != []
+        raise NotFound("after all")
+
+    with pytest.raises(NotFound):
+        await store.write(removes)
+    await assert_found(store)
+    await receive(store, say(container="thread_kept"))
+    assert await rows(store, "SELECT container FROM streams") == [("thread_kept",)]
+    await assert_found(store)
+
+
+async def test_streams_that_are_dropped_from_memory_are_found_in_the_table(path: Path) -> None:
+    count, at_once, segment = 9_000, 500, 1_000
+    store = await Store.open(path, synchronous="normal", segment=segment)
+    try:
+        for first in range(0, count, at_once):
+            envelopes = [say(container=f"thread_{number:05}") for number in range(first, first + at_once)]
+            await asyncio.gather(*(store.write(receiving(one, capacity=2 * count)) for one in envelopes))
+        await store.write(lambda _: None)  # after the last segment
+        assert len(store.memory.log.streams.ids) < count - segment // 2
+        for number in (0, 1, count - 1):
+            await receive(store, say(container=f"thread_{number:05}"), capacity=2 * count)
+            wanted = EnvelopeFilter(thread_id=f"thread_{number:05}")
+            assert (await search.find(store.reader, wanted)).seqs[0] == number + 1
+        assert await rows(store, "SELECT count(*) FROM streams") == [(count,)]
+    finally:
+        await store.close()
 
 
 async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path: Path) -> None:
