@@ -42,7 +42,7 @@ _UNKNOWN: Final = StoredState()
 class Applied(msgspec.Struct):
     """The result: `seq` of the envelope itself (None when it was not kept); `outgoing` envelopes to publish, in order;
     `before` and `after` of the work, where the envelope opened or moved one; `refused`, the envelope of ours that it
-    refused."""
+    refused; `may_be_due`, whether a work that moved may have a deadline."""
 
     seq: int | None = None
     outgoing: tuple[outbox.Outgoing, ...] = ()
@@ -50,6 +50,7 @@ class Applied(msgspec.Struct):
     before: WorkView | None = None
     after: WorkView | None = None
     refused: Failed | None = None
+    may_be_due: bool = False
 
     @property
     def queued(self) -> tuple[int, ...]:
@@ -184,7 +185,7 @@ class _Application(msgspec.Struct):
                 audit.note_delivery(tx, self.now_ms, result.seq, "held")
             elif type(effect) is Advance:
                 assert result.seq is not None
-                works.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
+                result.may_be_due |= works.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
                 if effect.after.state in TERMINAL_STATES:
                     self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
@@ -213,7 +214,7 @@ class _Application(msgspec.Struct):
                 seq = self._store(envelope, effect, "queued", before, after)
             elif type(effect) is Advance:
                 assert seq is not None
-                works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+                self.result.may_be_due |= works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
                 if effect.after.state in TERMINAL_STATES:
                     self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:

@@ -76,7 +76,7 @@ class Deadlines:
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
                 tx.after_commit(self._changed.set)
             return
-        if not works.has_deadline(tx, work):
+        if not applied.may_be_due:
             return
         now_ms = self._steps.now_after_clock_check(tx)
         traced = envelope.kind == "trace"

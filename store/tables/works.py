@@ -1,7 +1,7 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -117,7 +117,7 @@ def opened_seq(tx: Transaction, work: WorkView) -> int | None:
     return None if row is None else int(row[0])
 
 
-class Known(NamedTuple):
+class Known(msgspec.Struct, frozen=True):
     """An own work to act on, and the `trace_id` of the message that opened it, while that message is stored."""
 
     work: WorkView
@@ -159,8 +159,9 @@ def open_work(
     tx.memory.works.put(tx, work.work_id, CachedWork(work, row, role, envelope.trace_id, seq, seq))
 
 
-def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> None:
-    """The state of a known work after `envelope`, stored under `seq`."""
+def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> bool:
+    """The state of a known work after `envelope`, stored under `seq`. Returns whether the work may have a deadline: True where
+    it is not cached."""
     cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
     if cached is not None:
         row = cached.row
@@ -187,9 +188,10 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     )
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
-    else:
-        changed = CachedWork(work, row, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
-        tx.memory.works.put(tx, work.work_id, changed)
+        return True
+    changed = CachedWork(work, row, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
+    tx.memory.works.put(tx, work.work_id, changed)
+    return cached.has_deadline
 
 
 def begin_deadline(tx: Transaction, work: WorkView) -> None:
@@ -197,16 +199,6 @@ def begin_deadline(tx: Transaction, work: WorkView) -> None:
     cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
     if cached is not None:
         tx.memory.works.put(tx, work.work_id, msgspec.structs.replace(cached, has_deadline=True))
-
-
-def has_deadline(tx: Transaction, work: WorkView) -> bool:
-    """Whether the work may have a deadline: True where it is not cached."""
-    cached = tx.memory.works.get(work.work_id)
-    return (
-        cached is None
-        or cached.has_deadline
-        or (cached.work.workspace_id, cached.work.channel) != (work.workspace_id, work.channel)
-    )
 
 
 async def works(

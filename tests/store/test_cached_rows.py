@@ -128,13 +128,13 @@ async def test_only_a_work_that_may_have_a_deadline_moves_it(store: Store) -> No
     await open_here(store)
     work = await store.write(lambda tx: works.load(tx, *_PLACE))
     assert work is not None
-    assert not await store.write(lambda tx: works.has_deadline(tx, work))
+    assert not (await receive(store, trace("working", work_id=WORK))).may_be_due
     await store.write(lambda tx: deadlines.begin(tx, work, None, 1_000, NOW_MS))
-    assert await store.write(lambda tx: works.has_deadline(tx, work))
+    assert (await receive(store, trace("working", work_id=WORK))).may_be_due
     await store.write(lambda tx: deadlines.moved(tx, work, accepted=False, traced=True, now_ms=NOW_MS + 500))
     assert await store.write(deadlines.next_due_ms) == NOW_MS + 1_500
     store.memory.works.clear()
-    assert await store.write(lambda tx: works.has_deadline(tx, work))  # only the file knows
+    assert (await receive(store, trace("working", work_id=WORK))).may_be_due  # only the file knows
 
 
 async def test_an_arrival_is_recorded_once_for_each_transmission(store: Store) -> None:
