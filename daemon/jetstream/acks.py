@@ -65,8 +65,6 @@ class AckQueue:
         while True:
             await self._filled.wait()
             self._filled.clear()
-            if len(self._queue) >= _BURST:
-                await asyncio.sleep(_GATHER)
             try:
                 await self._publish()
             except LinkError:

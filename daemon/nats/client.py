@@ -194,7 +194,8 @@ def publish_frames(limit: int, messages: Sequence[tuple[str, bytes]]) -> bytes:
     names = " ".join(subjects)
     if tuple(names.split()) != subjects or max(map(len, payloads)) > limit:
         return b"".join([publish_frame(limit, *message) for message in messages])
-    return b"".join([b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data) for subject, data in messages])
+    parts = zip(names.encode().split(b" "), map(len, payloads), payloads, strict=True)
+    return b"".join(map(b"PUB %b %d\r\n%b\r\n".__mod__, parts))
 
 
 def _header_line(name: str, value: str) -> bytes:
