@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.bodies import Receipt, Trace
+from aghbus.protocol.bodies import RECEIPT_STATUSES, TRACE_STATES, Receipt, Trace
 from aghbus.protocol.envelope import OPENING_KINDS, Envelope
 
 State = Literal["submitted", "working", "needs_input", "completed", "failed", "canceled"]
@@ -73,6 +73,8 @@ TRANSITIONS: Final[dict[tuple[str, str], State]] = {
 
 # Events that count as progress although the state stays: the outcome is `advanced`, not `unchanged`.
 PROGRESS: Final = frozenset({("working", "trace:working"), ("needs_input", "trace:needs_input")})
+_TRACES: Final = {state: f"trace:{state}" for state in TRACE_STATES}  # not made anew: every step of a work passes here
+_RECEIPTS: Final = {status: f"receipt:{status}" for status in RECEIPT_STATUSES}
 
 
 class WorkView(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,11 +123,9 @@ class Step(msgspec.Struct, frozen=True):
 def event_of(envelope: Envelope) -> str:
     """The envelope as a lifecycle event: the second part of a key of `TRANSITIONS`."""
     body = envelope.body
-    if isinstance(body, Receipt):
-        return f"receipt:{body.status}"
-    if isinstance(body, Trace):
-        return f"trace:{body.state}"
-    return "message"
+    if type(body) is Trace:
+        return _TRACES[body.state]
+    return _RECEIPTS[body.status] if type(body) is Receipt else "message"
 
 
 def step(work: WorkView | None, envelope: Envelope) -> Step:
