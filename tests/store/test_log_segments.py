@@ -235,6 +235,19 @@ async def test_streams_that_are_dropped_from_memory_are_found_in_the_table(path:
         await store.close()
 
 
+async def test_a_new_thread_is_looked_up_once_for_all_its_streams(store: Store) -> None:
+    asked: list[str] = []
+
+    def job(tx: Transaction) -> None:
+        tx.db.set_trace_callback(asked.append)
+        for sender in (BOB, EVE):
+            receiving(say(sender, container="thread_new"))(tx)
+        tx.db_unflushed.set_trace_callback(None)
+
+    await store.write(job)
+    assert len([sql for sql in asked if "streams" in sql]) == 1
+
+
 async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path: Path) -> None:
     store = await Store.open(path, synchronous="normal", segment=SEGMENT)
     messages = [made("thread", number % 2) for number in range(12)]

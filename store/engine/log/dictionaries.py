@@ -50,8 +50,9 @@ def _insert(table: str, columns: tuple[str, ...]) -> BulkStatement:
 _INSERT_STREAM: Final = _insert("streams", Stream._fields)
 _INSERT_VERDICT: Final = _insert("verdicts", Verdict._fields)
 _FIND_STREAM: Final = """
-SELECT id FROM streams WHERE messages > 0 AND workspace_id = ? AND channel = ? AND sender = ? AND recipient IS ? AND surface IS ?
-    AND container IS ? AND pair_a IS ? AND pair_b IS ? LIMIT 1
+SELECT EXISTS (SELECT 1 FROM streams WHERE messages > 0 AND container IS ?6), (
+    SELECT id FROM streams WHERE messages > 0 AND workspace_id = ?1 AND channel = ?2 AND sender = ?3 AND recipient IS ?4
+        AND surface IS ?5 AND container IS ?6 AND pair_a IS ?7 AND pair_b IS ?8 LIMIT 1)
 """
 _STREAMS_AFTER: Final = f"""
 SELECT id, {", ".join(Stream._fields)} FROM streams WHERE id IN (SELECT stream FROM log WHERE seq > ?)
@@ -124,10 +125,11 @@ class Streams(_Dictionary[Stream]):
     """The streams of the tail (tail.py), which the index of the table may not have, and others that were used last, in memory; the
     rest is looked up in the table."""
 
-    __slots__ = ()
+    __slots__ = ("_new_containers",)
 
     def __init__(self) -> None:
         super().__init__(_INSERT_STREAM)
+        self._new_containers: set[object] = set()  # of which the index has no stream, as far as they were looked up
 
     def number(self, tx: UnitOfWork, values: Values) -> int:
         """The number of a stream."""
@@ -155,7 +157,8 @@ class Streams(_Dictionary[Stream]):
         return [number for number, values in self._values.items() if values[_CONTAINER] == container]
 
     def trim(self, tail: set[int]) -> None:
-        """Drops the oldest streams beyond _KEPT from memory, but those of the `tail`. Between transactions."""
+        """A segment was written: drops the oldest streams beyond _KEPT from memory, but those of the `tail`."""
+        self._new_containers.clear()
         excess = max(0, len(self.ids) - _KEPT)
         for number in [one for one in self._values if one not in tail][:excess]:
             self._forget(self._values[number])
@@ -168,8 +171,13 @@ class Streams(_Dictionary[Stream]):
             self._keep(number, tuple(values))
 
     def _look_up(self, tx: UnitOfWork, values: Values) -> int:
-        row = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
-        if row is None:
+        container = values[_CONTAINER]
+        if container in self._new_containers:
             return self._add(tx, values)
-        self._keep(row[0], values)
-        return int(row[0])
+        is_indexed, number = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
+        if not is_indexed:
+            self._new_containers.add(container)
+        if number is None:
+            return self._add(tx, values)
+        self._keep(number, values)
+        return int(number)
