@@ -27,7 +27,7 @@ HISTORY_BYTES: Final = 8 * 1024 * 1024  # of the envelopes that these steps are 
 _VIEW_COLUMNS: Final = WorkView.__struct_fields__
 _values_of_view: Final = attrgetter(*_VIEW_COLUMNS)
 _COLUMNS: Final = ", ".join(f"w.{name}" for name in _VIEW_COLUMNS)
-_VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE workspace_id = ? AND channel = ? AND work_id = ?"  # noqa: S608 - constants
+_VIEW: Final = f"SELECT {_COLUMNS} FROM works AS w WHERE id = ?"  # noqa: S608 - constants
 _FIND: Final = f"""
 SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN log AS e ON e.seq = w.opened_seq
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
@@ -76,8 +76,8 @@ def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Work
     cached = tx.memory.works.get(work_id)
     if cached is not None and (cached.work.workspace_id, cached.work.channel) == (workspace_id, channel):
         return cached.work
-    row = tx.db_unflushed.execute(_VIEW, (workspace_id, channel, work_id)).fetchone()
-    return None if row is None else _view_of(row)
+    row = tx.db_unflushed.execute(_ROW, (workspace_id, channel, work_id)).fetchone()  # most are new, and have none
+    return None if row is None else _view_of(tx.db_unflushed.execute(_VIEW, row).fetchone())
 
 
 def _view_of(row: Row) -> WorkView:
