@@ -19,10 +19,6 @@ _MAX_ACKED: Final = (
 _LINK_WAIT: Final = 1.0  # seconds between two checks of a link that is down
 _FLUSH_WAIT: Final = 10.0  # seconds for the broker to take what fills the buffer
 _BATCH: Final = 256  # acks published as one piece
-_BURST: Final = (
-    128  # acks at once, after which more are awaited: each write wakes the broker, which takes the processor
-)
-_GATHER: Final = 0.01  # seconds for that, in which a loaded daemon commits one or two batches
 _RETRY_DELAY: Final = 0.05  # seconds; a connection may be lost before the link knows it
 
 
