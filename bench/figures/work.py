@@ -16,6 +16,8 @@ from bench.harness.statistic import percentile
 
 RATE = 1_000  # messages a second beside what is measured
 FLIGHT = 16  # works at a time, where throughput is measured
+_WAL_WORKS = 600  # works until the WAL of a daemon has its full length: while a file grows, a commit takes longer
+_WAL_WORKS_SKELETON = 3_000  # until that of a skeleton has
 _PACED = "bench.paced"
 
 
@@ -28,6 +30,9 @@ def measure(run: Run) -> Result:
         skeletons(server.url, "least-ops", "least-worker") as (least_ops, least_worker),
         ready_child("bench.harness.floors", "echo", server.url, _PACED),
     ):
+        if scale.warm_up:
+            work_times(ops, worker, _WAL_WORKS, FLIGHT)
+            work_times(least_ops, least_worker, _WAL_WORKS_SKELETON, FLIGHT)
         reached: list[float] = []
 
         def under_load() -> list[float]:
