@@ -133,6 +133,11 @@ class Connection(asyncio.Protocol):
         self._give_up()
         self._writable.set()
 
+    def eof_received(self) -> None:
+        """The client has closed its side, so its wait ends now: `connection_lost` comes later, after an answer that is ready."""
+        if self._exchange is not None:
+            self._exchange.disconnect()
+
     def data_received(self, data: bytes) -> None:
         """Feed the parser, then bound an unfinished head."""
         if self._dropping:

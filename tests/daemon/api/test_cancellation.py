@@ -1,11 +1,15 @@
 """A request that waits in its own task, until an event cancels the wait."""
 
 import asyncio
+import logging
+import socket
 
 import pytest
 
 from aghbus.daemon.api.http.cancellation import CancelScope, Draining
+from aghbus.daemon.api.http.connection import Endpoint
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
+from aghbus.daemon.base.logs import EventLimiter
 from aghbus.protocol.errors import Unavailable
 
 
@@ -118,3 +122,20 @@ async def test_a_cancellation_from_outside_is_passed_on() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_client_that_has_closed_its_side_is_disconnected_before_its_transport_has_ended() -> None:
+    """A message that is leased to it in that moment is given back, not written to a closing transport."""
+    requests: list[Exchange] = []
+    endpoint = Endpoint(requests.append, EventLimiter(logging.getLogger(__name__), 1))
+    ours, theirs = socket.socketpair()
+    transport, _ = await asyncio.get_running_loop().connect_accepted_socket(endpoint.connection, ours)
+    with theirs:
+        theirs.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(20):
+            while not requests:  # noqa: ASYNC110 - the loop is looked at in each iteration
+                await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        while not transport.is_closing():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    assert requests[0].disconnected
