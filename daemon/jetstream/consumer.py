@@ -217,7 +217,10 @@ class DurableConsumer:
             if not prefix:
                 return  # not from the stream: anyone may be able to publish to the delivery subject
             self._ack_prefix, rest = prefix, reply.removeprefix(prefix)
-        delivery = self._pending.accept(rest.partition(".")[0], reply)
+        sequence = first_sequence(rest)
+        if not sequence:
+            return
+        delivery = self._pending.accept(sequence, reply)
         if delivery is None:
             self.duplicates += 1
             return
@@ -261,6 +264,10 @@ def before_sequence(reply: str) -> str:
     if len(parts) < 9 or len(parts) == 10 or not reply.startswith(_ACK_PREFIX):
         return ""
     at = 5 if len(parts) == 9 else 7
-    number = parts[at]
-    is_sequence = number.isdigit() and number.isascii() and len(number) <= _SEQUENCE_DIGITS
-    return ".".join(parts[:at]) + "." if is_sequence else ""
+    return ".".join(parts[:at]) + "." if first_sequence(parts[at]) else ""
+
+
+def first_sequence(tokens: str) -> str:
+    """The sequence with which the tokens of a subject begin, in digits; empty for others."""
+    first = tokens.partition(".")[0]
+    return first if len(first) <= _SEQUENCE_DIGITS and first.isdigit() and first.isascii() else ""

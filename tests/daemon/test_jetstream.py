@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.consumer import before_sequence
+from aghbus.daemon.jetstream.consumer import before_sequence, first_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
 from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.link import LinkDown
@@ -395,6 +395,12 @@ def test_the_stream_sequence_is_found_in_both_reply_forms() -> None:
         "$JS.ACK.a.b.c.d.e.f.g.h",
     ):
         assert before_sequence(other) == ""
+
+
+def test_a_sequence_has_at_most_twenty_digits() -> None:
+    assert first_sequence("42.7.1700000000.0") == "42"
+    for other in ("", "x.7", f"{'9' * 21}.7", "４２.7"):
+        assert first_sequence(other) == ""
 
 
 def test_durable_names_tell_channels_workspaces_and_peers_apart() -> None:
