@@ -20,6 +20,7 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, search
 from tests.support.log_searches import assert_found, index_problems_of
@@ -215,6 +216,33 @@ async def test_a_stream_whose_removal_is_undone_is_still_known(store: Store) -> 
     await receive(store, say(container="thread_kept"))
     assert await rows(store, "SELECT container FROM streams") == [("thread_kept",)]
     await assert_found(store)
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+async def test_a_stream_that_is_replaced_in_a_transaction_that_fails_is_still_known(path: Path, indexed: bool) -> None:
+    def removes(tx: Transaction) -> None:
+        assert remove(tx, tx.memory.log, tx.memory.dedup, [1, 2]) != []
+
+    def disk_is_full(tx: Transaction) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    store = await Store.open(path, synchronous="normal", segment=2 if indexed else SEGMENT)
+    try:
+        for _ in range(2):
+            await receive(store, say(container="thread_kept"))
+        if indexed:  # opened again, the stream is not in memory
+            await store.close()
+            store = await Store.open(path, synchronous="normal", segment=2)
+        again = receiving(say(container="thread_kept"))
+        jobs = [store.write(removes), store.write(again), store.write(disk_is_full)]
+        assert [type(one) for one in await asyncio.gather(*jobs, return_exceptions=True)] == [StoreUnavailable] * 3
+        await assert_found(store)
+        await receive(store, say(container="thread_kept"))
+        await assert_found(store)
+    finally:
+        await store.close()
 
 
 async def test_streams_that_are_dropped_from_memory_are_found_in_the_table(path: Path) -> None:

@@ -74,16 +74,15 @@ class _Dictionary(Generic[V]):
         self._last = 0
 
     def undo(self, pending: int) -> None:
-        """Forgets the values that the open transaction has added, beyond the first `pending`."""
-        for values in self.pending[pending:]:
-            self._last -= 1
-            self._forget(values)
+        """The open transaction did not add the numbers beyond the first `pending`; it forgets their values itself."""
+        self._last -= len(self.pending) - pending
         del self.pending[pending:]
 
     def _add(self, tx: UnitOfWork, values: Values) -> int:
         self._last = number = self._last + 1
         tx.rows[self._insert] += (number, *values)
         self.pending.append(values)
+        tx.replaced.extend([(self.ids, values, None), (self._values, number, None)])
         self._keep(number, values)
         return number
 
@@ -129,7 +128,7 @@ class Streams(_Dictionary[Stream]):
 
     def __init__(self) -> None:
         super().__init__(_INSERT_STREAM)
-        self._new_containers: set[object] = set()  # of which the index has no stream, as far as they were looked up
+        self._new_containers: dict[object, bool] = {}  # of which the index has no stream, as far as they were looked up
 
     def number(self, tx: UnitOfWork, values: Values) -> int:
         """The number of a stream."""
@@ -176,7 +175,8 @@ class Streams(_Dictionary[Stream]):
             return self._add(tx, values)
         is_indexed, number = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
         if not is_indexed:
-            self._new_containers.add(container)
+            tx.replaced.append((self._new_containers, container, None))
+            self._new_containers[container] = True
         if number is None:
             return self._add(tx, values)
         self._keep(number, values)
