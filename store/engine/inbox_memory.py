@@ -27,7 +27,7 @@ class InboxMemory:
     All untouched messages are after the position `seq`. A message that is taken out of order stays after it, and has a row
     in table `inbox`. `waiting` counts the messages that are ready or leased, `size` their bytes, `senders` both by sender.
     `holding`: openings may be held since a restore.
-    `pending` are the changes of these counts in the open transaction: sender, messages, bytes.
+    `pending` are the changes of these counts in the open transaction: sender, messages, bytes, work.
     """
 
     __slots__ = ("_out_of_order", "_untouched", "holding", "pending", "senders", "seq", "size", "waiting", "works")
@@ -61,8 +61,11 @@ class InboxMemory:
         return self.holding or self.is_untouched(seq) or self.waiting > len(self._untouched) - len(self._out_of_order)
 
     def has_any(self, work_id: str | None) -> bool:
-        """Whether a message of the work, or without one any message, is ready or leased."""
-        return self.waiting > 0 if work_id is None else work_id in self.works
+        """Whether a message of the work, or without one any message, is ready or leased, or may be if the open transaction is
+        rolled back."""
+        if work_id is None:
+            return self.waiting > 0 or bool(self.pending)
+        return work_id in self.works or any(work_id == changed for *_, changed in self.pending)
 
     def add(self, seq: int, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""

@@ -52,6 +52,17 @@ async def test_only_a_message_of_that_work(store: Store) -> None:
     assert found.seq == wanted
 
 
+@pytest.mark.parametrize("work_id", [None, "work_w"])
+async def test_a_message_that_was_taken_may_wait_until_the_commit(store: Store, work_id: str | None) -> None:
+    def job(tx: Transaction) -> bool:
+        assert inbox.lease_next(tx, NOW_MS, VISIBLE, "token", work_id=work_id, ack=True) is not None
+        return tx.memory.inbox.has_any(work_id)
+
+    await fill(store, 1, work_id="work_w")
+    assert await store.write(job)  # the commit may fail
+    assert not store.memory.inbox.has_any(work_id)
+
+
 async def test_an_expired_lease_is_given_to_the_next_client(store: Store) -> None:
     (seq,) = await fill(store, 1)
     await lease(store, "a")
