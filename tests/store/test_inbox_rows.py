@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import INBOX_STATE
@@ -61,6 +62,17 @@ async def test_a_message_that_was_taken_may_wait_until_the_commit(store: Store, 
     await fill(store, 1, work_id="work_w")
     assert await store.write(job)  # the commit may fail
     assert not store.memory.inbox.has_any(work_id)
+
+
+@pytest.mark.parametrize("envelope", [say(work_id="work_w"), say(direct=True)], ids=["work", "room"])
+async def test_a_message_leased_from_memory_is_the_one_in_the_file(store: Store, envelope: Envelope) -> None:
+    def job(tx: Transaction) -> tuple[InboxItem | None, InboxItem]:
+        seq = receiving(envelope)(tx)[1].seq
+        assert seq is not None
+        return inbox.lease_next(tx, NOW_MS, VISIBLE, "token", fresh=seq), inbox.item(tx, seq)
+
+    leased, stored = await store.write(job)
+    assert leased == stored
 
 
 async def test_an_expired_lease_is_given_to_the_next_client(store: Store) -> None:
