@@ -1,20 +1,21 @@
 """Acknowledging commits to the sender's daemon (protocol/delivery/acks.py)."""
 
 from collections.abc import Iterable
+from functools import partial
 
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.receive.decider import Outcome
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.delivery.acks import encode_ack, encode_signed_ack, may_answer
+from aghbus.protocol.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.effects import Quarantine
 from aghbus.protocol.envelope import Envelope
 from aghbus.protocol.identifiers import subject_for
 
 
 class Acknowledger:
-    """Publishes one acknowledgement for each message directed at us whose sender's daemon asked for it."""
+    """Publishes an acknowledgement for each message directed at us whose sender's daemon asked for it."""
 
     def __init__(self, link: Link, identity: Identity, background: BackgroundTasks, counters: Counters) -> None:
         """`background` runs the acknowledgements that have to wait for the connection."""
@@ -29,7 +30,7 @@ class Acknowledger:
         A refusal goes to a handle only for verified messages: otherwise a forged copy would make us refuse the real one.
         """
         signers = self._identity.signers
-        answers: list[tuple[str, bytes]] = []
+        acks: dict[tuple[str, str, str], list[tuple[str, Ack]]] = {}  # by inbox, our id and sender
         for outcome in outcomes:
             if (ack := outcome.ack) is None:
                 continue
@@ -41,11 +42,16 @@ class Acknowledger:
                 continue  # not for us; or our own, or of another daemon with our id, which is not committed here
             if "@" in sender and any(type(one) is Quarantine and one.trust is None for one in outcome.effects):
                 continue
-            signer = signers[own_id]
-            raw = encode_ack(ack) if signer is None else encode_signed_ack(ack, sender=own_id, to=sender, signer=signer)
-            answers.append((reply, raw))
+            inbox, _, token = reply.rpartition(".")
+            acks.setdefault((inbox, own_id, sender), []).append((token, ack))
+        answers: list[tuple[str, bytes]] = []
+        for (inbox, own_id, sender), found in acks.items():
+            signer, encode = signers[own_id], encode_ack
+            if signer is not None:
+                encode = partial(encode_signed_ack, sender=own_id, to=sender, signer=signer)
+            answers += answer_messages(inbox, found, encode)
+            self._counters["acks.sent"] += len(found)
         if answers:
-            self._counters["acks.sent"] += len(answers)
             self._publish(answers)
 
     def publish_receipts(self, receipts: Iterable[Envelope]) -> None:

@@ -9,7 +9,7 @@ from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
-from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, is_answer_of, parse_ack
+from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
 from aghbus.protocol.errors import REASON_CODES
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -21,7 +21,7 @@ _SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our rep
 
 
 class _Answer(NamedTuple):
-    """The acknowledgement of our envelope `seq`, parsed and raw."""
+    """The acknowledgement of our envelope `seq`, and the message that it came in."""
 
     seq: int
     ack: Ack
@@ -46,23 +46,28 @@ class AckReceiver:
         self._counters = counters
         self._answers: list[_Answer] = []  # received since their job was submitted
 
-    def receive(self, message: InboundMessage) -> None:
-        """Handle a message on the reply subject of one of our messages (a callback of the link)."""
+    def receive(self, message: InboundMessage) -> int:
+        """Handle a message on the reply subject of one of our messages (a callback of the link). Returns how many answers it has,
+        1 for any other message."""
         token = message.subject.rpartition(".")[2]
-        if not _SEQUENCE(token):
-            return
-        seq = int(token)
         if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
-            self._unresponsive.no_subscriber(seq)
-            return
+            if _SEQUENCE(token):
+                self._unresponsive.no_subscriber(int(token))
+            return 1
         if len(message.data) > MAX_ANSWER_BYTES:
             self._counters.add("acks.unknown")
-            return
-        ack = parse_ack(message.data)
-        if ack is None:
-            return  # a stream's acknowledgement, for one
-        self._counters.add(f"acks.{ack.outcome}")
-        answer = _Answer(seq, ack, message.data)
+            return 1
+        found = parse_ack(message.data)
+        if found is None:
+            return 1  # a stream's acknowledgement, for one
+        answers = found.acks if isinstance(found, Acks) else [(token, found)]
+        for token, ack in answers:
+            if _SEQUENCE(token):
+                self._counters.add(f"acks.{ack.outcome}")
+                self._submit(_Answer(int(token), ack, message.data))
+        return max(1, len(answers))
+
+    def _submit(self, answer: _Answer) -> None:
         if self._unresponsive.subjects:  # other messages may wait for this answer
             self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
             return

@@ -3,10 +3,14 @@
 A daemon answers on the reply subject of a directed publish once it has committed the envelope (docs/adr/0005). A peer with a
 key signs its answers and names both peers in them; unsigned answers in its name are ignored. Otherwise any subscriber of a
 peer's subject could end a work between two verified peers. Other messages on the subject are ignored.
+
+Answers to several messages of one sender, which were committed together, are sent as one message, if their reply subjects say
+that the sender takes lists. It goes to the reply subject of the first of them.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -24,6 +28,13 @@ ANSWER_TO: Final = "Aghbus-Answer-To"
 MAX_REPLY_CHARS: Final = 256
 MAX_ANSWER_BYTES: Final = 4096
 """Our own limit: an answer has a few hundred bytes, and checking the signature of a megabyte can take a second."""
+
+LIST: Final = "list"
+"""Token after `ack` in the reply subjects of a daemon that takes lists of answers."""
+
+_LIST_MARK: Final = f".ack.{LIST}."
+_LIST_MARK_AT: Final = len("_INBOX.") + 32
+_MAX_LISTED: Final = 16  # answers of a list: with ids of the usual length they fit into MAX_ANSWER_BYTES
 
 # Answers go only to inboxes for acknowledgements (protocol/nats/names.py): an untrusted peer cannot direct them elsewhere.
 _ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
@@ -60,6 +71,12 @@ class Ack(msgspec.Struct, frozen=True, tag_field="aghbus", tag="ack"):
     digest: str = ""
 
 
+class Acks(msgspec.Struct, frozen=True, tag_field="aghbus", tag="acks"):
+    """Several answers, each with the last token of its reply subject; the tokens before it are those of this message's subject."""
+
+    acks: list[tuple[str, Ack]]
+
+
 def ack_of(envelope: Envelope, effects: Effects) -> Ack | None:
     """The answer to an envelope that was decided with these effects; None for a duplicate, of which the store knows more."""
     for effect in effects:
@@ -91,33 +108,54 @@ def refusal_in(receipt: Receipt, work: WorkView | None) -> str | None:
     return None
 
 
-encode_ack: Final[Callable[[Ack], bytes]] = msgspec.json.Encoder().encode
+encode_ack: Final[Callable[[Ack | Acks], bytes]] = msgspec.json.Encoder().encode
 """The bytes of an answer of a peer without a key."""
 
-_decode: Final = msgspec.json.Decoder(Ack).decode
+_decode: Final[Callable[[bytes], Ack | Acks]] = msgspec.json.Decoder(Ack | Acks).decode
 
 
-def encode_signed_ack(ack: Ack, *, sender: str, to: str, signer: Signer) -> bytes:
+def encode_signed_ack(ack: Ack | Acks, *, sender: str, to: str, signer: Signer) -> bytes:
     """The bytes of an answer from the handle `sender` to the peer `to`, signed by `signer`."""
     return msgspec.json.encode(signer({**msgspec.to_builtins(ack), "from": sender, "to": to}))
 
 
+def answer_messages(
+    inbox: str, acks: Sequence[tuple[str, Ack]], encode: Callable[[Ack | Acks], bytes]
+) -> Iterator[tuple[str, bytes]]:
+    """Subjects and bytes of the messages with these answers, each of which has the last token of its reply subject below `inbox`.
+
+    Answers are listed only if `inbox` takes lists, and if the list has no more than MAX_ANSWER_BYTES.
+    """
+    step = _MAX_LISTED if inbox.startswith(_LIST_MARK, _LIST_MARK_AT) else 1
+    for at in range(0, len(acks), step):
+        part = acks[at : at + step]
+        if len(part) > 1 and len(raw := encode(Acks(list(part)))) <= MAX_ANSWER_BYTES:
+            yield f"{inbox}.{part[0][0]}", raw
+            continue
+        for token, ack in part:
+            yield f"{inbox}.{token}", encode(ack)
+
+
 def is_answer_of(raw: bytes, *, recipient: str, sender: str) -> bool:
-    """Whether `raw`, an answer to a message from `sender` to `recipient`, can come from that recipient.
+    """Whether `raw`, which answers a message from `sender` to `recipient`, can come from that recipient.
 
     A verified handle must have signed it for this sender. A peer without a key cannot prove it: its answers are accepted
     like its messages.
     """
-    if "@" not in recipient:
-        return True
+    return "@" not in recipient or _signed_names(raw) == (recipient, sender)
+
+
+@lru_cache(maxsize=4)  # a list is asked about once for each of its answers
+def _signed_names(raw: bytes) -> tuple[object, object] | None:
+    """`from` and `to` of a verified answer."""
     if verify(raw).state != "verified":
-        return False
+        return None
     document = decode_document(raw)
-    return (document.get("from"), document.get("to")) == (recipient, sender)
+    return document.get("from"), document.get("to")
 
 
-def parse_ack(raw: bytes) -> Ack | None:
-    """The answer in `raw`; None for any other message on a reply subject."""
+def parse_ack(raw: bytes) -> Ack | Acks | None:
+    """The answer or the answers in `raw`; None for any other message on a reply subject."""
     try:
         return _decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError):

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.delivery.acks import Ack, encode_ack
+from aghbus.protocol.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
+from aghbus.protocol.trust.keys import SigningKey
+from aghbus.protocol.trust.proof import EnvelopeSigner
 from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
-from tests.support.makers import rows
+from tests.support.makers import US, rows, say, sending
 from tests.support.parts import Parts
 from tests.support.publishing import Wire, committed, publishing, send
 
@@ -71,6 +73,42 @@ async def test_acknowledgements_that_arrive_together_are_one_job(
     assert len(jobs) == 1
     assert await states(parts) == ["receipted", "refused", "receipted", "receipted", "published"]
     assert parts.counters["acks.unknown"] == 1
+
+
+async def test_each_acknowledgement_of_a_list_counts_for_its_own_message(sender: tuple[Publisher, Parts]) -> None:
+    publisher, parts = sender
+    sent = [(str(seq), ack) for seq, ack in await published(publisher, parts, 4)]
+    foreign = [("x", sent[0][1]), ("", sent[1][1]), (sent[3][0], sent[2][1])]
+    mixed = [sent[0], (sent[1][0], replace(sent[1][1], outcome="refused")), *foreign, sent[2]]
+    raw = encode_ack(Acks(mixed))
+    assert parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{sent[3][0]}", raw, "", None)) == len(mixed)
+    await parts.store.probe()
+    assert await states(parts) == ["receipted", "refused", "receipted", "published"]
+    assert parts.counters["acks.unknown"] == 1
+
+
+async def test_a_list_in_the_name_of_a_handle_counts_only_with_its_signature(tmp_path: Path) -> None:
+    signer, thief = (EnvelopeSigner(SigningKey(bytes([number]) * 32), "bob") for number in (1, 2))
+    async with publishing(tmp_path, Quiet(), retry_after=60) as (_, parts):
+        for number in range(3):
+            await parts.store.write(sending(say(sender=US, to=signer.handle, id=f"msg_{number}")))
+        sent = [
+            (str(seq), committed(msg_id, raw))
+            for seq, msg_id, raw in await rows(parts.store, "SELECT seq, msg_id, raw FROM envelopes ORDER BY seq")
+        ]
+        for by, to in ((thief, US), (signer, "eve")):
+            parts.ack_receiver.receive(listed(sent, by, to))
+        parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{sent[0][0]}", encode_ack(Acks(sent)), "", None))
+        await parts.store.probe()
+        assert parts.counters["acks.unknown"] == 9
+        parts.ack_receiver.receive(listed(sent, signer, US))
+        await parts.store.probe()
+        assert await states(parts) == ["receipted"] * 3
+
+
+def listed(acks: list[tuple[str, Ack]], by: EnvelopeSigner, to: str) -> InboundMessage:
+    raw = encode_signed_ack(Acks(acks), sender=by.handle, to=to, signer=by)
+    return InboundMessage(f"_INBOX.test.{acks[0][0]}", raw, "", None)
 
 
 @pytest.mark.parametrize("refused", [True, False])

@@ -9,7 +9,7 @@ import pytest
 
 from aghbus.daemon.config.settings import InboxSettings
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.protocol.delivery.acks import Ack, parse_ack
+from aghbus.protocol.delivery.acks import Ack, Acks, parse_ack
 from aghbus.protocol.delivery.order import AFTER, AFTER_SETTLED, settled_header
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.identifiers import subject_for
@@ -25,6 +25,7 @@ class Answers(Up):
     def __init__(self) -> None:
         super().__init__()
         self.answers: list[Ack] = []
+        self.lists: dict[str, list[tuple[str, Ack]]] = {}
         self.receipts: list[str] = []
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
@@ -32,9 +33,11 @@ class Answers(Up):
             if subject.startswith("agh."):
                 self.receipts.append(json.loads(data)["body"]["status"])
                 continue
-            ack = parse_ack(data)
-            assert ack is not None
-            self.answers.append(ack)
+            match parse_ack(data):
+                case Ack() as ack:
+                    self.answers.append(ack)
+                case Acks(acks=acks):
+                    self.lists[subject] = acks
         return True
 
 
@@ -90,6 +93,24 @@ async def test_the_predecessor_of_another_sender_does_not_count(desk: Bench) -> 
     await desk.offer(first)
     await desk.offer(desk.say("bob", ext=after(first)))
     assert await bodies(desk) == [first["id"]]
+
+
+async def test_messages_of_one_commit_are_acknowledged_in_one_list_for_each_sender_that_takes_lists(
+    desk: Bench, link: Answers
+) -> None:
+    lists, others = f"_INBOX.{'a' * 32}.ack.list.run", f"_INBOX.{'a' * 32}.ack.lists.run"
+    sent = [desk.say(sender) for sender in ("bob", "bob", "eve", "eve", "zoe", "zoe")]
+    inboxes = (lists, lists, lists, lists, others, others)
+    for number, (document, inbox) in enumerate(zip(sent, inboxes, strict=True)):
+        desk.take(document, reply=f"{inbox}.{number}")
+    await desk.commit()
+    acks = [Ack(document["id"], "committed", None, digest(document)) for document in sent]
+    assert link.lists == {
+        f"{lists}.0": [("0", acks[0]), ("1", acks[1])],
+        f"{lists}.2": [("2", acks[2]), ("3", acks[3])],
+    }
+    assert link.answers == acks[4:]
+    assert desk.counters["acks.sent"] == 6
 
 
 async def test_a_settled_predecessor_is_not_waited_for(desk: Bench) -> None:

@@ -180,5 +180,5 @@ class TestAcknowledgements:
         ack = Ack("msg_1", "committed", None, first.digest)
         assert parse_ack(encode_ack(ack)) == ack
         old = parse_ack(json.dumps({"aghbus": "ack", "id": "msg_1", "outcome": "committed"}).encode())
-        assert old is not None
+        assert isinstance(old, Ack)
         assert old.digest not in (first.digest, second.digest)

@@ -63,7 +63,7 @@ class Peer:
             on_down=lambda _link, _why: self.profile.link_down(),
         )
         ack_inboxes = AckInboxes(self.link, inbox(name, "ack"))
-        ack_inboxes.open(self.answers.append)
+        ack_inboxes.open(self._answered)
         self.profile = JetStreamProfile(
             self.link,
             **{
@@ -91,6 +91,10 @@ class Peer:
         if self.settles:
             assert message.settlement is not None
             message.settlement.ack()
+
+    def _answered(self, message: InboundMessage) -> int:
+        self.answers.append(message)
+        return 1
 
     def _problem(self, key: str, sentence: str) -> None:
         self.problems[key] = sentence

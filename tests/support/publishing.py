@@ -59,7 +59,7 @@ class Wire:
         self.got: list[int] = []
         self.batches: list[list[int]] = []
         self.handing: Callable[[int], None] = lambda _copy: None
-        self.answered: Callable[[InboundMessage], None] = lambda _message: None
+        self.answered: Callable[[InboundMessage], object] = lambda _message: None
 
     def hand_over(self, _row: Outgoing) -> bool:
         return False
