@@ -17,8 +17,8 @@ from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.text import escape
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit_policy import CHECKPOINT_PAGES
 from aghbus.store.engine.commit_watermark import WatermarkFile
+from aghbus.store.engine.commits.checkpoints import CHECKPOINT_PAGES, Checkpoints
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
@@ -78,7 +78,8 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, watermark_file, segment)
+        self._checkpoints = Checkpoints(db, path)
+        self._writer = Writer(db, memory, executor, watermark_file, self._checkpoints, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
@@ -241,9 +242,11 @@ class Store:
             await self._watch
         self._writer.stop()
         await asyncio.gather(self._task, return_exceptions=True)
+        await self._checkpoints.ended()
         await self.reader.close()
         sound = self._page_check is None or self._page_check.sound
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, sound)
+        self._checkpoints.close()
         self._executor.shutdown()
         self._watermark_file.close()
         self._lock.release()

@@ -19,8 +19,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from aghbus.protocol.text import escape
-from aghbus.store.engine.commit_policy import CommitPolicy
 from aghbus.store.engine.commit_watermark import WatermarkFile
+from aghbus.store.engine.commits.checkpoints import Checkpoints
+from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
@@ -96,6 +97,7 @@ class Writer:
         memory: InMemoryState,
         executor: Executor,
         watermark_file: WatermarkFile,
+        checkpoints: Checkpoints,
         segment: int,
     ) -> None:
         """`db` is in autocommit mode, `executor` a single thread for its commits, `segment` the number of envelopes that
@@ -103,6 +105,7 @@ class Writer:
         self._db = db
         self._executor = executor
         self._watermark_file = watermark_file
+        self._checkpoints = checkpoints
         self._chain = memory.chain
         self._tx = Transaction(db, memory)
         self._start = self._tx.begin_job()
@@ -170,6 +173,8 @@ class Writer:
                     await self._transact()
                     if len(self._log.tail.rows) >= self._next_segment:
                         await self._write_segment()
+                    if self._checkpoints.after_commit():
+                        await self._in_thread(self._checkpoints.finish)
                     if self._queue and self._timer is None:
                         self._wake()  # the batch was full
                     if self._due.done():  # callers that waited for this commit continue before the next transaction
@@ -304,9 +309,9 @@ class Writer:
         self._tx.rows.flush(self._db)
         head = self._chain.append(self._db, self._tx.memory.last_seq)
         if self._policy.commits_on_loop(changes):
-            self._policy.commit(changes, on_loop=True)
+            self._policy.commit(on_loop=True)
         else:
-            await self._in_thread(partial(self._policy.commit, changes, on_loop=False))
+            await self._in_thread(partial(self._policy.commit, on_loop=False))
         self._chain.head = head
 
     async def _write_segment(self) -> None:

@@ -1,13 +1,12 @@
-"""Which commits run on the event loop: small ones, on a fast disk, between two in the thread."""
+"""Which commits run on the event loop: small ones, on a fast disk."""
 
 import sqlite3
 from typing import Any
 
 import pytest
 
-from aghbus.store.engine import commit_policy
-from aghbus.store.engine.commit_policy import (
-    CHECKPOINT_PAGES,
+from aghbus.store.engine.commits import policy
+from aghbus.store.engine.commits.policy import (
     FAST_SECONDS,
     MAX_PENALTY,
     PENALTY,
@@ -22,17 +21,10 @@ class Disk:
     def __init__(self) -> None:
         self.seconds = FAST_SECONDS / 10
         self.now = 0.0
-        self.pages = CHECKPOINT_PAGES  # at which the connection makes a checkpoint; 0: never
-        self.checkpointing = 0  # commits that could have made one
-        self.commits = 0
 
     def execute(self, sql: str) -> None:
-        if sql == "COMMIT":
-            self.now += self.seconds
-            self.commits += 1
-            self.checkpointing += self.pages > 0
-        else:
-            self.pages = int(sql.removeprefix("PRAGMA wal_autocheckpoint = "))
+        assert sql == "COMMIT"
+        self.now += self.seconds
 
     def perf_counter(self) -> float:
         return self.now
@@ -41,7 +33,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    monkeypatch.setattr(commit_policy, "time", made)
+    monkeypatch.setattr(policy, "time", made)
     return made
 
 
@@ -53,7 +45,7 @@ def paced(disk: Any) -> CommitPolicy:
 def commit(one: CommitPolicy, changes: int = 10) -> bool:
     """Whether the commit stayed on the loop."""
     on_loop = one.commits_on_loop(changes)
-    one.commit(changes, on_loop=on_loop)
+    one.commit(on_loop=on_loop)
     return on_loop
 
 
@@ -109,11 +101,3 @@ def test_large_transactions_are_written_in_the_thread(disk: Disk) -> None:
         pass
     assert not commit(one, changes=10_000)
     assert commit(one)
-
-
-def test_checkpoints_are_made_in_the_thread(disk: Disk) -> None:
-    one = paced(disk)
-    stayed = sum(commit(one, changes=64) for _ in range(1000))
-    assert disk.commits == 1000
-    assert disk.checkpointing == 1000 - stayed
-    assert 10 < disk.checkpointing < 100

@@ -12,7 +12,7 @@ import pytest
 from aghbus.protocol.envelope import parse
 from aghbus.protocol.errors import NotFound
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit_policy import CommitPolicy
+from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import MAX_LOOP_YIELDS

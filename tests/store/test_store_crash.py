@@ -42,6 +42,10 @@ def run_until_dead(child: subprocess.Popen[bytes], kill_after: int | None = None
     return said
 
 
+def modified(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
 async def whole(store: Store) -> set[int]:
     """The numbers of the envelopes that are there; fails when one is there in part."""
     present = {int(found[0].removeprefix("msg_"), 16) for found in await rows(store, "SELECT msg_id FROM envelopes")}
@@ -121,6 +125,32 @@ async def test_killed_at_any_moment(path: Path, seed: int) -> None:
         assert said <= await whole(store)
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("further", [0, 1, 3, 10])
+async def test_killed_during_a_checkpoint(path: Path, further: int) -> None:
+    """It is made beside the commits: the child is killed so many commits after the first page was copied into the file."""
+    child = start(path, 0, 3000, 1)
+    assert child.stdout is not None
+    said: list[int] = []
+    copied_after: int | None = None
+    with child:
+        for line in child.stdout:
+            if line.strip().isdigit():
+                said.append(int(line))
+            if len(said) == 1:
+                opened = modified(path)
+            elif said and copied_after is None and modified(path) > opened:
+                copied_after = len(said)
+            if copied_after is not None and len(said) >= copied_after + further:
+                child.kill()
+    assert child.returncode == -9
+    store = await Store.open(path)
+    try:
+        assert set(said) <= await whole(store)
+    finally:
+        await store.close()
+    assert not index_problems_of(path)
 
 
 @pytest.mark.long

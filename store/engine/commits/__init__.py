@@ -1,0 +1,1 @@
+"""Where COMMITs run, and the checkpoints of the WAL."""
