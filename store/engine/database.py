@@ -28,6 +28,7 @@ from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 from aghbus.store.host.files import make_private_folder
@@ -82,6 +83,7 @@ class Store:
         self._writer = Writer(db, memory, executor, watermark_file, self._checkpoints, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
+        reader.catch_up = self._write_steps
         self._closed = False
         self.deferred_lost = 0
         self._damaged = damaged
@@ -194,6 +196,12 @@ class Store:
         """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self.submit(job)
 
+    async def _write_steps(self) -> None:
+        """The table of works gets the steps that it does not have; while the store cannot write, queries do without them."""
+        if self.memory.steps.rows:
+            with contextlib.suppress(StoreUnavailable):
+                await self.write(Transaction.flush)
+
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
         try:
@@ -237,6 +245,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
+        await self._write_steps()
         if self._page_check is not None and self._watch is not None:
             await self._page_check.stop()
             await self._watch

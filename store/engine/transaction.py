@@ -107,16 +107,18 @@ class Transaction:
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection, after the buffered rows were written: statements see them."""
-        if any(self.rows.values()):
+        """The connection, after the buffered rows and the steps of works were written: statements see them."""
+        if any(self.rows.values()) or self.memory.steps.rows:
             self.flush()
         return self._db
 
     def flush(self) -> None:
-        """Writes the buffered rows."""
+        """Writes the buffered rows, and the steps of works that the table does not have."""
         flushes_current_job, changes = self._position() != self._job_rows, self._db.total_changes
         self._flush_failed = True
         self.rows.flush(self._db)
+        if self.memory.steps.rows:
+            self.memory.steps.write(self, self._db, self.memory.last_seq)
         self._flush_failed = False
         self._flushes += 1
         self._job_rows = self._position()

@@ -53,7 +53,7 @@ def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
     """Works whose deadline has passed at `now_ms`, most overdue first."""
     return [
         Overdue(*row)
-        for row in tx.db_unflushed.execute(
+        for row in tx.db.execute(
             "SELECT workspace_id, channel, work_id, state, accept_ms, progress_ms FROM works"
             " WHERE due_ms <= ? ORDER BY due_ms LIMIT ?",
             (now_ms, limit),

@@ -295,6 +295,7 @@ async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow
 
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
+    await reader.catch_up()
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
 
 

@@ -16,10 +16,10 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.work_steps import shortened
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
-MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
 LISTED_RESULT_BYTES: Final = 65_536  # a list shows the results of envelopes up to this size
 HISTORY_STEPS: Final = 1_000  # the newest steps of a history in one answer
 HISTORY_BYTES: Final = 8 * 1024 * 1024  # of the envelopes that these steps are read from
@@ -35,11 +35,6 @@ WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC
 _OPEN: Final = insert_into(
     "works", (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text")
 )
-_ADVANCE: Final = """
-UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, last_seq = ?, updated_ms = ?,
-    message = coalesce(?, message), result_seq = coalesce(?, result_seq)
-WHERE id = ?
-"""
 _ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
@@ -77,7 +72,7 @@ def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Work
     if cached is not None and (cached.work.workspace_id, cached.work.channel) == (workspace_id, channel):
         return cached.work
     row = tx.db_unflushed.execute(_ROW, (workspace_id, channel, work_id)).fetchone()  # most are new, and have none
-    return None if row is None else _view_of(tx.db_unflushed.execute(_VIEW, row).fetchone())
+    return None if row is None else _view_of(tx.db.execute(_VIEW, row).fetchone())
 
 
 def _view_of(row: Row) -> WorkView:
@@ -133,9 +128,7 @@ def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     cached = tx.memory.works.get(work_id)
     if cached is not None and channel in (None, cached.work.channel):
         return Known(cached.work, cached.trace_id)
-    row = tx.db_unflushed.execute(_FIND, (work_id, channel)).fetchone()
-    if row is not None and row[-1] is None:  # removed, or in the append buffer
-        row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
+    row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
     if row is None:
         return None
     return Known(_view_of(row), None if row[-1] is None else msgspec.json.decode(row[-1], type=_Traced).trace_id)
@@ -172,20 +165,9 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
         message = body.message
     elif isinstance(body, Receipt):
         message = body.detail
-    tx.db_unflushed.execute(
-        _ADVANCE,
-        (
-            work.state,
-            int(work.advanced),
-            work.terminal_id,
-            work.terminal_sender,
-            seq,
-            now_ms,
-            shorten(message, MESSAGE_CHARS) if message else None,
-            seq if isinstance(body, Trace) and body.result is not None else None,
-            row,
-        ),
-    )
+    result_seq = seq if isinstance(body, Trace) and body.result is not None else None
+    end = work.terminal_id, work.terminal_sender
+    tx.memory.steps.put(tx, (work.state, int(work.advanced), *end, seq, now_ms, shortened(message), result_seq, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
         return True
