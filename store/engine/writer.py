@@ -320,17 +320,14 @@ class Writer:
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
         rows = self._log.tail.rows[: self._segment]
-        last_seq = rows[-1][0]
-        keys = {row[0]: row[1] for row in rows}
-        with_works = any(row[3] is not None for row in rows)
         try:
-            await self._in_thread(partial(segments.write, self._db, last_seq, keys, with_works=with_works))
+            await self._in_thread(partial(segments.write, self._db, rows))
         except sqlite3.Error as error:
             self._next_segment += self._segment // 4
             _log.warning("indexes of the log could not be written, and will be later: %s", escape(str(error)))
         else:
             self._next_segment = self._segment
-            self._log.drop_tail(last_seq)
+            self._log.drop_tail(rows[-1][0])
 
     def _finish(self) -> None:
         for callback in self._tx.committed():

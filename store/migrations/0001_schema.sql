@@ -20,14 +20,14 @@ CREATE TABLE streams (
     pair_b TEXT,
     -- Of its envelopes in the segments of the log (store/engine/log/segments.py):
     messages INTEGER NOT NULL DEFAULT 0,
-    first_ms INTEGER,
-    last_ms INTEGER,
+    first_ms INTEGER, -- when the first was received
+    last_ms INTEGER, -- when the last was received
     last_seq INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 -- The id of a stream that is not in memory; the streams of a thread or a room. Only streams that a segment has: the others are
 -- in memory, and a new one writes no page of the index.
-CREATE INDEX streams_lookup ON streams (container, sender, recipient, channel, workspace_id) WHERE messages > 0;
+CREATE INDEX streams_lookup ON streams (container, sender, recipient) WHERE messages > 0;
 
 -- What was decided about an envelope. A few hundred combinations occur.
 CREATE TABLE verdicts (

@@ -25,8 +25,9 @@ _PUBLISHED: Final = BulkStatement.update(
 )
 
 _NEXT_INDEXED: Final = """
-SELECT min((SELECT min(seq) FROM log_streams WHERE segment = g.n AND stream = ?1 AND seq > ?2))
-FROM segments AS g WHERE g.last_seq > ?2
+SELECT l.seq FROM segments AS g CROSS JOIN log_streams AS i ON i.segment = g.n AND i.stream = ?1 AND i.block >= ?2 >> 8
+    CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 CROSS JOIN log AS l ON l.seq = s.value
+WHERE g.last_seq > ?2 ORDER BY g.n, i.block LIMIT 1
 """
 
 
@@ -146,9 +147,8 @@ def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
 def _next_of_stream(tx: Transaction, seq: int) -> int | None:
     db = tx.db
     (stream,) = db.execute("SELECT stream FROM log WHERE seq = ?", (seq,)).fetchone()
-    (indexed,) = db.execute(_NEXT_INDEXED, (stream, seq)).fetchone()
-    if indexed is not None:
-        return int(indexed)
+    if (indexed := db.execute(_NEXT_INDEXED, (stream, seq)).fetchone()) is not None:
+        return int(indexed[0])
     recent = tx.memory.log.tail.of_stream(stream)
     later = recent[bisect_right(recent, seq) :]
     return next((one for one in later if db.execute("SELECT 1 FROM log WHERE seq = ?", (one,)).fetchone()), None)

@@ -28,17 +28,18 @@ _FIRST_SPAN: Final = 1_024  # sequences that the first query searches with an in
 _GROWTH: Final = 4  # of each further one
 
 _SEGMENTS: Final = "segments AS g CROSS JOIN"
-_WITHIN: Final = "i.seq > ? AND i.seq <= ? WHERE g.last_seq > ? AND g.first_seq <= ?"
+_WITHIN: Final = "g.last_seq > ?2 AND g.first_seq <= ?3"
 _OF_WORK: Final = f"""
 e.seq IN (
-    SELECT i.seq FROM {_SEGMENTS} log_works AS i ON i.segment = g.n AND i.work_id = ? AND {_WITHIN}
-    UNION ALL SELECT value FROM json_each(?))
+    SELECT i.seq FROM {_SEGMENTS} log_works AS i ON i.segment = g.n AND i.work_id = ?1 AND i.seq > ?2 AND i.seq <= ?3
+    WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
 _OF_STREAMS: Final = f"""
 e.seq IN (
-    SELECT i.seq FROM {_SEGMENTS} json_each(?) AS t CROSS JOIN log_streams AS i
-        ON i.segment = g.n AND i.stream = t.value AND {_WITHIN}
-    UNION ALL SELECT value FROM json_each(?))
+    SELECT s.value FROM {_SEGMENTS} json_each(?1) AS t CROSS JOIN log_streams AS i
+        ON i.segment = g.n AND i.stream = t.value AND i.block BETWEEN ?2 >> 8 AND ?3 >> 8
+        CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 AND s.value <= ?3
+    WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
 Between = Callable[[int, int], tuple[str, Params]]
 """The condition of the envelopes to search with `low < seq <= high`, in SQL."""
@@ -131,7 +132,8 @@ async def _between(reader: Reader, wanted: EnvelopeFilter) -> Between | None:
 
 
 def _bounds(first: str, low: int, high: int, recent: list[int]) -> Params:
-    return [first, low, high, low, high, as_json([seq for seq in recent if low < seq <= high])]
+    """The parameters of both conditions."""
+    return [first, low, high, as_json([seq for seq in recent if low < seq <= high])]
 
 
 async def _window(reader: Reader, low: int, high: int, *, newest: bool) -> tuple[int, int]:

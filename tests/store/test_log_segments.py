@@ -22,7 +22,7 @@ from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import inbox, outbox, search
+from aghbus.store.tables import inbox, outbox, rooms, search
 from tests.support.log_searches import assert_found, index_problems_of
 from tests.support.makers import BOB, EVE, NOW_MS, US, receive, receiving, rows, say, sending
 
@@ -171,7 +171,7 @@ async def test_check_store_compares_the_indexes_and_makes_them_again(filled: Pat
 
     assert state()[0] == "ok"
     with closing(sqlite3.connect(filled)) as db:
-        db.execute("DELETE FROM log_streams WHERE segment = 1 AND seq = 2")
+        db.execute("DELETE FROM log_streams WHERE segment = 1 AND stream = 2")
         db.execute("UPDATE log_ids SET stream = 99 WHERE segment = 1 AND seq = 3")
         db.commit()
     assert state() == ("fail", "stop the daemon and run `aghd check-store --rebuild-indexes`")
@@ -293,6 +293,42 @@ async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path:
         assert (await receive(again, made("thread", 0))).seq == 13
     finally:
         await again.close()
+
+
+async def test_a_thread_is_found_over_blocks_and_segments_without_what_was_removed(path: Path) -> None:
+    count, removed = 1_400, {1, 255, 256, 300, 650, 651, 1_399}
+    store = await Store.open(path, synchronous="normal", segment=650)
+    try:
+        for first in range(0, count, 100):
+            envelopes = [say(container=f"thread_no_{number % 2}") for number in range(first, first + 100)]
+            await asyncio.gather(*(store.write(receiving(one, capacity=2 * count)) for one in envelopes))
+        await store.write(lambda tx: remove(tx, tx.memory.log, tx.memory.dedup, sorted(removed)))
+        wanted = EnvelopeFilter(thread_id="thread_no_0")
+        stored = [seq for seq in range(1, count + 1, 2) if seq not in removed]
+        for since in (0, 254, 255, 511, 649, 650, 1_300):
+            after = [seq for seq in stored if seq > since]
+            assert (await search.find(store.reader, wanted, since=since, limit=count)).seqs == after
+            assert (await search.find(store.reader, wanted, since=since, limit=90, last=True)).seqs == after[-90:]
+        threads = await rooms.threads(store.reader)
+        assert [one.messages for one in threads if one.thread_id == "thread_no_0"] == [len(stored)]
+    finally:
+        await store.close()
+    assert index_problems_of(path) == []
+
+
+async def test_a_removed_envelope_of_the_tail_is_not_in_the_next_segment(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal", segment=SEGMENT)
+    try:
+        for _ in range(3):
+            await receive(store, say())
+        await store.write(lambda tx: remove(tx, tx.memory.log, tx.memory.dedup, [2]))
+        for _ in range(3):
+            await receive(store, say())
+        assert [one.messages for one in await rooms.threads(store.reader)] == [5]
+        assert await rows(store, "SELECT messages, last_seq FROM streams") == [(4, 5)]
+    finally:
+        await store.close()
+    assert index_problems_of(path) == []
 
 
 async def test_the_documented_queries_read_a_store(filled: Path) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, retry
@@ -107,6 +108,17 @@ async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_th
             assert await rows(store, "SELECT seq FROM outbox WHERE next_ms = ?", NOW_MS) == [(following,)]
             await store.write(lambda tx, seq=following: outbox.mark_answered(tx, seq, ""))  # type: ignore[misc]
         assert not await store.write(lambda tx: retry.release_next(tx, seqs[0][-1], NOW_MS))
+    finally:
+        await store.close()
+
+
+async def test_the_next_message_of_a_stream_is_not_one_that_retention_has_removed(path: Path) -> None:
+    store = await Store.open(path, synchronous="normal", segment=4)
+    try:
+        seqs = [await published(store, next_ms=NOW_MS + HOUR_MS) for _ in range(6)]
+        await store.write(lambda tx: remove(tx, tx.memory.log, tx.memory.dedup, seqs[1:3]))
+        assert await store.write(lambda tx: retry.release_next(tx, seqs[0], NOW_MS))
+        assert await rows(store, "SELECT seq FROM outbox WHERE next_ms = ?", NOW_MS) == [(seqs[3],)]
     finally:
         await store.close()
 

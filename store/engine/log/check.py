@@ -12,6 +12,13 @@ _SAME: Final = {
     "log_streams": "l.stream = i.stream",
     "log_works": "l.work_id = i.work_id",
 }
+_ROWS: Final = {
+    "log_streams": """(
+        SELECT b.segment, b.stream, l.seq
+        FROM log_streams AS b CROSS JOIN json_each(b.seqs) AS s CROSS JOIN log AS l ON l.seq = s.value
+    )"""
+}
+"""In place of a table: its rows with one sequence each, without those that retention has removed from the log only."""
 _WRONG: Final = """
 SELECT count(*) FROM {table} AS i
 LEFT JOIN segments AS g ON g.n = i.segment AND i.seq BETWEEN g.first_seq AND g.last_seq
@@ -38,9 +45,9 @@ def index_problems(db: sqlite3.Connection) -> list[str]:
     last = last_indexed(db)
     problems = []
     for table in INDEXES:
-        wrong = db.execute(_WRONG.format(table=table, same=_SAME[table])).fetchone()[0]
+        wrong = db.execute(_WRONG.format(table=_ROWS.get(table, table), same=_SAME[table])).fetchone()[0]
         where = " AND work_id IS NOT NULL" if table == "log_works" else ""
-        missing = db.execute(_MISSING.format(table=table, where=where), (last,)).fetchone()[0] + wrong
+        missing = db.execute(_MISSING.format(table=_ROWS.get(table, table), where=where), (last,)).fetchone()[0] + wrong
         if wrong or missing:
             problems.append(f"{table} has {wrong} wrong rows and lacks {missing}")
     if miscounted := db.execute(_MISCOUNTED, (last,)).fetchone()[0]:

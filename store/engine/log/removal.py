@@ -13,12 +13,14 @@ from aghbus.store.engine.unit_of_work import UnitOfWork
 _SEGMENT_OF: Final = "SELECT n FROM segments WHERE first_seq <= ?1 AND last_seq >= ?1"
 _DELETE: Final = "DELETE FROM log WHERE seq = ? RETURNING stream, msg_id, remember_until, work_id"
 _DELETE_ID: Final = "DELETE FROM log_ids WHERE segment = ? AND id_key = ? AND seq = ?"
-_DELETE_IN_STREAM: Final = "DELETE FROM log_streams WHERE segment = ? AND stream = ? AND seq = ?"
 _DELETE_IN_WORK: Final = "DELETE FROM log_works WHERE segment = ? AND work_id = ? AND seq = ?"
 _UNCOUNT: Final = "UPDATE streams SET messages = messages - ? WHERE id = ?"
 _DELETE_SEGMENT: Final = """
 DELETE FROM segments WHERE n = ? AND NOT EXISTS (SELECT 1 FROM log WHERE seq BETWEEN first_seq AND last_seq)
 """
+_DELETE_STREAMS_OF: Final = (
+    "DELETE FROM log_streams WHERE segment = ?1 AND NOT EXISTS (SELECT 1 FROM segments WHERE n = ?1)"
+)
 _DELETE_STREAM: Final = """
 DELETE FROM streams WHERE id = ? AND messages = 0
     AND NOT EXISTS (SELECT 1 FROM log WHERE seq IN (SELECT value FROM json_each(?)))
@@ -63,11 +65,11 @@ def _delete(db: sqlite3.Connection, log: LogMemory, seq: int) -> _Removed | None
 
 def _delete_from_indexes(db: sqlite3.Connection, rows: list[_Removed]) -> None:
     db.executemany(_DELETE_ID, [(row.segment, row.id_key, row.seq) for row in rows])
-    db.executemany(_DELETE_IN_STREAM, [(row.segment, row.stream, row.seq) for row in rows])
     db.executemany(_DELETE_IN_WORK, [(row.segment, row.work_id, row.seq) for row in rows if row.work_id is not None])
     counts = Counter(row.stream for row in rows)
     db.executemany(_UNCOUNT, [(count, stream) for stream, count in counts.items()])
-    db.executemany(_DELETE_SEGMENT, [(segment,) for segment in {row.segment for row in rows}])
+    for sql in (_DELETE_SEGMENT, _DELETE_STREAMS_OF):
+        db.executemany(sql, [(segment,) for segment in {row.segment for row in rows}])
 
 
 def _drop(tx: UnitOfWork, log: LogMemory, stream: int) -> bool:

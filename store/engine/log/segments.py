@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from aghbus.store.engine.log.tail import TailRow
+
 SEGMENT: Final = 16_384  # envelopes
 
 _TABLES: Final = """
@@ -32,11 +34,14 @@ CREATE TABLE IF NOT EXISTS log_ids (
     PRIMARY KEY (segment, id_key, seq)
 ) STRICT, WITHOUT ROWID;
 
+-- The sequences of a stream, those of 256 successive ones in a row. Those that retention has removed stay until their
+-- whole segment is removed: what is found here is looked up in the log.
 CREATE TABLE IF NOT EXISTS log_streams (
     segment INTEGER NOT NULL,
     stream INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    PRIMARY KEY (segment, stream, seq)
+    block INTEGER NOT NULL, -- seq >> 8
+    seqs ANY NOT NULL, -- one sequence, or a JSON array of several, ascending
+    PRIMARY KEY (segment, stream, block)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS log_works (
@@ -47,25 +52,30 @@ CREATE TABLE IF NOT EXISTS log_works (
 ) STRICT, WITHOUT ROWID;
 """
 INDEXES: Final = ("log_ids", "log_streams", "log_works")
-_ADD: Final = (
-    """
+_ADD_IDS: Final = """
     INSERT INTO log_ids (segment, id_key, seq, stream, remember_until)
     SELECT :n, k.value, l.seq, l.stream, l.remember_until
     FROM json_each(:keys) AS k CROSS JOIN log AS l ON l.seq = k.key ORDER BY k.value, l.seq
-    """,
     """
-    INSERT INTO log_streams (segment, stream, seq)
-    SELECT :n, stream, seq FROM log_ids WHERE segment = :n ORDER BY stream, seq
-    """,
+_ADDED: Final = "SELECT seq FROM log_ids WHERE segment = ?"
+_LENGTH: Final = "iif(typeof(seqs) = 'integer', 1, json_array_length(seqs))"
+_ADD: Final = (
     """
+    INSERT INTO log_streams (segment, stream, block, seqs)
+    SELECT :n, key >> 32, key & 0xffffffff, value FROM json_each(:streams)
+    """,
+    f"""
     UPDATE streams SET messages = streams.messages + new.messages,
-        first_ms = coalesce(streams.first_ms, new.first_ms), last_ms = new.last_ms, last_seq = new.last_seq
+        first_ms = coalesce(streams.first_ms, oldest.received_ms), last_ms = latest.received_ms, last_seq = latest.seq
     FROM (
-        SELECT stream, count(*) AS messages, min(received_ms) AS first_ms, max(received_ms) AS last_ms,
-            max(seq) AS last_seq
-        FROM log WHERE seq BETWEEN :first AND :last GROUP BY stream
-    ) AS new WHERE streams.id = new.stream
-    """,
+        SELECT stream, sum({_LENGTH}) AS messages,
+            min(iif(typeof(seqs) = 'integer', seqs, json_extract(seqs, '$[0]'))) AS first_seq,
+            max(iif(typeof(seqs) = 'integer', seqs, json_extract(seqs, '$[#-1]'))) AS last_seq
+        FROM log_streams WHERE segment = :n GROUP BY stream
+    ) AS new
+    CROSS JOIN log AS oldest ON oldest.seq = new.first_seq CROSS JOIN log AS latest ON latest.seq = new.last_seq
+    WHERE streams.id = new.stream
+    """,  # noqa: S608 - constants
     """
     INSERT INTO segments (n, first_seq, last_seq, remember_until)
     SELECT :n, :first, :last, coalesce(max(remember_until), 0) FROM log_ids WHERE segment = :n
@@ -76,14 +86,15 @@ _ADD_WORKS: Final = """
     SELECT :n, work_id, seq FROM log WHERE seq BETWEEN :first AND :last AND work_id IS NOT NULL ORDER BY work_id, seq
     """
 _NEXT: Final = "SELECT coalesce(max(n), 0) + 1, coalesce(max(last_seq), 0) + 1 FROM segments"
-_IDS: Final = "SELECT seq, msg_id FROM log WHERE seq > ? AND seq <= ?"
+_ROWS: Final = "SELECT seq, msg_id, stream, work_id FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
 _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
-_COUNTS: Final = """
+_COUNTS: Final = f"""
 SELECT g.first_seq, g.last_seq,
-    (SELECT count(*) FROM log_ids WHERE segment >= g.n), (SELECT count(*) FROM log_streams WHERE segment >= g.n),
+    (SELECT count(*) FROM log_ids WHERE segment >= g.n),
+    (SELECT sum({_LENGTH}) FROM log_streams WHERE segment >= g.n),
     (SELECT count(*) FROM log_works WHERE segment >= g.n)
 FROM segments AS g ORDER BY g.n DESC LIMIT 1
-"""
+"""  # noqa: S608 - constants
 _LOGGED: Final = "SELECT count(*), count(work_id) FROM log WHERE seq BETWEEN ? AND ?"
 
 _log = logging.getLogger("aghbus.store")
@@ -95,21 +106,44 @@ def last_indexed(db: sqlite3.Connection) -> int:
     return int(first) - 1
 
 
-def write(db: sqlite3.Connection, last_seq: int, keys: dict[int, int], *, with_works: bool = True) -> None:
-    """Writes the next segment, up to sequence `last_seq`, in a transaction of its own. `keys` are those of the ids of its
-    envelopes, by sequence: SQL that called Python for each would wait for the interpreter lock as often. `with_works`:
-    whether any of them may belong to a work."""
-    document = msgspec.json.encode(keys).decode()
+def write(db: sqlite3.Connection, rows: list[TailRow]) -> None:
+    """Writes the next segment, of these envelopes, in a transaction of its own. Retention may have removed some of them.
+
+    What SQL needs of them comes in two documents: SQL that called Python for each would wait for the interpreter lock as
+    often, and so would a statement for each row."""
     db.execute("BEGIN IMMEDIATE")
     try:
         n, first = db.execute(_NEXT).fetchone()
+        params = {"n": n, "first": first, "last": rows[-1][0], "keys": _json({row[0]: row[1] for row in rows})}
+        if db.execute(_ADD_IDS, params).rowcount < len(rows):
+            stored = {seq for (seq,) in db.execute(_ADDED, (n,))}
+            rows = [row for row in rows if row[0] in stored]
+        params["streams"] = _json(_by_stream(rows))
+        with_works = any(row[3] is not None for row in rows)
         for sql in (*_ADD, _ADD_WORKS) if with_works else _ADD:
-            db.execute(sql, {"n": n, "first": first, "last": last_seq, "keys": document})
+            db.execute(sql, params)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _by_stream(rows: list[TailRow]) -> dict[int, int | list[int]]:
+    """The values of column `seqs`, by the numbers of the stream (above 32 bits) and of the block, ascending."""
+    found: dict[int, int | list[int]] = {}
+    for seq, _, stream, _ in rows:
+        key = stream << 32 | seq >> 8
+        before = found.setdefault(key, seq)
+        if isinstance(before, list):
+            before.append(seq)
+        elif before != seq:
+            found[key] = [before, seq]  # no list for one: thousands of them set off the collection of garbage
+    return {key: found[key] for key in sorted(found)}
+
+
+def _json(document: object) -> str:
+    return msgspec.json.encode(document).decode()
 
 
 def prepare(db: sqlite3.Connection, segment: int, key_of: Callable[[str], int]) -> None:
@@ -120,8 +154,8 @@ def prepare(db: sqlite3.Connection, segment: int, key_of: Callable[[str], int]) 
         _log.warning("the indexes of the log are not complete: they are made again")
         clear(db)
     while (last := _full_segment(db, segment)) is not None:
-        ids = db.execute(_IDS, (last_indexed(db), last))
-        write(db, last, {seq: key_of(message_id) for seq, message_id in ids})
+        rows = db.execute(_ROWS, (last_indexed(db), last))
+        write(db, [(seq, key_of(message_id), stream, work_id) for seq, message_id, stream, work_id in rows])
 
 
 def clear(db: sqlite3.Connection) -> None:
@@ -139,7 +173,7 @@ def _end_is_complete(db: sqlite3.Connection) -> bool:
         return not any(db.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone() for rows in derived)  # noqa: S608 - constants
     first, last, ids, streams, works = row
     envelopes, with_work = db.execute(_LOGGED, (first, last)).fetchone()
-    return bool((ids, streams, works) == (envelopes, envelopes, with_work))
+    return bool((ids, works) == (envelopes, with_work) and (streams or 0) >= envelopes)
 
 
 def _full_segment(db: sqlite3.Connection, segment: int) -> int | None:
