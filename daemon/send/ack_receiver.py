@@ -2,7 +2,9 @@
 
 import re
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import InboundMessage
@@ -20,7 +22,7 @@ _NO_RESPONDERS: Final = "503"  # NATS status: the subject of a message has no su
 _SEQUENCE: Final = re.compile(r"[0-9]{1,18}").fullmatch  # last token of our reply subjects; fits SQLite's 63 bits
 
 
-class _Answer(NamedTuple):
+class _Answer(msgspec.Struct, frozen=True):
     """The acknowledgement of our envelope `seq`, and the message that it came in."""
 
     seq: int
@@ -60,21 +62,21 @@ class AckReceiver:
         found = parse_ack(message.data)
         if found is None:
             return 1  # a stream's acknowledgement, for one
-        answers = found.acks if isinstance(found, Acks) else [(token, found)]
-        for token, ack in answers:
-            if _SEQUENCE(token):
-                self._counters.add(f"acks.{ack.outcome}")
-                self._submit(_Answer(int(token), ack, message.data))
-        return max(1, len(answers))
+        acks = found.acks if isinstance(found, Acks) else [(token, found)]
+        if answers := [_Answer(int(seq), ack, message.data) for seq, ack in acks if _SEQUENCE(seq)]:
+            self._submit(answers)
+        return max(1, len(acks))
 
-    def _submit(self, answer: _Answer) -> None:
-        if self._unresponsive.subjects:  # other messages may wait for this answer
-            self._store.write_deferred(partial(self._take_answer, answer=answer), start_commit=True)
+    def _submit(self, answers: list[_Answer]) -> None:
+        for answer in answers:
+            self._counters[f"acks.{answer.ack.outcome}"] += 1
+        if self._unresponsive.subjects:  # other messages may wait for these answers
+            self._store.write_deferred(partial(self._take_answers, answers=answers), start_commit=True)
             return
         if len(self._answers) >= _MAX_TOGETHER:
             self._answers = []  # the earlier ones are in their job
-        self._answers.append(answer)
-        if len(self._answers) > 1:
+        self._answers += answers
+        if len(self._answers) > len(answers):
             return
         start_new_list = partial(self._start_new_list, self._answers)
         job = self._store.write_deferred(partial(self._take_answers, answers=self._answers))
@@ -99,9 +101,9 @@ class AckReceiver:
         Reply subjects can be guessed, so the message id must match. Eavesdroppers on the receiver's subject know the id too,
         so a receiver with a key signs its answer.
         """
-        seq, ack, raw = answer
+        seq, ack = answer.seq, answer.ack
         sent = retry.addressed(tx, seq, ack.id)
-        if sent is None or not ack.digest or not is_answer_of(raw, sender=sent.sender, recipient=sent.recipient):
+        if sent is None or not ack.digest or not is_answer_of(answer.raw, sender=sent.sender, recipient=sent.recipient):
             tx.after_commit(lambda: self._counters.add("acks.unknown"))
             return False
         if ack.digest != sent.digest:
@@ -109,7 +111,7 @@ class AckReceiver:
                 tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate"
             )
         elif ack.outcome == "committed":
-            outbox.mark_answered(tx, seq, "committed by the receiver's daemon")
+            outbox.mark_answered(tx, seq)
             self._delivery_times.acknowledged(seq)
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None

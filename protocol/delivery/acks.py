@@ -37,7 +37,7 @@ _LIST_MARK_AT: Final = len("_INBOX.") + 32
 _MAX_LISTED: Final = 16  # answers of a list: with ids of the usual length they fit into MAX_ANSWER_BYTES
 
 # Answers go only to inboxes for acknowledgements (protocol/nats/names.py): an untrusted peer cannot direct them elsewhere.
-_ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack(?:\.[!-)+\-/-=?-~]+)+")
+_ANSWERED: Final = re.compile(r"_INBOX\.[0-9a-f]{32}\.ack\.[!-)+-=?-~]+").fullmatch  # tokens may be empty
 
 
 # Reasons of automatic receipts `rejected` (spec section 5); an agent gives others, of which `busy` is the usual one.
@@ -164,4 +164,6 @@ def parse_ack(raw: bytes) -> Ack | Acks | None:
 
 def may_answer(reply: str) -> bool:
     """Whether an answer may be published to this reply subject."""
-    return len(reply) <= MAX_REPLY_CHARS and _ANSWERED.fullmatch(reply) is not None
+    if len(reply) > MAX_REPLY_CHARS or _ANSWERED(reply) is None:
+        return False
+    return ".." not in reply and reply[-1] != "."

@@ -24,8 +24,8 @@ PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixt
 _INSERT: Final = BulkStatement.insert("outbox", ("seq", "state", "attempts", "expires_at", "subject"))
 _ANSWERED: Final = BulkStatement.update(
     "outbox",
-    ("seq", "detail"),
-    "state = 'receipted', detail = new.detail, next_ms = NULL",
+    ("seq",),
+    "state = 'receipted', detail = NULL, next_ms = NULL",
     "state <> 'receipted'",
     rank=Rank.LAST_UPDATE,
 )
@@ -157,9 +157,9 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     return True
 
 
-def mark_answered(tx: Transaction, seq: int, detail: str) -> None:
+def mark_answered(tx: Transaction, seq: int) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
-    tx.rows[_ANSWERED] += (seq, detail)
+    tx.rows[_ANSWERED].append(seq)
     tx.memory.streams.settle(tx, seq)
     if (sent := tx.memory.addressed.get(seq)) is not None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)

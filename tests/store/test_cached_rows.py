@@ -118,7 +118,7 @@ async def test_of_two_works_with_one_id_the_latest_change_counts(store: Store) -
 async def test_a_work_removed_by_retention_is_not_cached(store: Store) -> None:
     opening_id = await open_here(store)
     await receive(store, receipt("rejected", opening_id, work_id=WORK))
-    await store.write(lambda tx: outbox.mark_answered(tx, 1, "committed"))
+    await store.write(lambda tx: outbox.mark_answered(tx, 1))
     swept = await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000_000)
     assert swept.works == 1
     assert await store.write(lambda tx: works.load(tx, *_PLACE)) is None

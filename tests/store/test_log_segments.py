@@ -64,7 +64,7 @@ async def ack_all(tx_store: Store) -> None:
         pass
     unsent = await rows(tx_store, "SELECT seq FROM outbox")
     for (seq,) in unsent:
-        await tx_store.write(lambda tx, one=seq: outbox.mark_answered(tx, one, ""))  # type: ignore[misc]
+        await tx_store.write(lambda tx, one=seq: outbox.mark_answered(tx, one))  # type: ignore[misc]
 
 
 class Play:

@@ -44,13 +44,13 @@ class TestPredecessors:
         (row,) = (await store.write(sending(second))).outgoing
         assert predecessor(store) == Predecessor(second.id, first.fresh_until), "as long as any before it is fresh"
         assert predecessor(store, "thread_two") is None
-        await store.write(lambda tx: outbox.mark_answered(tx, row.seq, "committed"))
+        await store.write(lambda tx: outbox.mark_answered(tx, row.seq))
         assert predecessor(store) is None
 
     async def test_an_answer_to_an_earlier_message_changes_nothing(self, store: Store) -> None:
         first, second = [say(US, BOB), say(US, BOB)]
         rows = [(await store.write(sending(text))).outgoing[0] for text in (first, second)]
-        await store.write(lambda tx: outbox.mark_answered(tx, rows[0].seq, "committed"))
+        await store.write(lambda tx: outbox.mark_answered(tx, rows[0].seq))
         found = predecessor(store)
         assert found is not None
         assert found.id == second.id
@@ -61,7 +61,7 @@ class TestPredecessors:
 
         def fails(tx: Transaction) -> None:
             sending(say(US, BOB))(tx)
-            outbox.mark_answered(tx, row.seq, "committed")
+            outbox.mark_answered(tx, row.seq)
             raise NotFound("undone")
 
         with pytest.raises(NotFound):
@@ -109,7 +109,7 @@ class TestSettled:
         assert [await settled(number) for number in range(3)] == [False, False, False]
         await store.write(lambda tx: retry.give_up(tx, seqs[0], "expired", "no answer"))
         assert [await settled(number) for number in range(3)] == [True, True, False]
-        await store.write(lambda tx: outbox.mark_answered(tx, seqs[2], "committed"))
+        await store.write(lambda tx: outbox.mark_answered(tx, seqs[2]))
         assert await settled(2)
         assert await store.write(lambda tx: retry.is_settled(tx, WORKSPACE, "msg_removed"))
 
@@ -140,10 +140,10 @@ async def test_an_answered_message_stays_answered_in_any_order(store: Store) -> 
 
     def note_then_answer(tx: Transaction) -> None:
         retry.published(tx, [Schedule(first, NOW_MS)], NOW_MS)
-        outbox.mark_answered(tx, first, "committed")
+        outbox.mark_answered(tx, first)
 
     def answer_then_note(tx: Transaction) -> None:
-        outbox.mark_answered(tx, second, "committed")
+        outbox.mark_answered(tx, second)
         retry.published(tx, [Schedule(second, NOW_MS)], NOW_MS)
 
     await store.write(note_then_answer)

@@ -77,7 +77,7 @@ async def test_an_answered_or_given_up_message_is_not_sent_again(store: Store) -
     [(name,)] = await rows(store, f"SELECT msg_id FROM envelopes WHERE seq = {first}")
     assert await store.write(lambda tx: outbox.mark_receipted(tx, "ws_test", name, by=BOB))
     assert await store.write(lambda tx: retry.next_due_ms(tx)) == NOW_MS
-    await store.write(lambda tx: outbox.mark_answered(tx, second, "committed"))
+    await store.write(lambda tx: outbox.mark_answered(tx, second))
     assert await store.write(retry.next_due_ms) is None
     assert await store.write(retry.stale_from) is None
 
@@ -106,7 +106,7 @@ async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_th
         for one, following in (*pairwise(seqs[0]), *pairwise(seqs[1])):
             assert await store.write(lambda tx, one=one: retry.release_next(tx, one, NOW_MS))  # type: ignore[misc]
             assert await rows(store, "SELECT seq FROM outbox WHERE next_ms = ?", NOW_MS) == [(following,)]
-            await store.write(lambda tx, seq=following: outbox.mark_answered(tx, seq, ""))  # type: ignore[misc]
+            await store.write(lambda tx, seq=following: outbox.mark_answered(tx, seq))  # type: ignore[misc]
         assert not await store.write(lambda tx: retry.release_next(tx, seqs[0][-1], NOW_MS))
     finally:
         await store.close()
