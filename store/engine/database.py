@@ -198,7 +198,7 @@ class Store:
 
     async def _write_steps(self) -> None:
         """The table of works gets the steps that it does not have; while the store cannot write, queries do without them."""
-        if self.memory.steps.rows:
+        if self.memory.steps.rows or self.memory.steps.pending:
             with contextlib.suppress(StoreUnavailable):
                 await self.write(Transaction.flush)
 

@@ -202,7 +202,7 @@ class InMemoryState:
         chain, log = self.chain, self.log
         self.pending: Final[tuple[list[Any], ...]] = (
             *(self.dedup.pending, log.streams.pending, log.verdicts.pending, self.inbox.pending),
-            *(chain.records, chain.entries, self.events.pending),
+            *(chain.records, chain.entries, self.events.pending, self.steps.pending),
         )
 
     def undo(self, pending: tuple[int, ...], numbers: tuple[int, ...]) -> None:

@@ -38,12 +38,14 @@ the step; message and sequence of a result, None where the earlier ones stay; th
 
 
 class WorkSteps:
-    """The steps that the table does not have, those of the open transaction included: one for each work, by its row."""
+    """The steps that the table does not have, those of the open transaction included: one for each work, by its row. `pending`
+    says whether the open transaction has written some: they are in the file with its commit."""
 
-    __slots__ = ("rows",)
+    __slots__ = ("pending", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[int, Step] = {}
+        self.pending: list[int] = []
 
     def put(self, tx: UnitOfWork, step: Step) -> None:
         """Adds a step of a work, in order."""
@@ -61,6 +63,7 @@ class WorkSteps:
         meta.put(db, _POSITION, last_seq)
         tx.replaced.extend((self.rows, row, step) for row, step in self.rows.items())
         self.rows.clear()
+        self.pending.append(last_seq)
 
     def load(self, db: sqlite3.Connection, last_seq: int) -> None:
         """Writes the steps that only the log has into the table of a store that is being opened."""

@@ -152,6 +152,22 @@ async def test_steps_that_a_failed_transaction_has_written_are_written_again(sto
     assert await rows(store, "SELECT state FROM works") == [("working",)]
 
 
+async def test_a_query_waits_for_the_transaction_that_writes_the_steps(store: Store) -> None:
+    opening = await open_work(store)
+    for _ in range(60):
+        step = await receive(store, receipt("accepted", opening.id, work_id=WORK))
+        has_run = asyncio.Event()
+
+        def writes(tx: Transaction, has_run: asyncio.Event = has_run) -> None:
+            tx.db.execute("SELECT 1")
+            has_run.set()
+
+        writing = store.submit(writes)
+        await has_run.wait()
+        assert await rows(store, "SELECT last_seq FROM works") == [(step.seq,)]
+        await writing
+
+
 @pytest.mark.parametrize("queries", [False, True])
 async def test_the_step_of_a_job_that_fails_is_not_written(store: Store, *, queries: bool) -> None:
     await open_work(store)

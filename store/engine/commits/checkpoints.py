@@ -84,8 +84,7 @@ class Checkpoints:
         try:
             with contextlib.closing(sqlite3.connect(self._uri, uri=True, timeout=0, isolation_level=None)) as db:
                 db.execute(_CHECKPOINT).fetchone()
-            os.fdatasync(
-                self._file
-            )  # SQLite waits for the disk only when nothing was committed meanwhile; `finish` does
+            # SQLite does so only if nothing was committed meanwhile; else `finish` would wait for the disk.
+            os.fdatasync(self._file)
         except (sqlite3.Error, OSError) as error:
             _log.warning("a checkpoint beside the commits failed: %s", escape(str(error)))
