@@ -123,9 +123,12 @@ class Store:
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
             check = PageCheck(path) if unchecked else None
-            store = cls(
-                path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
-            )
+            try:
+                store = cls(
+                    path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
+                )
+            except OSError as error:
+                raise explained(path, error) from None
             undo.pop_all()
             return store
 
@@ -198,7 +201,7 @@ class Store:
 
     async def _write_steps(self) -> None:
         """The table of works gets the steps that it does not have; while the store cannot write, queries do without them."""
-        if self.memory.steps.rows or self.memory.steps.pending:
+        if self.writable and (self.memory.steps.rows or self.memory.steps.pending):
             with contextlib.suppress(StoreUnavailable):
                 await self.write(Transaction.flush)
 
@@ -245,7 +248,6 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        await self._write_steps()
         if self._page_check is not None and self._watch is not None:
             await self._page_check.stop()
             await self._watch
@@ -254,7 +256,7 @@ class Store:
         await self._checkpoints.ended()
         await self.reader.close()
         sound = self._page_check is None or self._page_check.sound
-        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, sound)
+        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, self.memory, sound)
         self._checkpoints.close()
         self._executor.shutdown()
         self._watermark_file.close()
@@ -330,8 +332,11 @@ def _is_sound(db: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _close_writer(db: sqlite3.Connection, sound: bool) -> None:
+def _close_writer(db: sqlite3.Connection, memory: InMemoryState, sound: bool) -> None:
     with contextlib.suppress(sqlite3.Error):  # a full or failing disk: the next start checks the file
+        db.execute("BEGIN IMMEDIATE")
+        memory.steps.write(db, memory.last_seq)
+        db.execute("COMMIT")
         meta.put(db, "closed", int(sound))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()

@@ -56,7 +56,7 @@ class Reader(AsyncConnection):
     """A connection that can only read and never blocks the writer. `log` finds what the indexes do not have yet: ask it
     on the event loop, just before the query. It may name envelopes that are not committed, which no query finds.
 
-    `catch_up` has the file written what is written behind (work_steps.py): await it before a query."""
+    `catch_up` has the file written what is written behind (work_steps.py): await it before a query of the state of works."""
 
     catch_up: Callable[[], Awaitable[None]]
 

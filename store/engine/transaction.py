@@ -84,6 +84,7 @@ class Transaction:
         "_flush_failed",
         "_flushes",
         "_job_rows",
+        "_last_seq",
         "after_commit",
         "db_unflushed",
         "memory",
@@ -103,6 +104,7 @@ class Transaction:
         self._flushes = 0
         self._flush_failed = False  # by rows of the current job or of an earlier one
         self._job_rows: Position = ()  # where the rows of the current job begin
+        self._last_seq = 0  # of the jobs before the current one
         self._changes = 0  # of the connection, that are not the current job's
 
     @property
@@ -118,7 +120,10 @@ class Transaction:
         self._flush_failed = True
         self.rows.flush(self._db)
         if self.memory.steps.rows:
-            self.memory.steps.write(self, self._db, self.memory.last_seq)
+            self.replaced.extend((self.memory.steps.rows, *step) for step in self.memory.steps.rows.items())
+            self.memory.steps.write(
+                self._db, self._last_seq
+            )  # the current job may have stored an envelope, and not its step
         self._flush_failed = False
         self._flushes += 1
         self._job_rows = self._position()
@@ -133,6 +138,7 @@ class Transaction:
         """Mark the start of the next job."""
         self._job_rows = tuple(map(len, self.rows.values()))
         self._changes = self._db.total_changes
+        self._last_seq = self.memory.last_seq
         return Savepoint(
             len(self._after_commit),
             len(self._after_rollback),

@@ -57,11 +57,10 @@ class WorkSteps:
         tx.replaced.append((self.rows, row, before))
         self.rows[row] = step
 
-    def write(self, tx: UnitOfWork, db: sqlite3.Connection, last_seq: int) -> None:
-        """Writes the steps, all up to sequence `last_seq`, into the open transaction of `db`."""
+    def write(self, db: sqlite3.Connection, last_seq: int) -> None:
+        """Writes the steps, all up to sequence `last_seq` among them, into the open transaction of `db`."""
         db.executemany(_WRITE, self.rows.values())
         meta.put(db, _POSITION, last_seq)
-        tx.replaced.extend((self.rows, row, step) for row, step in self.rows.items())
         self.rows.clear()
         self.pending.append(last_seq)
 

@@ -295,8 +295,13 @@ async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow
 
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     """All rows of a query, as tuples."""
-    await reader.catch_up()
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
+
+
+async def fetch_current(reader: Reader, sql: str, params: Params) -> list[Row]:
+    """As `fetch`, for queries that read the state of works: it has every step that was committed before the call."""
+    await reader.catch_up()
+    return await fetch(reader, sql, params)
 
 
 def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:

@@ -153,6 +153,33 @@ async def test_indexes_that_were_deleted_are_made_again(
     assert index_problems_of(filled) == []
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE log_streams SET seqs = '[1,' WHERE segment = (SELECT max(n) FROM segments)",
+        "DROP TABLE log_streams; CREATE TABLE log_streams (segment, stream, seq)",
+    ],
+)
+async def test_values_and_tables_of_another_form_are_made_again(filled: Path, damage: str) -> None:
+    with closing(sqlite3.connect(filled)) as db:
+        db.executescript(damage)
+    store = await Store.open(filled, segment=SEGMENT)
+    try:
+        await assert_found(store)
+    finally:
+        await store.close()
+    assert index_problems_of(filled) == []
+
+
+@pytest.mark.parametrize("damage", ["seqs = '[1,' WHERE segment = 1", "block = block + 1"])
+async def test_check_store_finds_wrong_values_of_streams(filled: Path, damage: str) -> None:
+    with closing(sqlite3.connect(filled)) as db:
+        db.execute(f"UPDATE log_streams SET {damage}")
+        db.commit()
+    (problem,) = index_problems_of(filled)
+    assert "log_streams" in problem
+
+
 async def test_a_kill_while_the_indexes_are_emptied_leaves_no_counts_behind(filled: Path) -> None:
     with closing(sqlite3.connect(filled)) as db:
         for table in INDEX_TABLES:

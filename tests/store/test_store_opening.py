@@ -87,6 +87,17 @@ async def test_a_new_store_is_private_and_in_wal_mode(path: Path) -> None:
         await store.close()
 
 
+async def test_a_store_may_be_behind_a_link(path: Path) -> None:
+    store = await Store.open(path)
+    await store.close()
+    link = path.parent / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    linked = await Store.open(link)
+    assert await linked.probe()
+    await linked.close()
+
+
 async def test_a_looser_mode_is_tightened(path: Path) -> None:
     await (await Store.open(path)).close()
     await asyncio.to_thread(path.chmod, 0o644)

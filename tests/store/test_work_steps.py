@@ -16,11 +16,12 @@ from aghbus.protocol.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.work_steps import MAX_WORKS
-from aghbus.store.tables import works
+from aghbus.store.tables import envelopes, works
 from tests.support.api_harness import until
 from tests.support.makers import BOB, NOW, US, receipt, receive, receiving, rows, say, sending, trace
 
 WORK = "work_one"
+_RECEIPTS = {"accepted": "accepted", "busy": "rejected", "not_found": "rejected", "expired": "expired"}
 _Step = tuple[str, str, str | None, object]
 _ALL = "SELECT * FROM works ORDER BY id"
 
@@ -54,7 +55,9 @@ async def open_work(store: Store, work_id: str = WORK) -> Envelope:
 _STEPS: st.SearchStrategy[list[_Step]] = st.lists(
     st.tuples(
         st.sampled_from(["work_a", "work_b"]),
-        st.sampled_from(["say", "accepted", "rejected", "working", "needs_input", "completed", "failed", "own"]),
+        st.sampled_from(
+            ["say", "accepted", "busy", "not_found", "expired", "working", "needs_input", "completed", "failed", "own"]
+        ),
         st.sampled_from([None, "", "half done", "m" * 5_000]),
         st.sampled_from([None, {"text": "x"}, []]),
     ),
@@ -76,8 +79,10 @@ def test_a_kill_loses_no_step(tmp_path_factory: pytest.TempPathFactory, steps: l
                     await rows(store, _ALL)
                 at = NOW + number
                 place: dict[str, Any] = {"work_id": work_id, "ts": at}
-                if what in ("accepted", "rejected"):
-                    envelope = receipt(what, openings[work_id].id, **place)
+                if what in _RECEIPTS:
+                    status = _RECEIPTS[what]
+                    reason = {} if status == "accepted" else {"reason_code": what}
+                    envelope = receipt(status, openings[work_id].id, **reason, **place)
                 elif what == "say":
                     envelope = say(**place)
                 elif what == "own":
@@ -117,9 +122,31 @@ async def test_steps_of_many_works_do_not_wait(store: Store) -> None:
 async def test_closing_writes_the_steps(path: Path) -> None:
     store = await Store.open(path)
     await open_work(store)
-    await receive(store, trace("completed", work_id=WORK))
-    await store.close()
+    await receive(store, trace("working", work_id=WORK))
+    closing = asyncio.ensure_future(store.close())
+    await store.write(receiving(trace("completed", work_id=WORK)))
+    await closing
     assert in_file(path) == [("completed",)]
+
+
+async def test_a_step_between_an_envelope_and_its_step_is_not_lost(store: Store, path: Path) -> None:
+    """The refused opening makes the transaction write the steps of other works before the one of the receipt."""
+    await open_work(store, "work_a")
+    refused = await open_work(store, "work_b")
+    await receive(store, trace("working", work_id="work_a"))
+    await receive(store, receipt("rejected", refused.id, work_id="work_b", reason_code="not_found"))
+    assert await after_a_kill(path) == await rows(store, _ALL)
+
+
+async def test_other_queries_do_not_wait_for_a_foreign_lock(store: Store, path: Path) -> None:
+    await open_work(store)
+    await receive(store, trace("working", work_id=WORK))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        await envelopes.message(store.reader, "msg_of_nobody")
+        assert store.writable
+        db.execute("ROLLBACK")
+    assert await rows(store, "SELECT state FROM works") == [("working",)]
 
 
 async def test_a_query_of_the_same_transaction_sees_the_step(store: Store) -> None:

@@ -39,8 +39,9 @@ class Checkpoints:
         """`db` is the writer's connection to the file `path`; its commits make no checkpoints from now on."""
         self._db = db
         self._uri = f"{path.as_uri()}?mode=rw"
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._wal = os.open(path.with_name(path.name + "-wal"), os.O_RDONLY | os.O_CLOEXEC)
+        file = os.path.realpath(path)  # SQLite has the WAL beside it
+        self._wal = os.open(f"{file}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        self._file = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         (page,) = db.execute("PRAGMA page_size").fetchone()
         self._frame: int = _FRAME_HEADER + page
         self._salts = b""
@@ -50,12 +51,17 @@ class Checkpoints:
 
     def after_commit(self) -> bool:
         """Begins a checkpoint if the WAL is long. Returns whether `finish` is to run before the next transaction."""
-        salts = os.pread(self._wal, 8, _SALTS)
-        if salts != self._salts:
-            self._salts, self._pages = salts, CHECKPOINT_PAGES
         if self._copying is not None:
             return self._copying.done()
-        if os.pread(self._wal, 8, _HEADER + (self._pages - 1) * self._frame + _FRAME_SALTS) == salts:
+        try:
+            salts = os.pread(self._wal, 8, _SALTS)
+            if salts != self._salts:
+                self._salts, self._pages = salts, CHECKPOINT_PAGES
+            is_long = os.pread(self._wal, 8, _HEADER + (self._pages - 1) * self._frame + _FRAME_SALTS) == salts
+        except OSError as error:
+            _log.warning("the length of the WAL cannot be read: %s", escape(str(error)))
+            return False
+        if is_long:
             self._copying = asyncio.get_running_loop().run_in_executor(None, self._copy)
         return False
 
@@ -66,8 +72,10 @@ class Checkpoints:
             _, pages, _ = self._db.execute(_CHECKPOINT).fetchone()
         except sqlite3.Error as error:
             _log.warning("a checkpoint failed, and is repeated later: %s", escape(str(error)))
-            pages = self._pages
-        self._pages = max(CHECKPOINT_PAGES, pages + _RETRY_PAGES)
+            pages = -1
+        self._pages = (
+            self._pages if pages < 0 else max(CHECKPOINT_PAGES, pages)
+        ) + _RETRY_PAGES  # -1: another one is at work
 
     async def ended(self) -> None:
         """Waits for the thread, if it copies."""

@@ -9,12 +9,12 @@ from aghbus.store.engine.log.segments import INDEXES, last_indexed
 
 _SAME: Final = {
     "log_ids": "id_key(l.msg_id) = i.id_key AND l.stream = i.stream AND l.remember_until = i.remember_until",
-    "log_streams": "l.stream = i.stream",
+    "log_streams": "l.stream = i.stream AND i.block = l.seq >> 8",
     "log_works": "l.work_id = i.work_id",
 }
 _ROWS: Final = {
     "log_streams": """(
-        SELECT b.segment, b.stream, l.seq
+        SELECT b.segment, b.stream, b.block, l.seq
         FROM log_streams AS b CROSS JOIN json_each(b.seqs) AS s CROSS JOIN log AS l ON l.seq = s.value
     )"""
 }
@@ -31,6 +31,7 @@ SELECT count(*) FROM streams AS s
 LEFT JOIN (SELECT stream, count(*) AS messages FROM log WHERE seq <= ? GROUP BY stream) AS c ON c.stream = s.id
 WHERE s.messages <> coalesce(c.messages, 0)
 """
+_MALFORMED: Final = "SELECT count(*) FROM log_streams WHERE typeof(seqs) <> 'integer' AND NOT json_valid(seqs)"
 _PRESENT: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('segments', 'log_ids', 'log_streams', 'log_works')"
 
 
@@ -39,6 +40,8 @@ def index_problems(db: sqlite3.Connection) -> list[str]:
     that a running daemon changes nothing meanwhile."""
     if db.execute(_PRESENT).fetchone() != (1 + len(INDEXES),):
         return ["tables of the indexes are missing"]
+    if malformed := db.execute(_MALFORMED).fetchone()[0]:
+        return [f"log_streams has {malformed} values that are not JSON"]
     ids = MessageIds()
     ids.open(meta.get(db, "identity") or 0)
     db.create_function("id_key", 1, ids.id_key)

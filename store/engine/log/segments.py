@@ -150,18 +150,23 @@ def prepare(db: sqlite3.Connection, segment: int, key_of: Callable[[str], int]) 
     """Makes the indexes of a store that is being opened complete, up to less than `segment` envelopes; all of them
     anew when rows or tables are missing."""
     db.executescript(_TABLES)
-    if not _end_is_complete(db):
+    try:
+        is_complete = _end_is_complete(db)
+    except sqlite3.OperationalError:  # a value or a table has another form
+        is_complete = False
+    if not is_complete:
         _log.warning("the indexes of the log are not complete: they are made again")
         clear(db)
+        db.executescript(_TABLES)
     while (last := _full_segment(db, segment)) is not None:
         rows = db.execute(_ROWS, (last_indexed(db), last))
         write(db, [(seq, key_of(message_id), stream, work_id) for seq, message_id, stream, work_id in rows])
 
 
 def clear(db: sqlite3.Connection) -> None:
-    """Empties the indexes: the next opening makes them again."""
+    """Drops the indexes: the next opening makes them again."""
     for table in ("segments", *INDEXES):
-        db.execute(f"DELETE FROM {table}")  # noqa: S608 - constants
+        db.execute(f"DROP TABLE IF EXISTS {table}")
     db.execute("UPDATE streams SET messages = 0, first_ms = NULL, last_ms = NULL, last_seq = 0")
 
 
