@@ -38,6 +38,7 @@ MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mea
 MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
 DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
+CHECKPOINT_COMMITS: Final = 16  # between two looks at the length of the WAL
 _VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
@@ -176,7 +177,7 @@ class Writer:
                     await self._transact()
                     if len(self._log.tail.rows) >= self._next_segment:
                         await self._write_segment()
-                    if self._checkpoints.after_commit():
+                    if self.stats.commits % CHECKPOINT_COMMITS == 0 and self._checkpoints.after_commits():
                         await self._in_thread(self._checkpoints.finish)
                     if self._queue and self._timer is None:
                         self._wake()  # the batch was full

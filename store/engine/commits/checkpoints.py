@@ -49,7 +49,7 @@ class Checkpoints:
         self._copying: asyncio.Future[None] | None = None
         db.execute("PRAGMA wal_autocheckpoint = 0")
 
-    def after_commit(self) -> bool:
+    def after_commits(self) -> bool:
         """Begins a checkpoint if the WAL is long. Returns whether `finish` is to run before the next transaction."""
         if self._copying is not None:
             return self._copying.done()
