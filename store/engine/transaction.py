@@ -121,9 +121,8 @@ class Transaction:
         self.rows.flush(self._db)
         if self.memory.steps.rows:
             self.replaced.extend((self.memory.steps.rows, *step) for step in self.memory.steps.rows.items())
-            self.memory.steps.write(
-                self._db, self._last_seq
-            )  # the current job may have stored an envelope, and not its step
+            # The current job may have stored an envelope, and not its step yet.
+            self.memory.steps.write(self._db, self._last_seq)
         self._flush_failed = False
         self._flushes += 1
         self._job_rows = self._position()

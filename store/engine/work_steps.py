@@ -1,8 +1,8 @@
 """Steps of works, written behind. A work changes its state several times, often within milliseconds; its row is written once.
 
 The log has each step with its commit, so the table may lag: a step changes this memory only. The table gets it within
-WRITE_SECONDS (writer.py), and before any query of the store reads it. `works_seq` in table `meta` is the sequence up to which
-the table has all steps. Those after it are read from the log when a store is opened.
+WRITE_SECONDS (writer.py), and before any query of the store reads the state of works. `works_seq` in table `meta` is the
+sequence up to which the table has all steps. Those after it are read from the log when a store is opened.
 """
 
 import sqlite3
@@ -27,9 +27,14 @@ WHERE id = ?
 """
 _LOGGED: Final = """
 SELECT w.id, l.seq, l.msg_id, s.sender, l.received_ms, v.kind, v.outcome, v.state_after, l.checksum, l.raw
-FROM log AS l CROSS JOIN verdicts AS v ON v.id = l.verdict CROSS JOIN streams AS s ON s.id = l.stream
+FROM (
+    SELECT i.seq FROM segments AS g CROSS JOIN log_works AS i ON i.segment = g.n WHERE g.last_seq > ?1 AND i.seq > ?1
+    UNION ALL SELECT seq FROM log
+        WHERE seq > max(?1, (SELECT coalesce(max(last_seq), 0) FROM segments)) AND work_id IS NOT NULL
+) AS t CROSS JOIN log AS l ON l.seq = t.seq
+CROSS JOIN verdicts AS v ON v.id = l.verdict CROSS JOIN streams AS s ON s.id = l.stream
 CROSS JOIN works AS w ON w.work_id = l.work_id AND w.channel = s.channel AND w.workspace_id = s.workspace_id
-WHERE l.seq > ? AND l.seq > w.last_seq AND v.outcome IN ('advanced', 'unchanged') AND v.state_after IS NOT NULL ORDER BY l.seq
+WHERE l.seq > w.last_seq AND v.outcome IN ('advanced', 'unchanged') AND v.state_after IS NOT NULL ORDER BY l.seq
 """
 
 Step = tuple[str, int, str | None, str | None, int, int, str | None, int | None, int]
@@ -65,7 +70,7 @@ class WorkSteps:
         self.pending.append(last_seq)
 
     def load(self, db: sqlite3.Connection, last_seq: int) -> None:
-        """Writes the steps that only the log has into the table of a store that is being opened."""
+        """Writes the steps that only the log has into the table of a store that is being opened, whose indexes are complete."""
         db.execute("BEGIN IMMEDIATE")
         try:
             logged = db.execute(_LOGGED, (meta.get(db, _POSITION) or 0,)).fetchall()

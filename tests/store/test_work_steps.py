@@ -39,7 +39,7 @@ async def after_a_kill(path: Path) -> list[tuple[object, ...]]:
     copy.parent.mkdir()
     for suffix in ("", "-wal"):
         shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
-    store = await Store.open(copy, synchronous="normal")
+    store = await Store.open(copy, synchronous="normal", segment=4)
     try:
         return await rows(store, _ALL)
     finally:
