@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.work_steps import MAX_WORKS
 from aghbus.store.tables import envelopes, works
@@ -86,7 +88,7 @@ def test_a_kill_loses_no_step(tmp_path_factory: pytest.TempPathFactory, steps: l
                 elif what == "say":
                     envelope = say(**place)
                 elif what == "own":
-                    with contextlib.suppress(Exception):  # the work has ended
+                    with contextlib.suppress(Refused):  # the work has ended
                         await store.write(sending(say(US, BOB, **place), at=at))
                     continue
                 else:
@@ -147,6 +149,27 @@ async def test_other_queries_do_not_wait_for_a_foreign_lock(store: Store, path: 
         assert store.writable
         db.execute("ROLLBACK")
     assert await rows(store, "SELECT state FROM works") == [("working",)]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        lambda reader: works.works(reader, states=frozenset(["completed"])),
+        lambda reader: works.work(reader, WORK),
+        works.counts,
+        works.counts_by_role,
+        works.engaged,
+    ],
+)
+async def test_queries_of_the_state_of_works_see_every_step(
+    store: Store, ended: Callable[[Reader], Awaitable[object]]
+) -> None:
+    await open_work(store)
+    await receive(store, trace("completed", work_id=WORK))
+    assert store.memory.steps.rows
+    before_a_write = await ended(store.reader)
+    await store.write(Transaction.flush)
+    assert before_a_write == await ended(store.reader)
 
 
 async def test_a_query_of_the_same_transaction_sees_the_step(store: Store) -> None:
