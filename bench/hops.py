@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final, Self
 
-from aghbus.protocol.nats.names import inbox
+from aghbus.protocol.agh.nats.names import inbox
 from bench.harness.envelopes import EnvelopeMaker
 from bench.harness.processes import LOAD_FLAGS, ROOT, broker, home
 from bench.harness.wire import RawApi, RawNats, frame
@@ -45,7 +45,7 @@ from tests.support.daemons import Daemon, wait_for
 Counts = dict[str, int]
 """Calls by source file; files of this project relative to its root."""
 
-_PACKAGES: Final = tuple(f"{name}/" for name in ("protocol", "store", "daemon"))
+_PACKAGES: Final = tuple(f"{name}/" for name in ("host", "protocol", "store", "daemon"))
 _ANSWERED: Final = (
     0.004  # seconds from the last byte until nothing of the answer is left to do; the PING comes after 0.02
 )

@@ -29,9 +29,9 @@ from typing import Any
 
 import aiosqlite
 
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.receive import Receiver, decide
-from aghbus.protocol.send import Draft, build
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.receive import Receiver, decide
+from aghbus.protocol.agh.send import Draft, build
 from aghbus.store.apply_effects import Applied, apply, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.state import InMemoryState

@@ -11,7 +11,7 @@ from aghbus.protocol.base.annotations import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.client.api import Api
-    from aghbus.store.host.locations import Locations
+    from aghbus.host.locations import Locations
 
 Run = Callable[["Context", dict[str, Any]], int]
 

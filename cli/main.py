@@ -12,8 +12,8 @@ from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, Unexpected, UsageError
-from aghbus.store.host.command_line import CommandLineError, HelpRequested
-from aghbus.store.host.stdio import OutputError, flush, reopen_closed, write
+from aghbus.host.command_line import CommandLineError, HelpRequested
+from aghbus.host.stdio import OutputError, flush, reopen_closed, write
 
 
 def entry(argv: Sequence[str] | None = None) -> int:

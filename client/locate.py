@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from aghbus.client.errors import ConfigurationError, Unreachable, UsageError
 from aghbus.client.http import Endpoint
-from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.locations import (
+from aghbus.host.locations import (
     LocationError,
     Locations,
     default_name,
@@ -17,6 +16,7 @@ from aghbus.store.host.locations import (
     private_folder_problem,
     token_file_problem,
 )
+from aghbus.protocol.base.annotations import Any
 
 PROBE_SECONDS = 1.0
 """How long a socket may take to accept before it counts as dead: accepting is the kernel's work."""

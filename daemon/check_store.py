@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from aghbus.store.audit.reader import AuditReader
 from aghbus.store.audit.verify import verify
 from aghbus.store.engine import integrity, meta

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from aghbus.daemon.commands import BROKEN_PIPE, FAILED, OK, USAGE
-from aghbus.store.host.command_line import CommandLineError, HelpRequested, Program
-from aghbus.store.host.stdio import OutputError, flush, reopen_closed, write, write_error
+from aghbus.host.command_line import CommandLineError, HelpRequested, Program
+from aghbus.host.stdio import OutputError, flush, reopen_closed, write, write_error
 
 TYPE_CHECKING = False  # importing typing costs 4 ms
 if TYPE_CHECKING:

@@ -33,13 +33,13 @@ from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
 from aghbus.daemon.tasks.retention import Retention
 from aghbus.daemon.tasks.retirement import Retirement
 from aghbus.daemon.wiring import DaemonParts
-from aghbus.protocol.delivery.restored import Restored
-from aghbus.protocol.nats.names import inbox, own_subjects
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.host.locations import Locations
+from aghbus.host.tracing import Tracing, TracingUnavailable, tracing_of
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.nats.names import inbox, own_subjects
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
-from aghbus.store.host.locations import Locations
-from aghbus.store.host.tracing import Tracing, TracingUnavailable, tracing_of
 from aghbus.store.tables import peers
 
 if TYPE_CHECKING:

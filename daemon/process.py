@@ -18,13 +18,13 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.options import resolve_nats_options
 from aghbus.daemon.node import Node, Reload
 from aghbus.daemon.state.keys import load_former, load_signer
-from aghbus.protocol.delivery.restored import Restored
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.host.locations import Locations
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup import epoch
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.host.locations import Locations
 from aghbus.store.tables import envelopes, identities
 
 if TYPE_CHECKING:

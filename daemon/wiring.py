@@ -62,11 +62,11 @@ from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
-from aghbus.protocol.delivery.restored import Restored
-from aghbus.protocol.nats.names import inbox as inbox_subject
-from aghbus.protocol.trust.proof import verify_envelope
+from aghbus.host.tracing import Tracing
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.nats.names import inbox as inbox_subject
+from aghbus.protocol.agh.trust.proof import verify_envelope
 from aghbus.store.engine.database import Store
-from aghbus.store.host.tracing import Tracing
 
 if TYPE_CHECKING:
     from aghbus.daemon.jetstream.profile import JetStreamProfile

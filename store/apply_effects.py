@@ -8,10 +8,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.api.works import Role
-from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.delivery.acks import refusal_in
-from aghbus.protocol.effects import (
+from aghbus.protocol.agh.bodies import Receipt
+from aghbus.protocol.agh.delivery.acks import refusal_in
+from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
     Deliver,
@@ -24,10 +23,11 @@ from aghbus.protocol.effects import (
     Requeue,
     StoreEnvelope,
 )
-from aghbus.protocol.envelope import WORK_KINDS, Envelope
-from aghbus.protocol.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, WorkView
-from aghbus.protocol.receive import ReceiptTarget, StoredState
-from aghbus.protocol.rooms import Binding
+from aghbus.protocol.agh.envelope import WORK_KINDS, Envelope
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, WorkView
+from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
+from aghbus.protocol.agh.rooms import Binding
+from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.event_buffer import Appended
 from aghbus.store.engine.transaction import Transaction

@@ -14,7 +14,7 @@ AghbusError
 
 from pathlib import Path
 
-from aghbus.protocol.errors import AghbusError, Unavailable
+from aghbus.protocol.base.errors import AghbusError, Unavailable
 
 
 class StoreError(AghbusError):

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.store.audit.pruning import record_removal
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store

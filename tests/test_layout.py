@@ -8,7 +8,7 @@ from typing import Final
 
 TESTS: Final = Path(__file__).parent
 ROOT: Final = TESTS.parent
-FOLDERS: Final = ("protocol", "store", "daemon", "client", "cli")
+FOLDERS: Final = ("host", "protocol", "store", "daemon", "client", "cli")
 MODULES: Final = sorted(path for path in TESTS.rglob("*.py") if "typecheck" not in path.parts)
 
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from bench.figures.work import FLIGHT
 from bench.harness.envelopes import CHANNEL, WORKSPACE
 from bench.harness.figure import Figure, Result, Run, interleave

@@ -1,6 +1,6 @@
 """Figure 1: the durable receive path, from the broker to an attached consumer."""
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from bench.harness.envelopes import CHANNEL, WORKSPACE
 from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import delivery_rate, no_op_subscriber, ready_child, receive_rate, schema_rate

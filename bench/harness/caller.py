@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from bench.harness.envelopes import CHANNEL, WORKSPACE
 from bench.harness.wire import RawApi, RawNats, ready, request_bytes
 

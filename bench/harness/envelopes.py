@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aghbus.protocol.identifiers import direct_id, subject_for
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.identifiers import direct_id, subject_for
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 
 WORKSPACE: Final = "ws_local"
 CHANNEL: Final = "default"

@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.effects import Deliver, Effects, RecordId
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.receive import Receiver, StoredState, decide
+from aghbus.protocol.agh.effects import Deliver, Effects, RecordId
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.store.apply_effects import apply
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -88,7 +88,7 @@ async def each(url: str, subject: str, folder: str) -> None:
     """Messages parsed, and committed one by one."""
     import aiosqlite
 
-    from aghbus.protocol.envelope import parse
+    from aghbus.protocol.agh.envelope import parse
 
     db = await aiosqlite.connect(Path(folder) / "each.db", isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL"):

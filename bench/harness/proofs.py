@@ -18,10 +18,10 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from aghbus.daemon.state.signature_pool import SignaturePool
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.trust.canonical_json import canonical_bytes, read_strict
-from aghbus.protocol.trust.keys import SIGNATURE_BYTES, SigningKey, decode_base64url
-from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify_envelope
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.trust.canonical_json import canonical_bytes, read_strict
+from aghbus.protocol.agh.trust.keys import SIGNATURE_BYTES, SigningKey, decode_base64url
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify_envelope
 from bench.harness.envelopes import EnvelopeMaker
 
 _KEY: Final = SigningKey(bytes(range(32)))

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
-from aghbus.protocol.nats.names import inbox
+from aghbus.protocol.agh.nats.names import inbox
 from bench.harness.envelopes import MIX, EnvelopeMaker
 from bench.harness.proofs import SIGNER
 from bench.harness.wire import Events, RawApi, RawNats, frame

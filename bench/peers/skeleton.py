@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import msgspec
 import uvloop
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from bench.harness.envelopes import CHANNEL, LIFE, WORKSPACE
 from bench.harness.wire import CONNECT, frame, take_http, take_payloads
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.cli.app.completers import instances
-from aghbus.store.host.command_line import Argument, nonempty
+from aghbus.host.command_line import Argument, nonempty
 
 LONGEST_SPAN = 366 * 86_400
 """Seconds. A longer duration is a mistake; some 300 years overflow a clock."""
@@ -47,7 +47,7 @@ def limit(text: str) -> int:
 
 def peer(text: str) -> str:
     """A peer id or a verified handle."""
-    from aghbus.protocol.identifiers import is_peer  # slow to load
+    from aghbus.protocol.agh.identifiers import is_peer  # slow to load
 
     if not is_peer(text):
         rule = "must be a peer id (1 to 128 of a-z, 0-9, '.', '_', '-', the first a letter or digit)"
@@ -57,7 +57,7 @@ def peer(text: str) -> str:
 
 def channel(text: str) -> str:
     """The name of a channel."""
-    from aghbus.protocol.identifiers import is_channel
+    from aghbus.protocol.agh.identifiers import is_channel
 
     if not is_channel(text):
         raise ValueError("must be 1 to 64 characters of a-z, 0-9, '_' and '-', the first a letter or digit")
@@ -66,7 +66,7 @@ def channel(text: str) -> str:
 
 def workspace(text: str) -> str:
     """A workspace id."""
-    from aghbus.protocol.identifiers import is_workspace_id
+    from aghbus.protocol.agh.identifiers import is_workspace_id
 
     if not is_workspace_id(text):
         raise ValueError("must be 1 to 256 bytes without '.', space, '*', '>' and control characters")

@@ -20,7 +20,7 @@ def instances(**_: Any) -> list[str]:
     """Instances that run or have state on disk."""
     from aghbus.client.errors import ClientError
     from aghbus.client.locate import locations, running
-    from aghbus.store.host.instances import stored_instances
+    from aghbus.host.instances import stored_instances
 
     try:
         places = locations("any", os.environ)

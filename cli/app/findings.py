@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from aghbus.cli.app.output import Output, dumps
 from aghbus.cli.app.text import safe
+from aghbus.host.stdio import write_error
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.stdio import write_error
 
 
 def finding_line(finding: dict[str, Any]) -> str:

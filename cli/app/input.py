@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.text import size
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import BinaryIO
-from aghbus.store.host.command_line import Argument
 
 FILE = Argument("file", nargs="?", help="file to read; - or nothing reads standard input")
 NOW = Argument("--now", metavar="UNIX", type=whole, help="check freshness at this time, in Unix seconds (default: now)")

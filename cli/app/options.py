@@ -8,8 +8,8 @@ import sys
 
 from aghbus.cli.app.arguments import lifetime, limit
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument
 
 MAX_STDIN_CHARACTERS = 1 << 20
 """Characters read from standard input for one text: an envelope of 1 MiB holds no more."""
@@ -94,7 +94,7 @@ def _trace() -> dict[str, str] | None:
     """The trace that this program runs in, as extension members of an envelope (docs/tracing.md)."""
     if "TRACEPARENT" not in os.environ:
         return None
-    from aghbus.store.host.tracing import carrier_of_environment
+    from aghbus.host.tracing import carrier_of_environment
 
     return carrier_of_environment(os.environ) or None
 

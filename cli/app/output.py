@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aghbus.client.errors import ClientError
+from aghbus.host.stdio import flush, write, write_error
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.stdio import flush, write, write_error
 
 OUTPUT_VERSION = 1
 """The member `v` of the JSON objects: it changes when a field that docs/cli.md names as stable is removed or changes."""

@@ -7,8 +7,8 @@ from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.text import ago, safe
 from aghbus.client.api import Api
+from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument
 
 NEAR = 3
 """Names that are suggested for one that is not known."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS
 from aghbus.cli.app.errors import EXIT_CODES
-from aghbus.store.host.command_line import Program
+from aghbus.host.command_line import Program
 
 COMMANDS = {
     "status": ("status", "show the daemon, its broker connection, its store and its counters"),

@@ -25,7 +25,7 @@ def safe(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     if text.isascii() and text.isprintable():  # the usual case, decided without loading the escaping rules
         return text
-    from aghbus.protocol.text import escape
+    from aghbus.protocol.base.text import escape
 
     return escape(text)
 

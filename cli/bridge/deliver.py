@@ -10,8 +10,8 @@ from aghbus.cli.bridge.pending import UnansweredWorks
 from aghbus.client.api import Api, Retry
 from aghbus.client.errors import ClientError
 from aghbus.client.events import follow
+from aghbus.host.stdio import flush
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.stdio import flush
 
 
 def print_deliveries(

@@ -17,7 +17,7 @@ from aghbus.cli.worker.process import Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
 from aghbus.client.errors import RefusedByDaemon
-from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
 
 SUBMIT = "submit"
 """The verb of a job whose command printed a message: the adapter decides what it means for the work."""

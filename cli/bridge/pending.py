@@ -57,8 +57,8 @@ def reports_on_work(format: str, request: dict[str, Any]) -> bool:
 
 
 def _is_output(request: dict[str, Any]) -> bool:
-    from aghbus.protocol.adapters.humaninloop.shape import kind_of
-    from aghbus.protocol.adapters.strict_json import read_json
+    from aghbus.protocol.formats.humaninloop.shape import kind_of
+    from aghbus.protocol.formats.strict_json import read_json
 
     message = (
         request["message"] if "message" in request else read_json(str(request["text"]).encode(errors="replace"))[0]

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.client.errors import UsageError
-from aghbus.protocol.adapters.humaninloop.files import PlannedFile, same_name
+from aghbus.protocol.formats.humaninloop.files import PlannedFile, same_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

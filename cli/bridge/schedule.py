@@ -23,10 +23,10 @@ from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import outcome_of
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
-from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
-from aghbus.protocol.adapters.sentient.log import MEMORY_INTENT, SentientLogEntry, by_day, entries_in
-from aghbus.protocol.adapters.sentient.native import new_message
-from aghbus.store.host.files import make_private_folder, sync_folder
+from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
+from aghbus.protocol.formats.sentient.log import MEMORY_INTENT, SentientLogEntry, by_day, entries_in
+from aghbus.protocol.formats.sentient.native import new_message
 
 AGENT = "schedule"
 """The agent in the message of a scheduled run."""

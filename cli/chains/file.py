@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.input import read_all
+from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from aghbus.protocol.adapters.model import Finding
+    from aghbus.protocol.formats.model import Finding
 
 MAX_BYTES = 1 << 20
 """Largest chain file in bytes: the limit of a request to the daemon."""
@@ -19,9 +19,9 @@ CHAIN_FILE = Argument("file", help="chain file: TOML when its name ends in .toml
 
 def read(path: str) -> tuple[Any, tuple[Finding, ...]]:
     """The document in a file, and the findings about its syntax and content. Raises UsageError when it cannot be read."""
-    from aghbus.protocol.adapters.model import Finding
-    from aghbus.protocol.adapters.strict_json import read_json
     from aghbus.protocol.chains.chain import check_chain
+    from aghbus.protocol.formats.model import Finding
+    from aghbus.protocol.formats.strict_json import read_json
 
     raw = read_all(path, MAX_BYTES)
     if not raw.strip():

@@ -14,10 +14,10 @@ from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
 from aghbus.client.http import Response, quote, request
+from aghbus.host.command_line import Argument, Command
+from aghbus.host.stdio import output_error
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
-from aghbus.store.host.stdio import output_error
 
 
 def run_put(context: Context, values: dict[str, Any]) -> int:

@@ -14,8 +14,8 @@ from aghbus.cli.app.errors import NO, YES, AnswerIsNo
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

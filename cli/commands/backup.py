@@ -10,8 +10,8 @@ from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import counted, safe, size
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Copy the store, check the copy, and put it in its place."""
     from pathlib import Path
 
+    from aghbus.host.files import make_private_folder
     from aghbus.store.engine.backup.copying import copy_store, discard
     from aghbus.store.errors import StoreError
-    from aghbus.store.host.files import make_private_folder
 
     target, folder = _target(values)
     keys = _keys(Path(context.places.state_dir)) if values["with_keys"] else []
@@ -87,8 +87,8 @@ def _keys(state_dir: Path) -> list[Path]:
 
 
 def _place(part: Path, target: Path) -> None:
+    from aghbus.host.files import sync_folder
     from aghbus.store.engine.commit_watermark import watermark_path
-    from aghbus.store.host.files import sync_folder
 
     part.replace(target)
     if watermark_path(part).exists():

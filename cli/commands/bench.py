@@ -15,8 +15,8 @@ from aghbus.cli.sandbox.bench import messages, whois, works
 from aghbus.cli.sandbox.sandbox import START_SECONDS, Sandbox, eventually
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 ASKER, WORKER = "bench-ops", "bench-worker"
 BROKER_SECONDS = 5.0

@@ -11,8 +11,8 @@ from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from aghbus.cli.context import Context
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote, request
-from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
-from aghbus.protocol.adapters.humaninloop.files import hidden_faults, plan_files
-from aghbus.protocol.adapters.humaninloop.shape import check_output, kind_of, state_of
-from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.strict_json import check_value, read_json
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
+from aghbus.protocol.formats.humaninloop.files import hidden_faults, plan_files
+from aghbus.protocol.formats.humaninloop.shape import check_output, kind_of, state_of
+from aghbus.protocol.formats.model import Finding
+from aghbus.protocol.formats.strict_json import check_value, read_json
 
 FORMAT = "humaninloop"
 MESSAGE = f"{FORMAT}.message"

@@ -8,8 +8,8 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import compact, moment, safe, table
 from aghbus.cli.context import Context, Run
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
 
 MESSAGE_LOG = (
     "timestamp",
@@ -71,7 +71,7 @@ def _cell(value: object) -> object:
 
 def run_prompt(context: Context, values: dict[str, Any]) -> int:
     """Print the instructions; in JSON as `{"prompt"}`."""
-    from aghbus.protocol.adapters.sacp.prompt import RESPONSE_FORMAT
+    from aghbus.protocol.formats.sacp.prompt import RESPONSE_FORMAT
 
     context.output.answer({"prompt": RESPONSE_FORMAT}, lambda it: str(it["prompt"]).rstrip("\n"))
     return YES

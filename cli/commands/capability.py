@@ -11,8 +11,8 @@ from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:

@@ -15,8 +15,8 @@ from aghbus.cli.chains.text import change_line, run_text, runs_text
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 _WAIT = Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)")
 _RUN = Argument("run", help="id of the run")

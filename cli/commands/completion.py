@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 _ZSH = """\
 #compdef aghctl aghd

@@ -8,17 +8,17 @@ from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.input import FILE, clock, lines
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
+from aghbus.host.stdio import flush
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
-from aghbus.store.host.stdio import flush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.cli.convert.converter import Converter, ConvertOptions
-    from aghbus.protocol.adapters.model import Adapter
+    from aghbus.protocol.formats.model import Adapter
 
 FORMATS = ("agh", "sentient", "humaninloop", "agentos", "sacp")
-"""AGH envelopes first; then the formats of aghbus.protocol.adapters.registry, which is not imported to parse a command line."""
+"""AGH envelopes first; then the formats of aghbus.protocol.formats.registry, which is not imported to parse a command line."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -64,7 +64,7 @@ def _settings(values: dict[str, Any]) -> ConvertOptions:
 
 
 def _check(values: dict[str, Any]) -> None:
-    from aghbus.protocol.identifiers import is_emitted_work_id
+    from aghbus.protocol.agh.identifiers import is_emitted_work_id
 
     if values["peer"] is not None and values["peer"] == values["target"]:
         raise UsageError("--peer and --target: must be two different peers")
@@ -76,21 +76,21 @@ def _check(values: dict[str, Any]) -> None:
 
 def _adapter(format: str, values: dict[str, Any]) -> Adapter | None:
     """The adapter of one side, with its options; None for AGH envelopes."""
-    from aghbus.protocol.adapters.registry import AdapterOptions, adapter_for
+    from aghbus.protocol.formats.registry import AdapterOptions, adapter_for
 
     match format:
         case "agh":
             return None
         case "sentient":
-            from aghbus.protocol.adapters.sentient.adapter import SentientOptions
+            from aghbus.protocol.formats.sentient.adapter import SentientOptions
 
             options = AdapterOptions(sentient=SentientOptions(user=values["user"]))
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
+            from aghbus.protocol.formats.humaninloop.adapter import HumanInLoopOptions
 
             options = AdapterOptions(humaninloop=HumanInLoopOptions(feature_root=values["feature_root"]))
         case "agentos":
-            from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+            from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
 
             manifest = None if values["manifest"] is None else read_manifest(values["manifest"])
             options = AdapterOptions(agentos=AgentOsOptions(strict=values["strict"], manifest=manifest))

@@ -11,8 +11,8 @@ from aghbus.cli.context import Context
 from aghbus.cli.sandbox.demo import Demo
 from aghbus.cli.sandbox.sandbox import Sandbox
 from aghbus.client.errors import ClientError
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -10,9 +10,9 @@ from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import check_daemon, check_row
 from aghbus.client.locate import running
+from aghbus.host.command_line import Command
+from aghbus.host.locations import private_folder_problem
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
-from aghbus.store.host.locations import private_folder_problem
 
 CONFIG_CHECK_SECONDS = 30.0
 """Seconds for `aghd config check`, which reads a few files."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.input import FILE, NOW, clock, lines
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Command
+from aghbus.host.stdio import flush
+from aghbus.protocol.agh.replay import Replay, check
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.replay import Replay, check
-from aghbus.store.host.command_line import Command
-from aghbus.store.host.stdio import flush
 
 
 def run_check(context: Context, values: dict[str, Any]) -> int:
     """Print one verdict a line; 1 when any envelope is refused."""
-    from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
+    from aghbus.protocol.agh.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
     code = YES
     for raw in lines(values["file"]):
@@ -29,7 +29,7 @@ def run_check(context: Context, values: dict[str, Any]) -> int:
 
 def run_replay(context: Context, values: dict[str, Any]) -> int:
     """Print one outcome a line."""
-    from aghbus.protocol.trust.proof import verify_envelope  # cryptography, which help and completion do not need
+    from aghbus.protocol.agh.trust.proof import verify_envelope  # cryptography, which help and completion do not need
 
     receiver = Replay(verify_envelope)
     for raw in lines(values["file"]):

@@ -6,9 +6,9 @@ from aghbus.cli.app.arguments import channel, peer, workspace
 from aghbus.cli.app.errors import YES
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
+from aghbus.protocol.agh.identifiers import direct_id, route_token
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.identifiers import direct_id, route_token
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run_route(context: Context, values: dict[str, Any]) -> int:

@@ -8,8 +8,8 @@ from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.message_text import body_line, not_delivered
 from aghbus.cli.app.text import fields, moment, safe, shell
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -9,8 +9,8 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import counted, moment, safe
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def _runner(verb: str) -> Run:

@@ -10,10 +10,10 @@ from aghbus.cli.app.text import ago, safe, size, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
 from aghbus.client.locate import locations, running
+from aghbus.host.command_line import Argument, Command
+from aghbus.host.instances import stored_instances
+from aghbus.host.locations import Locations
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
-from aghbus.store.host.instances import stored_instances
-from aghbus.store.host.locations import Locations
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
@@ -30,7 +30,7 @@ def run_rm(context: Context, values: dict[str, Any]) -> int:
     """Remove the state of one instance; raises AnswerIsNo when it is missing, runs, or has a key that is to be kept."""
     import shutil
 
-    from aghbus.store.host.file_lock import FileLock
+    from aghbus.host.file_lock import FileLock
 
     places = locations(values["instance"], context.env)
     if not os.path.isdir(places.state_dir):  # noqa: PTH112 - pathlib is slow to load

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import counted, safe
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from aghbus.protocol.trust.keys import SigningKey
+    from aghbus.protocol.agh.trust.keys import SigningKey
     from aghbus.store.engine.sql import Connection
 
     T = TypeVar("T")
@@ -30,8 +30,8 @@ _RESTART = "restart the daemon; it finds the key there"
 
 def run_generate(context: Context, values: dict[str, Any]) -> int:
     """Write a new key; never overwrite one."""
-    from aghbus.store.host.files import make_private_folder
-    from aghbus.store.host.key_files import KeyFileError, generate_key, write_key
+    from aghbus.host.files import make_private_folder
+    from aghbus.host.key_files import KeyFileError, generate_key, write_key
 
     path, name = _path(context, values), _name(context)
     try:
@@ -88,8 +88,8 @@ def _from_store(context: Context, read: Callable[[Connection], T]) -> T | None:
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
     """Print the public key as PEM; in JSON also in its wire format."""
-    from aghbus.protocol.trust.keys import encode_base64url
-    from aghbus.store.host.key_files import public_pem
+    from aghbus.host.key_files import public_pem
+    from aghbus.protocol.agh.trust.keys import encode_base64url
 
     _, key = _read(context, values)
     pem = public_pem(key)
@@ -103,10 +103,10 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
 
     Safe against a crash at any point: the old key stays in place until the last step.
     """
-    from aghbus.protocol.trust.keys import nickname_of
-    from aghbus.protocol.trust.rotation import rotation_statement
-    from aghbus.store.host.files import sync_folder
-    from aghbus.store.host.key_files import KeyFileError, generate_key, write_key, write_private
+    from aghbus.host.files import sync_folder
+    from aghbus.host.key_files import KeyFileError, generate_key, write_key, write_private
+    from aghbus.protocol.agh.trust.keys import nickname_of
+    from aghbus.protocol.agh.trust.rotation import rotation_statement
 
     path, old = _read(context, values)
     name = _used(context, old) or _name(context)
@@ -150,7 +150,7 @@ def _used(context: Context, key: SigningKey) -> str | None:
 def _path(context: Context, values: dict[str, Any]) -> Path:
     from pathlib import Path
 
-    from aghbus.store.host.key_files import KEY_FILE
+    from aghbus.host.key_files import KEY_FILE
 
     if values["file"] is not None:
         return Path(os.path.abspath(values["file"]))  # noqa: PTH100 - resolve() would follow a symbolic link
@@ -158,7 +158,7 @@ def _path(context: Context, values: dict[str, Any]) -> Path:
 
 
 def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
-    from aghbus.store.host.key_files import KeyFileError, read_key
+    from aghbus.host.key_files import KeyFileError, read_key
 
     path = _path(context, values)
     try:
@@ -170,14 +170,14 @@ def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
 def _passphrase(values: dict[str, Any]) -> bytes | None:
     from pathlib import Path
 
-    from aghbus.store.host.key_files import read_passphrase
+    from aghbus.host.key_files import read_passphrase
 
     named = values["passphrase_file"]
     return None if named is None else read_passphrase(Path(named))
 
 
 def _names(name: str, key: SigningKey, path: Path) -> dict[str, Any]:
-    from aghbus.protocol.trust.keys import encode_base64url, handle_of
+    from aghbus.protocol.agh.trust.keys import encode_base64url, handle_of
 
     return {
         "handle": handle_of(name, key.public),

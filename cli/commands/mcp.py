@@ -12,8 +12,8 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import ago, counted, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

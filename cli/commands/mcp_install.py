@@ -10,8 +10,8 @@ from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.cli.mcp.hosts import HOSTS, SCOPES, changes, scopes
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 _KEPT = {"socket": "--socket", "api": "--api", "token_file": "--token-file"}
 

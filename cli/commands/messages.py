@@ -11,8 +11,8 @@ from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import fields, moment, safe
 from aghbus.cli.context import Context
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 KINDS = ("say", "capability", "receipt", "trace")  # greet and whois are not stored
 DIRECTIONS = ("in", "out", "observed")

@@ -6,19 +6,19 @@ from aghbus.cli.app.arguments import channel, peer, workspace
 from aghbus.cli.app.errors import YES
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from aghbus.protocol.nats.permissions import Network
+    from aghbus.protocol.agh.nats.permissions import Network
 
 FORMATS = ("server-conf", "nsc", "json")
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Print the permissions of each peer's user, in one of the three forms."""
-    from aghbus.protocol.nats import permissions as rules
+    from aghbus.protocol.agh.nats import permissions as rules
 
     network, peers = _asked(context, values)
     found = rules.permissions(network, peers)
@@ -42,8 +42,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]]:
     """The network and the peers, from the options, and otherwise from our own daemon."""
-    from aghbus.protocol.nats.names import BUCKET
-    from aghbus.protocol.nats.permissions import Network
+    from aghbus.protocol.agh.nats.names import BUCKET
+    from aghbus.protocol.agh.nats.permissions import Network
 
     peers = list(dict.fromkeys(values["peer"]))
     workspace, channels = values["workspace"] or "ws_local", values["channel"] or ["default"]

@@ -7,8 +7,8 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import ago, table
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

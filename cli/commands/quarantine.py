@@ -6,8 +6,8 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import moment, size, table
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

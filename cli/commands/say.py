@@ -12,8 +12,8 @@ from aghbus.cli.app.text import NOT_ENCRYPTED
 from aghbus.cli.app.uploads import place_of, references
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 NEW_THREAD = "new"
 """Value of --thread that begins a thread; thread ids begin with `thread_`."""

@@ -8,14 +8,14 @@ from aghbus.cli.app.arguments import lifetime, seconds, whole
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import WorkerOptions
-    from aghbus.store.host.tracing import Tracing
+    from aghbus.host.tracing import Tracing
 
 LONGEST_RUN = 11 * 3600.0
 """Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
@@ -68,7 +68,7 @@ def plan_of(values: dict[str, Any]) -> WorkerOptions:
 def _tracing() -> Tracing | None:
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         return None
-    from aghbus.store.host.tracing import TracingUnavailable, tracing_of
+    from aghbus.host.tracing import TracingUnavailable, tracing_of
 
     try:
         return tracing_of(os.environ, "aghctl", f"pid {os.getpid()}")

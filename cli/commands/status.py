@@ -5,8 +5,8 @@ from __future__ import annotations
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import counted, fields, safe, size, span
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

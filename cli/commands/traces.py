@@ -10,8 +10,8 @@ from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

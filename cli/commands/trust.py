@@ -11,8 +11,8 @@ from aghbus.cli.commands.inbox_settle import purge_line
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 _REMOVE = Argument("--remove", action="store_true", help="remove the rule")
 _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")
@@ -84,7 +84,7 @@ def run_check_rotation(context: Context, values: dict[str, Any]) -> int:
     """Verify a rotation statement; raises AnswerIsNo when it is invalid, or of another old key than --old."""
     from msgspec.structs import asdict
 
-    from aghbus.protocol.trust.rotation import read_rotation
+    from aghbus.protocol.agh.trust.rotation import read_rotation
 
     found = read_rotation(read_all(values["file"], _MAX_STATEMENT_BYTES, "FILE"))
     if found is None:

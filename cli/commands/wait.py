@@ -13,8 +13,8 @@ from aghbus.cli.app.text import safe
 from aghbus.cli.commands.whois import ASK_AGAIN_SECONDS, ask
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 POLL_SECONDS = 0.1
 """Seconds between two looks at the daemon."""

@@ -11,8 +11,8 @@ from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.recipients import handles
 from aghbus.cli.app.text import fields, indented, safe
 from aghbus.cli.context import Context
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 DEFAULT_WAIT = 1.5
 """Seconds to wait for answers at most; the daemon returns earlier if all expected answers have arrived."""

@@ -12,8 +12,8 @@ from aghbus.cli.app.text import safe, shell
 from aghbus.cli.app.uploads import place_of, references
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run(context: Context, values: dict[str, Any]) -> int:

@@ -10,8 +10,8 @@ from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import ago, compact, counted, cut, indented, moment, quoted, safe, table
 from aghbus.cli.context import Context
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
 

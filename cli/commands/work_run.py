@@ -16,8 +16,8 @@ from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 _SETTLED = (*TERMINAL, "needs_input")
 """States in which the command returns."""

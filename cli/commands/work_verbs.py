@@ -10,8 +10,8 @@ from aghbus.cli.app.uploads import references
 from aghbus.cli.context import Context, Run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
+from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
-from aghbus.store.host.command_line import Argument, Command
 
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,12 @@ from aghbus.cli.app.input import quoted_text
 from aghbus.cli.convert.endpoints import Endpoints, answers_earlier_line, find_endpoints
 from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
 from aghbus.cli.convert.loss import lost_members
-from aghbus.protocol.adapters.model import (
+from aghbus.protocol.agh.envelope import WORK_KINDS, Envelope, decode_document, parse
+from aghbus.protocol.agh.lifecycle import Step
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.agh.send import Draft, build, wire_document
+from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, RequestError
+from aghbus.protocol.formats.model import (
     Adapter,
     AgentMap,
     BridgeContext,
@@ -25,12 +30,7 @@ from aghbus.protocol.adapters.model import (
     SubmitPlan,
     has_errors,
 )
-from aghbus.protocol.adapters.strict_json import read_json
-from aghbus.protocol.envelope import WORK_KINDS, Envelope, decode_document, parse
-from aghbus.protocol.errors import InvalidRequest, ProtocolError, RequestError
-from aghbus.protocol.lifecycle import Step
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
-from aghbus.protocol.send import Draft, build, wire_document
+from aghbus.protocol.formats.strict_json import read_json
 
 NATIVE = "agh"
 """The name of the native format: one envelope per line."""

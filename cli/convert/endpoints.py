@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.adapters.model import AgentMap, Finding, MessageHistory
+from aghbus.protocol.formats.model import AgentMap, Finding, MessageHistory
 
 _USER = "user"  # sentient: the name of a person, not for an agent
 
@@ -65,8 +65,8 @@ def _agentos(message: dict[str, Any], agents: AgentMap) -> Endpoints:
 
 
 def _agent(value: Any, agents: AgentMap) -> str | None:
-    from aghbus.protocol.adapters.agentos.agents import peer_of
-    from aghbus.protocol.adapters.agentos.message import AgentIdentifier
+    from aghbus.protocol.formats.agentos.agents import peer_of
+    from aghbus.protocol.formats.agentos.message import AgentIdentifier
 
     try:
         return _known(peer_of(msgspec.convert(value, AgentIdentifier), agents, ""))

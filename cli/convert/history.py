@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
-from aghbus.protocol.effects import Advance, Open
-from aghbus.protocol.envelope import OPENING_KINDS, Envelope
-from aghbus.protocol.lifecycle import Step, WorkView, after, opened_by, step
-from aghbus.protocol.send import apply_own
+from aghbus.protocol.agh.effects import Advance, Open
+from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.agh.lifecycle import Step, WorkView, after, opened_by, step
+from aghbus.protocol.agh.send import apply_own
+from aghbus.protocol.formats.derived_ids import digest
+from aghbus.protocol.formats.model import BridgeDirection, BridgedMessage
 
 DEFAULT_WORK = "work_convert"
 """The work of a report when neither earlier lines nor `--work` determine it."""

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.strict_json import pointer
+from aghbus.protocol.formats.model import Finding
+from aghbus.protocol.formats.strict_json import pointer
 
 TRANSLATED: Final = {
     "sentient": frozenset({("status", "code"), ("error", "has_error")}),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from aghbus.cli.mcp.json_text import Broken
 from aghbus.client.errors import ConfigurationError
-from aghbus.store.host.files import make_private_folder, sync_folder
+from aghbus.host.files import make_private_folder, sync_folder
 
 _ATTEMPTS = 10
 

@@ -14,8 +14,8 @@ import time
 from _socket import AF_UNIX, MSG_DONTWAIT, MSG_PEEK, SOCK_STREAM, socket
 from collections.abc import Callable, Mapping
 
-from aghbus.store.host.files import make_private_folder
-from aghbus.store.host.locations import private_folder_problem
+from aghbus.host.files import make_private_folder
+from aghbus.host.locations import private_folder_problem
 
 FOLDER = "mcp"
 """Below the folder of the daemons' sockets."""

@@ -11,8 +11,8 @@ from aghbus.cli.sandbox.sandbox import Sandbox, eventually
 from aghbus.client.api import Api
 from aghbus.client.errors import Unexpected
 from aghbus.client.http import quote
+from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.identifiers import subject_for
 
 Scene = tuple[str, Callable[[], str]]
 

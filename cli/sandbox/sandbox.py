@@ -15,8 +15,8 @@ from types import FrameType, TracebackType
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected
 from aghbus.client.http import Endpoint
-from aghbus.store.host.file_lock import is_locked
-from aghbus.store.host.locations import Locations, locate
+from aghbus.host.file_lock import is_locked
+from aghbus.host.locations import Locations, locate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

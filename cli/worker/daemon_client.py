@@ -10,8 +10,8 @@ from aghbus.cli.app.uploads import content_of, put
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES
 from aghbus.protocol.base.backoff import Backoff
-from aghbus.protocol.lifecycle import REFUSING_OUTCOMES
 
 T = TypeVar("T")
 

@@ -126,6 +126,6 @@ def carrier(message: dict[str, Any]) -> dict[str, str]:
     ext = message["envelope"].get("ext")
     if not isinstance(ext, dict) or "traceparent" not in ext:
         return {}
-    from aghbus.store.host.tracing import carrier_in
+    from aghbus.host.tracing import carrier_in
 
     return carrier_in(ext)

@@ -22,7 +22,7 @@ from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReas
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
 from aghbus.client.errors import ClientError, RefusedByDaemon
-from aghbus.store.host.tracing import Span
+from aghbus.host.tracing import Span
 
 _WITHHELD = "running; its last line is not shown, because it looks like a credential"
 FORCED_AFTER = 3

@@ -27,8 +27,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from aghbus.store.host.file_lock import lock, try_lock
-from aghbus.store.host.files import make_private_folder, sync_folder
+from aghbus.host.file_lock import lock, try_lock
+from aghbus.host.files import make_private_folder, sync_folder
 
 _SUFFIX = ".jsonl"
 _INPUT = ".input.json"

@@ -11,7 +11,7 @@ from aghbus.cli.worker import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from aghbus.store.host.tracing import Tracing
+    from aghbus.host.tracing import Tracing
 
 CAPABILITY = "{capability}"
 """Placeholder in the command line of `aghctl serve`."""

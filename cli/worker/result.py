@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from aghbus.cli.app.text import safe
 from aghbus.cli.worker.process import Process, ProcessExit
-from aghbus.protocol.text import shorten
+from aghbus.protocol.base.text import shorten
 
 MESSAGE_CHARACTERS = 500
 """Maximum length of a trace's message."""

@@ -17,6 +17,7 @@ from aghbus.client.core.subscription import Subscription
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Endpoint, Incoming, exchange, quote
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event, SendResponse
@@ -25,7 +26,6 @@ from aghbus.protocol.api.status import StatusResponse
 from aghbus.protocol.api.works import Work, WorkOpenRequest, WorkResponse, WorkStepRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.chains.chain import Format
-from aghbus.protocol.lifecycle import TERMINAL_STATES
 
 Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 
-from aghbus.protocol.identifiers import uuid7_hex
+from aghbus.protocol.agh.identifiers import uuid7_hex
 
 
 def new_id(prefix: str) -> str:

@@ -17,13 +17,13 @@ from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailab
 from aghbus.client.core.subscription import Subscription
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable, UsageError
 from aghbus.client.work.job import ENDED, JobCore, JobState
+from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, OPENING_KINDS
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import InboxItem, InboxLeaseRequest, InboxResponse
 from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.peers import CapabilitiesResponse
 from aghbus.protocol.api.queries import EventsQuery, InboxQuery, NoParameters
 from aghbus.protocol.api.works import WorkStepRequest
-from aghbus.protocol.envelope import CONVERSATION_KINDS, OPENING_KINDS
-from aghbus.protocol.lifecycle import TERMINAL_STATES
 
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""

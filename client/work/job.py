@@ -22,6 +22,8 @@ from aghbus.client.core.refusals import (
     WorkContainerMismatch,
 )
 from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.host.tracing import carrier_in
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -32,9 +34,7 @@ from aghbus.protocol.api.inbox import (
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
-from aghbus.protocol.lifecycle import TERMINAL_STATES
-from aghbus.protocol.text import shorten
-from aghbus.store.host.tracing import carrier_in
+from aghbus.protocol.base.text import shorten
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
 """Refusals of a step that a retry cannot change: the work has ended, or is not (any longer) ours."""

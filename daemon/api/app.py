@@ -19,7 +19,7 @@ from aghbus.daemon.api.router import Router
 from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol.api.base import ResponseModel
 from aghbus.protocol.api.queries import NoParameters
-from aghbus.protocol.errors import RequestError
+from aghbus.protocol.base.errors import RequestError
 
 BODY_SECONDS: Final = 30.0
 """Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""

@@ -14,7 +14,7 @@ from aghbus.daemon.api.route import Route
 from aghbus.daemon.api.router import split
 from aghbus.protocol.api.base import MAX_SEQ, RequestModel
 from aghbus.protocol.api.queries import Query
-from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.base.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64
 """Parameters in one query string, repeats included."""

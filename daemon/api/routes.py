@@ -22,10 +22,10 @@ from aghbus.daemon.services.status import StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.services.works import WorkService
-from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES
 from aghbus.protocol.api import artifacts, bridge, chains, inbox, mcp, messages, peers, status, trust, works
 from aghbus.protocol.api import queries as q
 from aghbus.protocol.api.base import EmptyRequest
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
 
 _FOUND: Final = ("not_found",)
 _LEASES: Final = ("not_found", "conflict", "lease_lost")

@@ -16,7 +16,7 @@ from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.api.route import Operation, Route
 from aghbus.daemon.base.logs import EventLimiter, event
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 
 logger = logging.getLogger("aghbus.daemon.api")
 

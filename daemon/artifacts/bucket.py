@@ -17,7 +17,7 @@ import msgspec
 from aghbus.daemon.jetstream.stream import EXISTS, NOT_FOUND
 from aghbus.daemon.nats.jetstream import MESSAGE_NOT_FOUND, JetStreamContext, RawStreamMsg, StreamConfig
 from aghbus.daemon.nats.link import JetStreamError, Link, NoJetStream
-from aghbus.protocol.nats.jetstream import bucket_config
+from aghbus.protocol.agh.nats.jetstream import bucket_config
 
 T = TypeVar("T")
 

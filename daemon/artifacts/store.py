@@ -16,7 +16,7 @@ from aghbus.daemon.nats.link import JetStreamError, Link, LinkError, NoJetStream
 from aghbus.protocol.api.artifact_uri import PART_RULE, artifact_uri, is_part, parse_uri
 from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
 from aghbus.protocol.api.queries import ArtifactsQuery
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, Unavailable
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, Unavailable
 
 
 class ArtifactsUnreachable(Unavailable):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from aghbus.protocol.identifiers import uuid7_hex
-from aghbus.store.host.boot import boot_id
+from aghbus.host.boot import boot_id
+from aghbus.protocol.agh.identifiers import uuid7_hex
 
 VARIABLE: Final = "AGHD_CLOCK_OFFSET_FILE"
 # Runs while the machine sleeps, and is never set. Without it, a sleep looks like a step of the wall clock.

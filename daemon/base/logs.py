@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TextIO
 
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 LOGGER: Final = "aghbus"
 """Root of the loggers of aghbus; its level is the configured one."""

@@ -15,13 +15,13 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.adapters.model import Adapter, AgentMap, BridgeContext
-from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
-from aghbus.protocol.errors import AghbusError, InvalidRequest, NotFound
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.errors import AghbusError, InvalidRequest, NotFound
+from aghbus.protocol.base.text import escape
+from aghbus.protocol.formats.model import Adapter, AgentMap, BridgeContext
+from aghbus.protocol.formats.registry import FORMATS, AdapterOptions, adapter_for
 
 if TYPE_CHECKING:
-    from aghbus.protocol.adapters.sacp.guardrails import Guardrail
+    from aghbus.protocol.formats.sacp.guardrails import Guardrail
 
 
 class FormatFileError(AghbusError):
@@ -71,20 +71,20 @@ def _options(name: str, settings: Settings, files: _Files) -> AdapterOptions:
     """The options of format `name`. Loads its modules; those of all formats take 0.9 MB, and most daemons need none."""
     match name:
         case "sentient":
-            from aghbus.protocol.adapters.sentient.adapter import SentientOptions
+            from aghbus.protocol.formats.sentient.adapter import SentientOptions
 
             user, memory_agent = settings.sentient.user, settings.sentient.memory_agent
             return AdapterOptions(sentient=SentientOptions(user=user, memory_agent=memory_agent))
         case "humaninloop":
-            from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
+            from aghbus.protocol.formats.humaninloop.adapter import HumanInLoopOptions
 
             return AdapterOptions(humaninloop=HumanInLoopOptions(feature_root=settings.humaninloop.feature_root))
         case "agentos":
-            from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
+            from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
 
             return AdapterOptions(agentos=AgentOsOptions(strict=settings.agentos.strict, manifest=files.manifest))
         case "sacp":
-            from aghbus.protocol.adapters.sacp.adapter import SacpOptions
+            from aghbus.protocol.formats.sacp.adapter import SacpOptions
 
             wire_thought = settings.sacp.wire_thought
             return AdapterOptions(sacp=SacpOptions(wire_thought=wire_thought, guardrails=files.guardrails))
@@ -183,7 +183,7 @@ def _manifest(path: str | None) -> frozenset[str] | None:
 def _guardrails(path: str | None) -> tuple[Guardrail, ...]:
     if path is None:
         return ()
-    from aghbus.protocol.adapters.sacp.guardrails import read_guardrails
+    from aghbus.protocol.formats.sacp.guardrails import read_guardrails
 
     try:
         return read_guardrails(_text(path, "sacp.guardrails"))

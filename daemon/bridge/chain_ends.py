@@ -17,19 +17,19 @@ from aghbus.daemon.bridge.sentient_log import SentientLog
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters import common
-from aghbus.protocol.adapters.attachments import cut_result, cut_text
-from aghbus.protocol.adapters.derived_ids import envelope_id
-from aghbus.protocol.adapters.model import BridgeContext, BridgedMessage
-from aghbus.protocol.adapters.sentient.join import Branch, joined_body, joined_message, merged_log, shorter_results
-from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, record_of, with_log
-from aghbus.protocol.adapters.sentient.message import SentientMessage
-from aghbus.protocol.adapters.sentient.native import ChainIds
+from aghbus.protocol.agh.decoding import decode_json, decoder
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
-from aghbus.protocol.base.decoding import decode_json, decoder
-from aghbus.protocol.errors import InvalidRequest, Refused
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft
+from aghbus.protocol.base.errors import InvalidRequest, Refused
+from aghbus.protocol.formats import common
+from aghbus.protocol.formats.attachments import cut_result, cut_text
+from aghbus.protocol.formats.derived_ids import envelope_id
+from aghbus.protocol.formats.model import BridgeContext, BridgedMessage
+from aghbus.protocol.formats.sentient.join import Branch, joined_body, joined_message, merged_log, shorter_results
+from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, record_of, with_log
+from aghbus.protocol.formats.sentient.message import SentientMessage
+from aghbus.protocol.formats.sentient.native import ChainIds
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge

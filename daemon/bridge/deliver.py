@@ -17,8 +17,8 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, BridgeMessage
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
+from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.protocol.chains.chain import Format
-from aghbus.protocol.errors import InvalidRequest, NotFound
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

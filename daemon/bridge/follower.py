@@ -16,8 +16,8 @@ from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chun
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.protocol.adapters.model import AgentMap
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
+from aghbus.protocol.formats.model import AgentMap
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable

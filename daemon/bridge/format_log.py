@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters import common
-from aghbus.protocol.adapters.agentos import log as agentos_log
-from aghbus.protocol.adapters.model import SubmitPlan
+from aghbus.protocol.formats import common
+from aghbus.protocol.formats.agentos import log as agentos_log
+from aghbus.protocol.formats.model import SubmitPlan
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry

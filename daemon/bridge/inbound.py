@@ -17,14 +17,14 @@ from aghbus.daemon.bridge.large_messages import fetch_large
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters.attachments import not_fetched
-from aghbus.protocol.adapters.model import AgentMap, BridgedEnvelope, Delivered, Finding
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.nats.names import JETSTREAM_API
 from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.chains.chain import Format
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.nats.names import JETSTREAM_API
+from aghbus.protocol.formats.attachments import not_fetched
+from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works

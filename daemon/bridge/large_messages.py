@@ -7,7 +7,12 @@ from typing import Any
 import msgspec
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.protocol.adapters.attachments import (
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.agh.send import Draft, wire_document
+from aghbus.protocol.agh.trust.proof import PROOF_BYTES
+from aghbus.protocol.api.artifact_uri import is_part, parse_uri
+from aghbus.protocol.base.errors import InvalidRequest, RequestError
+from aghbus.protocol.formats.attachments import (
     MAX_MESSAGE_BYTES,
     Reference,
     by_reference,
@@ -16,12 +21,7 @@ from aghbus.protocol.adapters.attachments import (
     not_fetched,
     reference_in,
 )
-from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.api.artifact_uri import is_part, parse_uri
-from aghbus.protocol.errors import InvalidRequest, RequestError
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
-from aghbus.protocol.send import Draft, wire_document
-from aghbus.protocol.trust.proof import PROOF_BYTES
+from aghbus.protocol.formats.model import Finding
 
 _NO_WORK = "bridge"  # in place of a work id, for messages without a work
 

@@ -4,15 +4,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.adapters import common
-from aghbus.protocol.adapters.attachments import size_of
-from aghbus.protocol.adapters.derived_ids import envelope_id, legal_id, thread_id, work_id
-from aghbus.protocol.adapters.model import BridgeContext, SubmitPlan
-from aghbus.protocol.adapters.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
-from aghbus.protocol.adapters.sentient.native import CHAIN, ChainIds
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.formats import common
+from aghbus.protocol.formats.attachments import size_of
+from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id, work_id
+from aghbus.protocol.formats.model import BridgeContext, SubmitPlan
+from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
+from aghbus.protocol.formats.sentient.native import CHAIN, ChainIds
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge

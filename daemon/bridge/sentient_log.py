@@ -22,12 +22,12 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.sentient_chain import NAME
 from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.protocol.adapters.sentient.log import log_path
+from aghbus.host.file_lock import lock
+from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.protocol.formats.sentient.log import log_path
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.host.file_lock import lock
-from aghbus.store.host.files import make_private_folder, sync_folder
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry
 

@@ -18,15 +18,15 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters.attachments import MAX_MESSAGE_BYTES, Reference
-from aghbus.protocol.adapters.common import OTHER_CHANNEL
-from aghbus.protocol.adapters.model import AgentMap, BridgeContext, Finding, SubmitPlan
-from aghbus.protocol.adapters.sentient.join import branches_in
+from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.bridge import BridgeSubmitRequest, BridgeSubmitResponse, MessageRefused
 from aghbus.protocol.api.messages import SendResponse
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.send import Draft
-from aghbus.protocol.text import shorten
+from aghbus.protocol.base.errors import InvalidRequest
+from aghbus.protocol.base.text import shorten
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES, Reference
+from aghbus.protocol.formats.common import OTHER_CHANNEL
+from aghbus.protocol.formats.model import AgentMap, BridgeContext, Finding, SubmitPlan
+from aghbus.protocol.formats.sentient.join import branches_in
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import quarantine, works

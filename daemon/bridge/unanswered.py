@@ -9,9 +9,9 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, due_at, expire
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
-from aghbus.protocol.adapters.agentos import log as agentos_log
-from aghbus.protocol.adapters.agentos.rules import RECOVERABLE
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.formats.agentos import log as agentos_log
+from aghbus.protocol.formats.agentos.rules import RECOVERABLE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge

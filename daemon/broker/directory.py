@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aghbus.store.host.files import make_private_folder
+from aghbus.host.files import make_private_folder
 
 MAX_PAYLOAD = 1_048_576 + 65_536
 """Bytes; one envelope at its limit (protocol section 1) and 64 KiB for headers and reply subject."""

@@ -22,7 +22,7 @@ from aghbus.daemon.broker.binary import find_binary
 from aghbus.daemon.broker.directory import BrokerError, BrokerFolder
 from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.store.host.file_lock import FileLock, is_locked
+from aghbus.host.file_lock import FileLock, is_locked
 
 __all__ = ["BrokerError", "EmbeddedBroker"]
 

@@ -13,18 +13,18 @@ from aghbus.daemon.bridge.format_log import keep_record
 from aghbus.daemon.bridge.large_messages import fetch_large, is_too_large, store_large, with_reference
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters.attachments import Reference, reference_in
-from aghbus.protocol.adapters.attachments import carried_message as message_in
-from aghbus.protocol.adapters.model import Adapter, BridgedEnvelope, Delivered, SubmitPlan
-from aghbus.protocol.adapters.registry import FORMATS
-from aghbus.protocol.adapters.sacp.guardrails import is_withheld
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import State
+from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
+from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.run import Result
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.lifecycle import State
-from aghbus.protocol.send import Draft
+from aghbus.protocol.formats.attachments import Reference, reference_in
+from aghbus.protocol.formats.attachments import carried_message as message_in
+from aghbus.protocol.formats.model import Adapter, BridgedEnvelope, Delivered, SubmitPlan
+from aghbus.protocol.formats.registry import FORMATS
+from aghbus.protocol.formats.sacp.guardrails import is_withheld
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory, envelope_by_id

@@ -13,13 +13,13 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.adapters.derived_ids import digest
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.chains.chain import ChainNode
 from aghbus.protocol.chains.run import Result, opening_key, run_value, scope_of
 from aghbus.protocol.chains.templates import input_text, references, render
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft
+from aghbus.protocol.formats.derived_ids import digest
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit

@@ -4,7 +4,7 @@ import contextlib
 from dataclasses import dataclass
 
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
-from aghbus.protocol.errors import NotFound, Refused
+from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables import inbox

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from aghbus.daemon.chains.messages import ChainMessages
-from aghbus.protocol.adapters.model import BridgedEnvelope
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.bodies import Receipt, Trace
+from aghbus.protocol.agh.bodies import Receipt, Trace
+from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import State, WorkView
 from aghbus.protocol.chains.run import Result, native_response, work_value
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import State, WorkView
+from aghbus.protocol.formats.model import BridgedEnvelope
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.chain_runs import Visit
 

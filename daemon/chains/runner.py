@@ -15,7 +15,7 @@ from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable

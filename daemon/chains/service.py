@@ -9,14 +9,14 @@ from aghbus.daemon.chains.runner import ChainRunner
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.strict_json import check_value
+from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.chains import RUN_ID, ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
 from aghbus.protocol.api.queries import ChainRunQuery, ChainRunsQuery
-from aghbus.protocol.base.decoding import decode_json
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
+from aghbus.protocol.base.text import is_blank
 from aghbus.protocol.chains.chain import Chain, check_chain
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
-from aghbus.protocol.text import is_blank
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.strict_json import check_value
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains

@@ -21,7 +21,9 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.bodies import Trace
+from aghbus.protocol.agh.bodies import Trace
+from aghbus.protocol.agh.lifecycle import State
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.chains.branches import ready
 from aghbus.protocol.chains.chain import Chain
 from aghbus.protocol.chains.conditions import read_condition
@@ -38,8 +40,6 @@ from aghbus.protocol.chains.run import (
     over_limit,
     scope_of,
 )
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
-from aghbus.protocol.lifecycle import State
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit

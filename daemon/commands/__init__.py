@@ -1,6 +1,6 @@
 """The commands of aghd, one per module; `daemon.main` imports only the one that is called. Here is the shared code."""
 
-from aghbus.store.host.command_line import Argument
+from aghbus.host.command_line import Argument
 
 OK = 0
 FAILED = 1

@@ -7,9 +7,9 @@ from aghbus.daemon.check_store import accept_loss, check_store, rebuild_indexes
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
 from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
 from aghbus.daemon.config.layers import ConfigError
-from aghbus.protocol.text import escape
+from aghbus.host.command_line import Argument, Command, CommandLineError
+from aghbus.protocol.base.text import escape
 from aghbus.store.errors import StoreError
-from aghbus.store.host.command_line import Argument, Command, CommandLineError
 
 
 def run(values: dict[str, Any]) -> int:

@@ -6,7 +6,7 @@ from aghbus.daemon.commands import OK, OUTPUT, USAGE
 from aghbus.daemon.commands.configuration import OPTIONS, answer, load, load_checked, refuse
 from aghbus.daemon.config.display import problems_json, show_json, show_text
 from aghbus.daemon.config.layers import ConfigError
-from aghbus.store.host.command_line import Command
+from aghbus.host.command_line import Command
 
 
 def run_show(values: dict[str, Any]) -> int:

@@ -10,9 +10,9 @@ from aghbus.daemon.config.display import key_options, problems_text
 from aghbus.daemon.config.folders import this_host
 from aghbus.daemon.config.layers import Problem
 from aghbus.daemon.config.loader import Inspect, Loaded, load_settings
-from aghbus.protocol.text import escape
-from aghbus.store.host.command_line import Argument
-from aghbus.store.host.stdio import write, write_error
+from aghbus.host.command_line import Argument
+from aghbus.host.stdio import write, write_error
+from aghbus.protocol.base.text import escape
 
 OPTIONS = (
     Argument("-v", "--verbose", action="count", default=0, help="log level info; -vv: debug"),

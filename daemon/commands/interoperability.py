@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.catalog import Catalog
+from aghbus.protocol.agh.discovery import TASK_WRITE
+from aghbus.protocol.agh.limits import GREET_INTERVAL
 from aghbus.protocol.base.durations import format_duration
 from aghbus.protocol.base.refused_text import refused_paths
-from aghbus.protocol.discovery import TASK_WRITE
-from aghbus.protocol.limits import GREET_INTERVAL
 
 
 def interoperability_notes(settings: Settings, catalog: Catalog, *, signed: bool | None) -> list[str]:

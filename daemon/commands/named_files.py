@@ -10,7 +10,7 @@ from aghbus.daemon.config.loader import Loaded
 from aghbus.daemon.nats.options import NatsOptionsError, resolve_nats_options
 from aghbus.daemon.state.catalog import CatalogError, catalog_source
 from aghbus.daemon.state.keys import load_signer
-from aghbus.store.host.key_files import KeyFileError
+from aghbus.host.key_files import KeyFileError
 
 _BRIDGE: Final = frozenset({"bridge", "sentient", "humaninloop", "agentos", "sacp"})  # tables of keys
 

@@ -11,10 +11,10 @@ from aghbus.daemon.commands import OUTPUT
 from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
 from aghbus.daemon.commands.restore_store import RestoreReport, restore
 from aghbus.daemon.config.layers import ConfigError
-from aghbus.protocol.text import escape
+from aghbus.host.command_line import Argument, Command
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.errors import StoreError
-from aghbus.store.host.command_line import Argument, Command
 
 
 def run(values: dict[str, Any]) -> int:

@@ -7,12 +7,12 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.check_store import check_store
-from aghbus.protocol.delivery.restored import Restored
+from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine.backup import copying, epoch, placing
 from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnopenable
-from aghbus.store.host.files import make_private_folder, sync_folder
 
 STORE_NAME: Final = "store.db"
 """Name of the copy in a folder that `aghctl backup` made."""

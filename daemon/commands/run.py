@@ -12,8 +12,8 @@ from aghbus.daemon.config.folders import prepare_folders
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.daemon.config.loader import Loaded
 from aghbus.daemon.config.settings import Settings
-from aghbus.store.host.command_line import Argument, Command
-from aghbus.store.host.locations import LocationError
+from aghbus.host.command_line import Argument, Command
+from aghbus.host.locations import LocationError
 
 
 def run(values: dict[str, Any]) -> int:

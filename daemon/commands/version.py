@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from aghbus.daemon.commands import OK, OUTPUT
-from aghbus.store.host.command_line import Command
-from aghbus.store.host.stdio import write
-from aghbus.store.host.version import VERSION
+from aghbus.host.command_line import Command
+from aghbus.host.stdio import write
+from aghbus.host.version import VERSION
 
 TYPE_CHECKING = False  # importing typing costs 4 ms
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ def run(values: dict[str, Any]) -> int:
     if values["output"] == "json":
         import json
 
-        from aghbus.protocol.limits import PROTOCOL
+        from aghbus.protocol.agh.limits import PROTOCOL
 
         write(json.dumps({"name": "aghd", "version": VERSION, "protocol": PROTOCOL}) + "\n")
     else:

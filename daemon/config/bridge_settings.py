@@ -6,8 +6,8 @@ import msgspec
 
 from aghbus.daemon.config.layers import Key
 from aghbus.daemon.config.value_types import CARD_TEXT, FilePath, Switch, Text, Texts, choice
-from aghbus.protocol.identifiers import is_peer
-from aghbus.protocol.text import has_control, is_blank, trim
+from aghbus.protocol.agh.identifiers import is_peer
+from aghbus.protocol.base.text import has_control, is_blank, trim
 
 _FILE: Final = FilePath()
 

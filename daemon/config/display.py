@@ -10,10 +10,10 @@ from aghbus.daemon.config.layers import ConfigKey, Problem
 from aghbus.daemon.config.loader import CONFIG_VARIABLE, Loaded
 from aghbus.daemon.config.settings import KEYS, Settings, value_of
 from aghbus.daemon.config.value_types import Switch, Texts
-from aghbus.protocol.text import escape
-from aghbus.store.host.command_line import Argument
-from aghbus.store.host.instances import stored_instances
-from aghbus.store.host.locations import LocationError, locate
+from aghbus.host.command_line import Argument
+from aghbus.host.instances import stored_instances
+from aghbus.host.locations import LocationError, locate
+from aghbus.protocol.base.text import escape
 
 _GENERAL: Final = "general"
 _TABLE_HEAD: Final = "| key | flag | environment | default | rule | meaning |\n|---|---|---|---|---|---|\n"

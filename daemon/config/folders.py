@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aghbus.daemon.config.loader import Host
-from aghbus.store.host.files import make_private_folder
-from aghbus.store.host.locations import (
+from aghbus.host.files import make_private_folder
+from aghbus.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
     LocationError,

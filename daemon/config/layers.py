@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, get_type_hints
 import msgspec
 
 from aghbus.daemon.config.value_types import InvalidValue, ValueRule, ValueSource
+from aghbus.protocol.base.errors import AghbusError
 from aghbus.protocol.base.spelling import nearest
-from aghbus.protocol.errors import AghbusError
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.base.text import escape, shorten
 
 ENV_PREFIX: Final = "AGHD_"
 

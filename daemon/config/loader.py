@@ -25,7 +25,7 @@ from aghbus.daemon.config.layers import (
 )
 from aghbus.daemon.config.settings import KEYS, Settings
 from aghbus.daemon.config.value_types import hide_userinfo
-from aghbus.store.host.locations import LocationError, Locations, check_socket_path, default_name, is_legal_name, locate
+from aghbus.host.locations import LocationError, Locations, check_socket_path, default_name, is_legal_name, locate
 
 CONFIG_VARIABLE: Final = "AGHD_CONFIG"
 """The environment variable for `--config`."""

@@ -34,9 +34,10 @@ from aghbus.daemon.config.value_types import (
     choice,
     hide_userinfo,
 )
-from aghbus.protocol.identifiers import PEER_ID, is_channel, is_workspace_id
-from aghbus.protocol.lifecycle import Reactions
-from aghbus.protocol.limits import (
+from aghbus.host.locations import is_legal_name
+from aghbus.protocol.agh.identifiers import PEER_ID, is_channel, is_workspace_id
+from aghbus.protocol.agh.lifecycle import Reactions
+from aghbus.protocol.agh.limits import (
     BROADCAST_TTL,
     DIRECTED_TTL,
     GREET_INTERVAL,
@@ -44,7 +45,7 @@ from aghbus.protocol.limits import (
     MAX_LIFETIME,
     PROTOCOL,
 )
-from aghbus.protocol.nats.jetstream import (
+from aghbus.protocol.agh.nats.jetstream import (
     ACK_WAIT,
     BUCKET_AGE,
     BUCKET_BYTES,
@@ -52,8 +53,7 @@ from aghbus.protocol.nats.jetstream import (
     STREAM_AGE,
     STREAM_BYTES,
 )
-from aghbus.protocol.nats.names import BUCKET
-from aghbus.store.host.locations import is_legal_name
+from aghbus.protocol.agh.nats.names import BUCKET
 
 _PEER_GRAMMAR: Final = "1 to 128 characters of a-z, 0-9, '.', '_' and '-', the first a letter or digit"
 _NAME: Final = Text(_PEER_GRAMMAR, is_legal_name)

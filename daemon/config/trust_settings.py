@@ -7,8 +7,8 @@ import msgspec
 
 from aghbus.daemon.config.layers import Key
 from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
-from aghbus.protocol.identifiers import is_key_id
-from aghbus.protocol.trust.policy import ChannelRule, Mode, TrustPolicy, split_pin, split_sender
+from aghbus.protocol.agh.identifiers import is_key_id
+from aghbus.protocol.agh.trust.policy import ChannelRule, Mode, TrustPolicy, split_pin, split_sender
 
 _SECRET_FILE: Final = FilePath(holds_secret=True)
 _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES
 from aghbus.protocol.base.addresses import is_ip_address, is_loopback
 from aghbus.protocol.base.durations import format_duration, parse_duration
-from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES
-from aghbus.protocol.text import byte_length, has_control, is_blank, trim
+from aghbus.protocol.base.text import byte_length, has_control, is_blank, trim
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Bytes in one unit (IEC 80000-13)."""

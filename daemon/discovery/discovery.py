@@ -23,10 +23,9 @@ from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import Standing
-from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.delivery.restored import RESTORED_KEY, Restored
-from aghbus.protocol.discovery import (
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.delivery.restored import RESTORED_KEY, Restored
+from aghbus.protocol.agh.discovery import (
     CATALOG,
     CATALOG_KEY,
     FILTER_KEY,
@@ -36,12 +35,13 @@ from aghbus.protocol.discovery import (
     should_answer,
     summary_of,
 )
-from aghbus.protocol.effects import AnswerWhois, Discovered
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest, Unavailable
-from aghbus.protocol.identifiers import is_peer, subject_for
-from aghbus.protocol.limits import REPLAY_AGE
-from aghbus.protocol.send import Draft, build, encoded
+from aghbus.protocol.agh.effects import AnswerWhois, Discovered
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import is_peer, subject_for
+from aghbus.protocol.agh.limits import REPLAY_AGE
+from aghbus.protocol.agh.send import Draft, build, encoded
+from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
+from aghbus.protocol.base.errors import InvalidRequest, Unavailable
 
 INSTANCE_KEY: Final = (
     "aghbus.instance"  # in ext: identifies one of two daemons with the same peer id, and announces acknowledgements

@@ -9,7 +9,7 @@ from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
-from aghbus.protocol.delivery.restored import Restored, restored_in
+from aghbus.protocol.agh.delivery.restored import Restored, restored_in
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.database import Store

@@ -19,9 +19,9 @@ from prometheus_client.utils import floatToGoString
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.health.catalog import METRICS, OTHER, Metric
 from aghbus.daemon.services.status import StatusService
+from aghbus.host.version import VERSION
+from aghbus.protocol.agh.limits import PROTOCOL
 from aghbus.protocol.base.histogram import BOUNDS, Histogram
-from aghbus.protocol.limits import PROTOCOL
-from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox_list, outbox, works
 
 MEDIA_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()

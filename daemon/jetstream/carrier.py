@@ -25,11 +25,11 @@ from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
 from aghbus.daemon.nats.link import BadPublish, JetStreamError, Link, PayloadTooLarge
+from aghbus.protocol.agh.delivery.acks import ANSWER_TO
+from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
+from aghbus.protocol.agh.identifiers import channel_of_subject
+from aghbus.protocol.agh.nats.names import durable_name
 from aghbus.protocol.base.backoff import Backoff
-from aghbus.protocol.delivery.acks import ANSWER_TO
-from aghbus.protocol.delivery.order import AFTER_SETTLED
-from aghbus.protocol.identifiers import channel_of_subject
-from aghbus.protocol.nats.names import durable_name
 from aghbus.store.tables.outbox import Outgoing
 
 _OPEN_WAIT: Final = 5.0  # seconds for the stream to be there, before a batch goes back to the outbox

@@ -14,7 +14,7 @@ import msgspec
 
 from aghbus.daemon.jetstream.stream import STREAM, StreamStatus, covers
 from aghbus.daemon.nats.link import JetStreamError, Link
-from aghbus.protocol.nats.names import JETSTREAM_API
+from aghbus.protocol.agh.nats.names import JETSTREAM_API
 
 _NEARLY_FULL: Final = 0.75  # of max_bytes
 _TIMEOUT: Final = 5.0  # seconds for one request

@@ -17,9 +17,9 @@ from aghbus.daemon.jetstream.acks import NAK, AckQueue, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.jetstream import consumer_config
-from aghbus.protocol.nats.names import durable_name, own_subjects, provisioned_delivery
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.jetstream import consumer_config
+from aghbus.protocol.agh.nats.names import durable_name, own_subjects, provisioned_delivery
 
 _NOT_FOUND: Final = 10014
 _IN_USE: Final = 10013  # the consumer pushes to another subject, which has a subscriber

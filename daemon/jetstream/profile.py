@@ -25,8 +25,8 @@ from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
 from aghbus.daemon.jetstream.stream import FULL, STREAM, StreamStatus, ensure_stream
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, NoJetStream
+from aghbus.protocol.agh.nats.names import inbox
 from aghbus.protocol.base.backoff import Backoff
-from aghbus.protocol.nats.names import inbox
 
 _log = logging.getLogger("aghbus.jetstream")
 

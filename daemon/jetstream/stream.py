@@ -13,10 +13,10 @@ from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.config.value_types import show_size
 from aghbus.daemon.nats.jetstream import StreamConfig, StreamInfo
 from aghbus.daemon.nats.link import JetStreamError, Link
+from aghbus.protocol.agh.nats import names as nats_names
+from aghbus.protocol.agh.nats.jetstream import DUPLICATE_WINDOW, MAX_MESSAGE_BYTES, NANOSECONDS, stream_config
 from aghbus.protocol.base.durations import format_duration
-from aghbus.protocol.nats import names as nats_names
-from aghbus.protocol.nats.jetstream import DUPLICATE_WINDOW, MAX_MESSAGE_BYTES, NANOSECONDS, stream_config
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 STREAM: Final = nats_names.STREAM
 SUBJECTS: Final = nats_names.STREAM_SUBJECTS

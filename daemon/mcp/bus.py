@@ -6,7 +6,7 @@ from typing import Any, Final
 from aghbus.daemon.mcp.call import Call
 from aghbus.daemon.mcp.offer import Offer, Prompt, Resources, Tasks, Tool
 from aghbus.daemon.mcp.rpc import Object
-from aghbus.store.host.version import VERSION
+from aghbus.host.version import VERSION
 
 _INSTRUCTIONS: Final = (
     "You are the agent {peer} on aghbus, a message bus of independent agents. Other agents may give you work, and you may give"

@@ -18,7 +18,7 @@ from aghbus.daemon.mcp.call import Call, PendingAnswers
 from aghbus.daemon.mcp.client import SESSION_HEADER, Client, client_of, session_id
 from aghbus.daemon.mcp.rpc import INTERNAL_ERROR, Object, Request, RpcError, error_message, parse, result_message
 from aghbus.daemon.mcp.server import McpServer
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 
 _KEEP_ALIVE: Final = 15.0  # seconds between two comments on a stream
 

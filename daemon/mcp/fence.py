@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.base.text import escape, shorten
 
 MAX_CHARACTERS: Final = 20_000
 """Of one text; hosts cut longer answers without saying so."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from aghbus.protocol.lifecycle import State
+from aghbus.protocol.agh.lifecycle import State
 
 MAX_WAIT: Final = 50.0
 """Seconds that a tool waits: hosts give up on a call after a minute."""

@@ -21,11 +21,11 @@ from aghbus.daemon.mcp.models import (
     WorksOutput,
 )
 from aghbus.daemon.mcp.rpc import Object
+from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
 from aghbus.protocol.api.works import Work, WorkResponse, WorksResponse, WorkStep
-from aghbus.protocol.base.decoding import decode_json
 
 MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""

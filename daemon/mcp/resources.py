@@ -15,7 +15,7 @@ from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
 from aghbus.protocol.api.queries import EventsQuery, InboxQuery, PeersQuery, WorkQuery
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 
 INBOX: Final = "aghbus://inbox"
 _WORK: Final = "aghbus://works/"

@@ -5,9 +5,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aghbus.protocol.base.decoding import check_structure, decoder
-from aghbus.protocol.errors import Undecodable
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.agh.decoding import check_structure, decoder
+from aghbus.protocol.base.errors import Undecodable
+from aghbus.protocol.base.text import escape, shorten
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

@@ -7,8 +7,8 @@ from aghbus.daemon.mcp.call import Call, InputRequired, required_member
 from aghbus.daemon.mcp.client import LEGACY_VERSIONS, PREFIX, TASKS, VERSIONS
 from aghbus.daemon.mcp.offer import Offer, Tasks
 from aghbus.daemon.mcp.rpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Object, RpcError
-from aghbus.protocol.errors import NotFound, RequestError
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.base.errors import NotFound, RequestError
+from aghbus.protocol.base.text import escape, shorten
 
 _FRESH_MS: Final = 3_600_000  # what does not change while the daemon runs
 

@@ -19,13 +19,13 @@ from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
+from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
-from aghbus.protocol.errors import InvalidRequest, RequestError
-from aghbus.store.host.tracing import carrier_in
+from aghbus.protocol.base.errors import InvalidRequest, RequestError
 
 _A = TypeVar("_A", bound=t.Arguments)
 

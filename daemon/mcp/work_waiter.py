@@ -12,10 +12,10 @@ from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import Call
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.queries import WorkQuery
 from aghbus.protocol.api.works import Work, WorkStepRequest
-from aghbus.protocol.errors import NotFound, Refused
-from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.protocol.base.errors import NotFound, Refused
 
 _POLL_MS: Final = 2_000  # how often a client should ask for a task
 _STATUS: Final = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.protocol.delivery.acks import LIST
+from aghbus.protocol.agh.delivery.acks import LIST
 from aghbus.store.tables.outbox import Outgoing
 
 INBOXES: Final = 16

@@ -13,8 +13,8 @@ import msgspec
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
-from aghbus.protocol.delivery.acks import ANSWER_TO
-from aghbus.protocol.delivery.order import AFTER_SETTLED
+from aghbus.protocol.agh.delivery.acks import ANSWER_TO
+from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
 from aghbus.store.tables.outbox import Outgoing
 
 _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost

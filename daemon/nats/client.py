@@ -17,7 +17,7 @@ import nats.errors
 
 from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown, PayloadTooLarge
 from aghbus.daemon.nats.parser import EagerReader, MessageParser, Receiver, as_text, deliver
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 MAX_UNSENT = 2_097_152
 """Bytes that may wait for the socket before a publisher waits for the broker; nats-py's own default."""

@@ -31,7 +31,7 @@ from aghbus.daemon.nats.events import (
 )
 from aghbus.daemon.nats.jetstream import JetStreamContext, translate_error
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 T = TypeVar("T")
 

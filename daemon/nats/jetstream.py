@@ -6,7 +6,7 @@ from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, ConsumerInfo, PubAck, RawStreamMsg, StreamConfig, StreamInfo
 
 from aghbus.daemon.nats.events import BadPublish, JetStreamError, LinkDown, LinkError, LinkTimeout, NoJetStream
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.base.text import escape, shorten
 
 __all__ = [
     "MESSAGE_NOT_FOUND",

@@ -39,10 +39,10 @@ from aghbus.daemon.nats.jetstream import JetStreamContext
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.daemon.nats.servers import ServerPool
 from aghbus.daemon.nats.subscription import Subscription
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.agh.nats.names import INBOX_PREFIX
 from aghbus.protocol.base.backoff import exponential_delay
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
-from aghbus.protocol.nats.names import INBOX_PREFIX
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 __all__ = [
     "BadPublish",

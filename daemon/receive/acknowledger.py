@@ -1,4 +1,4 @@
-"""Acknowledging commits to the sender's daemon (protocol/delivery/acks.py)."""
+"""Acknowledging commits to the sender's daemon (protocol/agh/delivery/acks.py)."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -8,10 +8,10 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.receive.decider import Outcome
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
-from aghbus.protocol.effects import Quarantine
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
+from aghbus.protocol.agh.effects import Quarantine
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import subject_for
 
 
 class Acknowledger:

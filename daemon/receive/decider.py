@@ -25,11 +25,10 @@ from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.base.rate_limit import SharedBucket
-from aghbus.protocol.delivery.acks import Ack, ack_of
-from aghbus.protocol.delivery.order import Predecessor
-from aghbus.protocol.delivery.restored import Restored
-from aghbus.protocol.effects import (
+from aghbus.protocol.agh.delivery.acks import Ack, ack_of
+from aghbus.protocol.agh.delivery.order import Predecessor
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
     Conflict,
@@ -43,12 +42,13 @@ from aghbus.protocol.effects import (
     RecordId,
     StoreEnvelope,
 )
-from aghbus.protocol.envelope import OPENING_KINDS, Envelope
-from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.partial_parse import Origin, origin_of
-from aghbus.protocol.receive import ReceiptTarget, Receiver, decide, refuse
-from aghbus.protocol.trust.trust import Trust
+from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
+from aghbus.protocol.agh.partial_parse import Origin, origin_of
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
+from aghbus.protocol.agh.trust.trust import Trust
+from aghbus.protocol.base.errors import ProtocolError
+from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.log.dedup import DedupWindow
@@ -94,7 +94,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message from the broker: a valid envelope, or the error, its origin, and the parts that a receipt needs.
 
     `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
-    `settled` the header of that name (protocol/delivery/order.py). `keep`: if it is no valid envelope, it goes to quarantine.
+    `settled` the header of that name (protocol/agh/delivery/order.py). `keep`: if it is no valid envelope, it goes to quarantine.
     """
 
     subject: str

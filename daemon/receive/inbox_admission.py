@@ -5,8 +5,8 @@ from typing import Final
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standings, allowance
-from aghbus.protocol.effects import Advance, Effects, StoreEnvelope
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.agh.effects import Advance, Effects, StoreEnvelope
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.transaction import Transaction
 
 SENDER_PARTS: Final = 4

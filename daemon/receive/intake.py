@@ -32,14 +32,14 @@ from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.delivery.acks import ANSWER_TO
-from aghbus.protocol.delivery.order import AFTER_SETTLED
-from aghbus.protocol.effects import AnswerWhois, Conflict, Discovered, Effects, Ignore, Quarantine, Queue, RecordId
-from aghbus.protocol.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
-from aghbus.protocol.errors import NotTarget, ProtocolError
-from aghbus.protocol.identifiers import channel_of_subject
-from aghbus.protocol.partial_parse import origin_in, partial_parse, readable
-from aghbus.protocol.receive import ReceiptTarget, StoredState, decide
+from aghbus.protocol.agh.delivery.acks import ANSWER_TO
+from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
+from aghbus.protocol.agh.effects import AnswerWhois, Conflict, Discovered, Effects, Ignore, Quarantine, Queue, RecordId
+from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
+from aghbus.protocol.agh.identifiers import channel_of_subject
+from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
+from aghbus.protocol.agh.receive import ReceiptTarget, StoredState, decide
+from aghbus.protocol.base.errors import NotTarget, ProtocolError
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 

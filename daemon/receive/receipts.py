@@ -8,9 +8,9 @@ from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
-from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.effects import Effects, Quarantine, Queue, Requeue
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.agh.bodies import Receipt
+from aghbus.protocol.agh.effects import Effects, Quarantine, Queue, Requeue
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction
 

@@ -1,4 +1,4 @@
-"""Taking the commit acknowledgements of our messages (protocol/delivery/acks.py)."""
+"""Taking the commit acknowledgements of our messages (protocol/agh/delivery/acks.py)."""
 
 import re
 from functools import partial
@@ -11,8 +11,8 @@ from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
-from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
-from aghbus.protocol.errors import REASON_CODES
+from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
+from aghbus.protocol.base.errors import REASON_CODES
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry

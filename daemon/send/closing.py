@@ -5,10 +5,10 @@ from typing import Any
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest, Refused
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import Draft, apply_own, build
+from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import load_own, send
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.transaction import Transaction

@@ -12,8 +12,8 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -14,12 +14,12 @@ from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.agh.delivery.order import AFTER
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
-from aghbus.protocol.delivery.order import AFTER
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.send import Draft
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")

@@ -19,16 +19,16 @@ from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
+from aghbus.host.tracing import KEYS as TRACE_KEYS
+from aghbus.protocol.agh.delivery.order import AFTER
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import Reactions, State
+from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.messages import OutboxState, SendResponse
-from aghbus.protocol.delivery.order import AFTER
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest, Refused, Unavailable
-from aghbus.protocol.lifecycle import Reactions, State
-from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.protocol.base.errors import InvalidRequest, Refused, Unavailable
 from aghbus.store.apply_effects import load_own, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.host.tracing import KEYS as TRACE_KEYS
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following

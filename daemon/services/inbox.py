@@ -21,7 +21,7 @@ from aghbus.protocol.api.inbox import (
     InboxResponse,
 )
 from aghbus.protocol.api.queries import InboxQuery
-from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

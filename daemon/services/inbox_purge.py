@@ -9,11 +9,11 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.protocol.agh.identifiers import is_key_id, is_peer
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.api.inbox import InboxPurgeRequest, InboxPurgeResponse
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.identifiers import is_key_id, is_peer
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.trust.keys import FINGERPRINT_DIGITS
+from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -4,7 +4,7 @@ from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.protocol.api.mcp import McpSession, McpSessionReport, McpSessionsResponse
-from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.base.errors import InvalidRequest
 
 MAX_SESSIONS: Final = 256
 """Beyond that the session whose report is the oldest is forgotten."""

@@ -13,6 +13,7 @@ from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
+from aghbus.protocol.agh.envelope import fresh_until
 from aghbus.protocol.api.messages import (
     DirectsResponse,
     Event,
@@ -25,8 +26,7 @@ from aghbus.protocol.api.messages import (
 )
 from aghbus.protocol.api.queries import EventsQuery, LimitQuery, MessagesQuery, RoomsQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
-from aghbus.protocol.envelope import fresh_until
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, quarantine, rooms, search, works

@@ -9,7 +9,7 @@ from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable, card_object
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
 from aghbus.protocol.api.queries import PeersQuery
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True, eq=False)

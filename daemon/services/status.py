@@ -21,6 +21,9 @@ from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
+from aghbus.host.version import VERSION
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.limits import PROTOCOL
 from aghbus.protocol.api.base import API_VERSION
 from aghbus.protocol.api.status import (
     BrokerStatus,
@@ -32,11 +35,8 @@ from aghbus.protocol.api.status import (
     StatusResponse,
     VersionResponse,
 )
-from aghbus.protocol.delivery.restored import Restored
-from aghbus.protocol.limits import PROTOCOL
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.database import Store
-from aghbus.store.host.version import VERSION
 from aghbus.store.tables import inbox_list, outbox, works
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.trust_policy import LivePolicy
+from aghbus.protocol.agh.identifiers import is_handle, is_key_id
+from aghbus.protocol.agh.trust.policy import TrustPolicy, split_pin, split_sender
 from aghbus.protocol.api import trust as trust_api
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
-from aghbus.protocol.identifiers import is_handle, is_key_id
-from aghbus.protocol.trust.policy import TrustPolicy, split_pin, split_sender
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -11,7 +11,7 @@ from aghbus.daemon.services.messages import chosen_fields, secret_rules
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.queries import WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works

@@ -15,12 +15,12 @@ import msgspec
 
 from aghbus.daemon.config.layers import Problem, did_you_mean, parse_toml
 from aghbus.daemon.config.settings import Settings
-from aghbus.protocol.capability_digest import FIELDS, LISTS, capability_digest, normalize_capability
-from aghbus.protocol.discovery import Record
-from aghbus.protocol.errors import AghbusError, ProtocolError
-from aghbus.protocol.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS, MAX_SUMMARY_BYTES
-from aghbus.protocol.text import byte_length, has_control, trim
-from aghbus.store.host.locations import Locations
+from aghbus.host.locations import Locations
+from aghbus.protocol.agh.capability_digest import FIELDS, LISTS, capability_digest, normalize_capability
+from aghbus.protocol.agh.discovery import Record
+from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS, MAX_SUMMARY_BYTES
+from aghbus.protocol.base.errors import AghbusError, ProtocolError
+from aghbus.protocol.base.text import byte_length, has_control, trim
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Largest catalog file: the size of one envelope, beyond which its records could not be sent."""

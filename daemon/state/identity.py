@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.keys import FormerKey
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import direct_id, route_token
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import direct_id, route_token
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 
 
 class Identity:

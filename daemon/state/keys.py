@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from aghbus.daemon.config.settings import Settings
-from aghbus.store.host.locations import Locations
+from aghbus.host.locations import Locations
 
 if TYPE_CHECKING:
-    from aghbus.protocol.trust.proof import EnvelopeSigner
+    from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 
 KEY_CREDENTIAL: Final = "aghbus.key"
 PASSPHRASE_CREDENTIAL: Final = "aghbus.passphrase"  # noqa: S105 - the name of a credential, not one
@@ -26,8 +26,8 @@ def load_signer(settings: Settings, locations: Locations, env: Mapping[str, str]
     Raises KeyFileError for a key file that exists or is configured and cannot be used: without its key the daemon would be
     another peer.
     """
-    from aghbus.protocol.trust.proof import EnvelopeSigner  # cryptography, which `aghd config show` does not need
-    from aghbus.store.host.key_files import read_key
+    from aghbus.host.key_files import read_key
+    from aghbus.protocol.agh.trust.proof import EnvelopeSigner  # cryptography, which `aghd config show` does not need
 
     place = _place(settings, locations, env)
     if place is None:
@@ -50,7 +50,7 @@ def load_former(peer_id: str, settings: Settings, locations: Locations, env: Map
 
     An id without a key is used again only if it is the configured peer id: any other may be another daemon's by now.
     """
-    from aghbus.store.host.key_files import KeyFileError
+    from aghbus.host.key_files import KeyFileError
 
     nickname, at, fingerprint = peer_id.partition("@")
     if not at:
@@ -68,8 +68,8 @@ def retire_key_file(path: Path) -> Path:
 
     Raises KeyFileError.
     """
-    from aghbus.store.host.files import sync_folder
-    from aghbus.store.host.key_files import KeyFileError
+    from aghbus.host.files import sync_folder
+    from aghbus.host.key_files import KeyFileError
 
     aside = path.with_name(f"{path.stem}.retired{path.suffix}")
     try:
@@ -85,8 +85,8 @@ def _kept(
     peer_id: str, nickname: str, fingerprint: str, settings: Settings, locations: Locations, env: Mapping[str, str]
 ) -> FormerKey:
     """Find the key of a former handle: beside the one in use, in the state folder, or still in its default place."""
-    from aghbus.protocol.trust.proof import EnvelopeSigner
-    from aghbus.store.host.key_files import KEY_FILE, KeyFileError, read_key
+    from aghbus.host.key_files import KEY_FILE, KeyFileError, read_key
+    from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 
     usual = Path(locations.state_dir, KEY_FILE)
     place = _place(settings, locations, env)
@@ -104,7 +104,7 @@ def _kept(
 
 def _place(settings: Settings, locations: Locations, env: Mapping[str, str]) -> tuple[Path, bool] | None:
     """The file of our key, and whether its folder protects it; None without one."""
-    from aghbus.store.host.key_files import KEY_FILE
+    from aghbus.host.key_files import KEY_FILE
 
     credential = _credential(env, KEY_CREDENTIAL)
     usual = Path(locations.state_dir, KEY_FILE)
@@ -116,7 +116,7 @@ def _place(settings: Settings, locations: Locations, env: Mapping[str, str]) -> 
 
 
 def _passphrase(settings: Settings, env: Mapping[str, str]) -> bytes | None:
-    from aghbus.store.host.key_files import read_passphrase
+    from aghbus.host.key_files import read_passphrase
 
     secret = _passphrase_file(settings, env)
     return None if secret is None else read_passphrase(secret, guarded=_is_credential(str(secret), env))

@@ -4,9 +4,9 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.discovery import build_card
-from aghbus.protocol.trust.trust import PROFILE
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.discovery import build_card
+from aghbus.protocol.agh.trust.trust import PROFILE
 
 
 class OwnCard:

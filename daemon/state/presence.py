@@ -7,10 +7,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.discovery import matches
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.presence import PeerSeen, presence_of
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.discovery import matches
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.presence import PeerSeen, presence_of
 
 MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first
 KNOWN_AFTER_MS: Final = 600_000
@@ -171,7 +171,7 @@ class PresenceTable:
             self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=seen_ms)
 
     def note_acknowledging(self, peer_id: str, able: bool) -> None:
-        """Record whether the peer's daemon acknowledges commits (protocol/delivery/acks.py), as its greets say."""
+        """Record whether the peer's daemon acknowledges commits (protocol/agh/delivery/acks.py), as its greets say."""
         self.of_this_project[peer_id] = able
 
     def acknowledges(self, peer_id: str) -> bool | None:

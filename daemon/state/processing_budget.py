@@ -9,9 +9,9 @@ from typing import Final
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
-from aghbus.protocol.base.decoding import processing_cost
+from aghbus.protocol.agh.decoding import processing_cost
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.rate_limit import SharedBucket
-from aghbus.protocol.envelope import Envelope
 
 # Processor time in microseconds at least, before a message is parsed; `processing_cost` is what it spends (docs/limits.md).
 MESSAGE: Final = 100.0

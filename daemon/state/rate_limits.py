@@ -11,11 +11,11 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
 from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_sender
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
-from aghbus.protocol.base.decoding import SMALL_BYTES
+from aghbus.protocol.agh.decoding import SMALL_BYTES
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.trust import Verifier
+from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.trust.trust import Verifier
 
 Rejection = Literal["sender", "signatures", "processing"]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import VerificationFailed
-from aghbus.protocol.trust.trust import Verifier
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.trust import Verifier
+from aghbus.protocol.base.errors import VerificationFailed
 from aghbus.store.engine.gil_yield import yield_gil_while
 
 MIN_BATCH: Final = 5  # with fewer, the hand-over to a thread costs more than it saves

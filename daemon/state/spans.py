@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft
+from aghbus.host.tracing import KEYS, Tracing, carrier_in
+from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.host.tracing import KEYS, Tracing, carrier_in
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import raw_of
 

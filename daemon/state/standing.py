@@ -13,7 +13,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS, PresenceTable
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.trust.trust import Trust
+from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.engine.sql import Reader
 from aghbus.store.tables import works
 

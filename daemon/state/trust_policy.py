@@ -16,12 +16,12 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.effects import Effects, RecordId
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.trust.keys import FINGERPRINT_DIGITS
-from aghbus.protocol.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
-from aghbus.protocol.trust.proof import EnvelopeSigner
-from aghbus.protocol.trust.trust import Trust
+from aghbus.protocol.agh.effects import Effects, RecordId
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
+from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -10,12 +10,12 @@ from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import retire_key_file
+from aghbus.host.key_files import KeyFileError
 from aghbus.protocol.api.status import FormerIdentity
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.host.key_files import KeyFileError
 from aghbus.store.tables import identities
 
 _log = logging.getLogger("aghbus.node")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from aghbus.protocol.identifiers import CHANNEL, DIRECT_ID, EMITTED_WORK_ID, HANDLE, PEER_ID, THREAD_ID
-from aghbus.protocol.limits import MAX_ID_BYTES, MAX_LIFETIME, MAX_LIST_ITEMS, MAX_WORK_ID_BYTES
-from aghbus.protocol.text import WHITE_SPACE
+from aghbus.protocol.agh.identifiers import CHANNEL, DIRECT_ID, EMITTED_WORK_ID, HANDLE, PEER_ID, THREAD_ID
+from aghbus.protocol.agh.limits import MAX_ID_BYTES, MAX_LIFETIME, MAX_LIST_ITEMS, MAX_WORK_ID_BYTES
+from aghbus.protocol.base.text import WHITE_SPACE
 
 API_VERSION: Final = "v1"
 

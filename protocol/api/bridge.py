@@ -2,12 +2,12 @@
 
 from typing import Any, ClassVar
 
-from aghbus.protocol.adapters.model import Finding
 from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, ResponseModel
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.base.errors import RequestError
 from aghbus.protocol.chains.chain import Format
-from aghbus.protocol.errors import RequestError
+from aghbus.protocol.formats.model import Finding
 
 
 class BridgeSubmitRequest(RequestModel):

@@ -5,9 +5,9 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, text
 from aghbus.protocol.api.messages import Message
-from aghbus.protocol.lifecycle import State
 
 InboxState = Literal["ready", "leased", "acked", "dead"]
 

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
+from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.base import (
     Channel,
     DirectId,
@@ -17,7 +18,6 @@ from aghbus.protocol.api.base import (
     WorkId,
 )
 from aghbus.protocol.api.works import WorkChange
-from aghbus.protocol.lifecycle import State
 
 Recipient = Literal["present", "inactive", "unknown"]
 OutboxState = Literal["queued", "published", "receipted", "refused", "expired", "dead"]

@@ -5,6 +5,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from aghbus.protocol.agh.effects import Direction
+from aghbus.protocol.agh.envelope import StoredKind
+from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.artifact_uri import PART
 from aghbus.protocol.api.base import Seq, Since, text
 from aghbus.protocol.api.inbox import InboxState
@@ -12,9 +15,6 @@ from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.chains.run import RunState
-from aghbus.protocol.effects import Direction
-from aghbus.protocol.envelope import StoredKind
-from aghbus.protocol.lifecycle import State
 
 MAX_LIMIT: Final = 1000
 """Entries of one page."""

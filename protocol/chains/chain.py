@@ -9,16 +9,16 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.adapters.strict_json import MAX_DEPTH, check_value, pointer
+from aghbus.protocol.agh.identifiers import is_peer
+from aghbus.protocol.agh.limits import MAX_LIFETIME
+from aghbus.protocol.base.text import has_control, is_blank
 from aghbus.protocol.chains.branches import crossing_edges, first_nodes, in_a_circle
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import ROOTS, WORDS, Path
 from aghbus.protocol.chains.templates import Reference, references
-from aghbus.protocol.identifiers import is_peer
-from aghbus.protocol.limits import MAX_LIFETIME
-from aghbus.protocol.text import has_control, is_blank
+from aghbus.protocol.formats.model import Finding
+from aghbus.protocol.formats.strict_json import MAX_DEPTH, check_value, pointer
 
 MAX_NODES: Final = 256  # the latest response of each is stored, up to the size of an envelope
 MAX_EDGES: Final = 4_096

@@ -1,6 +1,6 @@
 """Errors of a chain: in its file, a condition, a template, or a reference at run time."""
 
-from aghbus.protocol.errors import AghbusError
+from aghbus.protocol.base.errors import AghbusError
 
 
 class ChainError(AghbusError):

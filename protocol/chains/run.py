@@ -12,13 +12,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from aghbus.protocol.adapters.derived_ids import digest
-from aghbus.protocol.adapters.timestamps import utc
+from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.chains.chain import Chain, ChainEdge
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.paths import Scope
-from aghbus.protocol.lifecycle import State
+from aghbus.protocol.formats.derived_ids import digest
+from aghbus.protocol.formats.timestamps import utc
 
 RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
 ENDED: Final = frozenset({"completed", "failed", "canceled"})

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.attachments import NO_TEXT
-from aghbus.protocol.adapters.strict_json import read_json
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.base.text import is_blank
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import MISSING, PATH, Missing, Path, Scope, read_path
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
-from aghbus.protocol.text import is_blank
+from aghbus.protocol.formats.attachments import NO_TEXT
+from aghbus.protocol.formats.strict_json import read_json
 
 _BEGIN: Final = "{{"
 _SUM: Final = re.compile(rf"\{{\{{[ \t]*(?P<path>{PATH.pattern})[ \t]*(?:\+[ \t]*(?P<plus>[0-9]{{1,9}})[ \t]*)?")

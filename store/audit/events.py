@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.text import shorten
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit_chain import COMMITS_MISSING
 from aghbus.store.engine.sql import encodable
 from aghbus.store.engine.transaction import Transaction

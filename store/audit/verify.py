@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.base.decoding import decoder
+from aghbus.protocol.agh.decoding import decoder
 from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
 from aghbus.store.audit.reader import AuditReader, Link, spell
 from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+from aghbus.host.files import make_private_folder
 from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.base.histogram import Histogram
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import WatermarkFile
 from aghbus.store.engine.commits.checkpoints import CHECKPOINT_PAGES, Checkpoints
@@ -31,7 +32,6 @@ from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
-from aghbus.store.host.files import make_private_folder
 
 _log = logging.getLogger("aghbus.store")
 

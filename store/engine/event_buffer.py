@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from aghbus.protocol.agh.effects import StoreEnvelope
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import State, event_of
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.messages import Event, Message, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role, WorkChange
-from aghbus.protocol.effects import StoreEnvelope
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import State, event_of
 
 MAX_EVENTS: Final = 2_048  # half a receive queue; a consumer that lags further reads from the file
 MAX_BYTES: Final = 4 * 1024 * 1024  # of raw envelopes: with their parsed members about three times that

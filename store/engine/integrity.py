@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine import meta
 from aghbus.store.engine.commit_chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
 from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark

@@ -12,10 +12,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from aghbus.protocol.text import escape
+from aghbus.host.boot import boot_id
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity
 from aghbus.store.errors import StoreDamaged
-from aghbus.store.host.boot import boot_id
 
 _PATIENCE: Final = 0.5  # seconds that closing waits for a check that has nearly ended
 _RETRY: Final = 0.02  # seconds between two attempts to interrupt it: one before its statement runs has no effect

@@ -16,7 +16,7 @@ from zlib import crc32
 import msgspec
 from aiosqlite import Connection as AsyncConnection
 
-from aghbus.protocol.text import shorten
+from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.log.memory import LogMemory
 
 __all__ = [

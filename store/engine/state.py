@@ -8,9 +8,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from aghbus.protocol.agh.delivery.order import Predecessor
+from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.api.works import Role
-from aghbus.protocol.delivery.order import Predecessor
-from aghbus.protocol.lifecycle import WorkView
 from aghbus.store.engine.commit_chain import CommitChain
 from aghbus.store.engine.event_buffer import EventBuffer
 from aghbus.store.engine.generational_cache import GenerationalCache

@@ -4,10 +4,10 @@ import contextlib
 import os
 from pathlib import Path
 
-from aghbus.protocol.text import escape
+from aghbus.host import file_lock
+from aghbus.host.file_lock import try_lock
+from aghbus.protocol.base.text import escape
 from aghbus.store.errors import StoreLocked, StoreUnopenable
-from aghbus.store.host import file_lock
-from aghbus.store.host.file_lock import try_lock
 
 _NOTE_BYTES = 256  # `pid name`, and a name is at most 128 bytes
 

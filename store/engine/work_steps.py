@@ -8,9 +8,9 @@ sequence up to which the table has all steps. Those after it are read from the l
 import sqlite3
 from typing import Any, Final
 
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.lifecycle import TERMINAL_STATES
-from aghbus.protocol.text import shorten
+from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.base.text import shorten
 from aghbus.store.engine import meta
 from aghbus.store.engine.sql import checksum_of
 from aghbus.store.engine.unit_of_work import UnitOfWork

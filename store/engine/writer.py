@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit_watermark import WatermarkFile
 from aghbus.store.engine.commits.checkpoints import Checkpoints
 from aghbus.store.engine.commits.policy import CommitPolicy

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.store.engine.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"

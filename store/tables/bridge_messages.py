@@ -5,10 +5,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import BridgeDirection, BridgedMessage
-from aghbus.protocol.base.decoding import decode_json, decoder
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.decoding import decode_json, decoder
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.model import BridgeDirection, BridgedMessage
 from aghbus.store.engine.inbox_memory import HELD
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into

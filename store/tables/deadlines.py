@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from aghbus.protocol.lifecycle import TERMINAL_STATES, WorkView
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, WorkView
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 

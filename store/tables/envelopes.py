@@ -7,12 +7,12 @@ from zlib import crc32
 
 import msgspec
 
+from aghbus.protocol.agh.delivery.acks import Ack, stored_ack
+from aghbus.protocol.agh.effects import StoreEnvelope
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import State, Step, event_of
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
-from aghbus.protocol.delivery.acks import Ack, stored_ack
-from aghbus.protocol.effects import StoreEnvelope
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import State, Step, event_of
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.memory import LogMemory

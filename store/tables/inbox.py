@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
-from aghbus.protocol.errors import NotFound, Refused
+from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.inbox_memory import HELD

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.envelope import OPENING_KINDS, Envelope
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.lifecycle import OPEN_STATES
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.lifecycle import OPEN_STATES
+from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
@@ -58,7 +58,7 @@ class Outgoing(msgspec.Struct, frozen=True, order=True):
 
     `answerable`: every peer answers it at some time, if only with a `duplicate` receipt (spec section 5).
     `attempts` counts earlier publications. `settled` is the header that settles its predecessor, empty without one
-    (protocol/delivery/order.py).
+    (protocol/agh/delivery/order.py).
     """
 
     seq: int

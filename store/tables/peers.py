@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.base.decoding import decoder
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.presence import PeerSeen
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.decoding import decoder
+from aghbus.protocol.agh.presence import PeerSeen
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch

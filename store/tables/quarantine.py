@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
 from aghbus.store.engine.transaction import Transaction

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.delivery.order import predecessor_in
+from aghbus.protocol.agh.delivery.order import predecessor_in
 from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import Final
 
+from aghbus.protocol.agh.identifiers import is_handle
+from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.messages import Direct, Thread
-from aghbus.protocol.identifiers import is_handle
-from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.log.dictionaries import Stream
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.engine.transaction import Transaction

@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.protocol.agh.bodies import Capability, Receipt, Say, Trace
+from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
+from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
-from aghbus.protocol.base.decoding import decode_json
-from aghbus.protocol.bodies import Capability, Receipt, Say, Trace
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
-from aghbus.protocol.text import shorten
-from aghbus.protocol.trust.trust import Trust
+from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
 from aghbus.store.engine.state import CachedWork

@@ -18,7 +18,7 @@ from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.bridge.safe_write import ApplyRefused, AtomicFileWriter
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, UsageError
-from aghbus.protocol.adapters.humaninloop.files import PlannedFile
+from aghbus.protocol.formats.humaninloop.files import PlannedFile
 from tests.support.daemons import Daemon, Home, wait_for
 
 NOBODY = 65534

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS, lifetime, limit, seconds, whole
-from aghbus.store.host.command_line import Argument, Command, CommandLineError, HelpRequested, Program
+from aghbus.host.command_line import Argument, Command, CommandLineError, HelpRequested, Program
 
 SAY = Command(
     lambda context, values: 0,

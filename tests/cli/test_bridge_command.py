@@ -21,8 +21,8 @@ from aghbus.cli.bridge.submit import MAX_LINE_BYTES, REQUEST_FIELDS, read_lines
 from aghbus.cli.commands.bridge import FORMATS
 from aghbus.cli.commands.convert import FORMATS as CONVERTED
 from aghbus.cli.main import entry
-from aghbus.protocol.adapters import registry
 from aghbus.protocol.api.bridge import BridgeSubmitRequest
+from aghbus.protocol.formats import registry
 
 
 def ctl(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
-from aghbus.protocol.envelope import parse as parse_envelope
+from aghbus.protocol.agh.envelope import parse as parse_envelope
 from tests.support.bridge_daemons import link
 from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
 

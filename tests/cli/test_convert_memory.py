@@ -3,8 +3,8 @@
 from typing import Any
 
 from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft, build
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft, build
 
 NOW = 1_780_000_000
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.commands.convert import converter_of
 from aghbus.cli.convert.loss import lost_members
-from aghbus.protocol.adapters.model import Finding
-from aghbus.protocol.envelope import parse as parse_envelope
+from aghbus.protocol.agh.envelope import parse as parse_envelope
+from aghbus.protocol.formats.model import Finding
 from tests.support.convert_cases import FOREIGN, INPUT, NOW, OUTPUT, RESPONSE, envelope, examples, trace
 
 json_values = st.recursive(

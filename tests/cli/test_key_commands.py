@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.config.loader import Host, load_settings
-from aghbus.protocol.trust.keys import handle_of, nickname_of
-from aghbus.protocol.trust.rotation import read_rotation
+from aghbus.host.key_files import read_key
+from aghbus.protocol.agh.trust.keys import handle_of, nickname_of
+from aghbus.protocol.agh.trust.rotation import read_rotation
 from aghbus.store.engine.database import Store
-from aghbus.store.host.key_files import read_key
 from aghbus.store.tables import identities
 from tests.support.daemons import Home
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aghbus.cli.app.message_text import artifact, body_line, event_line, message_line
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import counted, cut, fields, readable, safe, shell, size, span, table, width
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"
 FORBIDDEN = {

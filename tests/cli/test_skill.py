@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aghbus.cli.main import entry
-from aghbus.protocol.adapters.humaninloop.files import plan_files
-from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output, kind_of
+from aghbus.protocol.formats.humaninloop.files import plan_files
+from aghbus.protocol.formats.humaninloop.shape import check_input, check_output, kind_of
 
 
 @pytest.fixture

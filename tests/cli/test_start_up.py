@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.store.host.version import VERSION
+from aghbus.host.version import VERSION
 
 HEAVY = {
     "argparse",
@@ -35,7 +35,7 @@ HEAVY = {
     "typing",
     "urllib.request",
     "aghbus.daemon.config",
-    "aghbus.protocol.text",
+    "aghbus.protocol.base.text",
     "aghbus.protocol.api",
 }
 """Modules that no short command needs; each costs between one and thirty milliseconds."""

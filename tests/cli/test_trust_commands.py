@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.store.host.key_files import generate_key
+from aghbus.host.key_files import generate_key
 from tests.support.daemons import Daemon, Home
 
 KEY, OTHER = generate_key().key_id, generate_key().key_id

@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from aghbus.client import AsyncClient, Client, Endpoint
-from aghbus.protocol.envelope import StoredKind
+from aghbus.protocol.agh.envelope import StoredKind
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
 from tests.support.client_pair import Pair

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from aghbus.daemon.nats.ack_inboxes import AT_FIRST, AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, Subscription
-from aghbus.protocol.delivery.acks import may_answer
-from aghbus.protocol.nats.names import inbox
+from aghbus.protocol.agh.delivery.acks import may_answer
+from aghbus.protocol.agh.nats.names import inbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.publishing import Up
 

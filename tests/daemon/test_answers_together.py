@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing

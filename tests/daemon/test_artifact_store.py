@@ -19,7 +19,7 @@ from aghbus.daemon.config.settings import ArtifactSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.api.queries import ArtifactsQuery
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:

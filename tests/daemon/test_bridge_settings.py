@@ -8,8 +8,8 @@ import pytest
 from aghbus.daemon.bridge.adapters import FormatAdapters, FormatFileError, configured_agents, find_problems
 from aghbus.daemon.config.bridge_settings import AgentOsSettings, BridgeSettings, SacpSettings
 from aghbus.daemon.config.settings import Settings
-from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
-from aghbus.protocol.errors import InvalidRequest, NotFound
+from aghbus.protocol.base.errors import InvalidRequest, NotFound
+from aghbus.protocol.formats.registry import FORMATS, AdapterOptions, adapter_for
 
 
 def settings(**tables: msgspec.Struct) -> Settings:

@@ -22,7 +22,7 @@ from aghbus.daemon.broker.directory import BrokerFolder, BrokerRecord
 from aghbus.daemon.broker.embedded import BrokerError, EmbeddedBroker
 from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.store.host.file_lock import is_locked
+from aghbus.host.file_lock import is_locked
 from tests.support.natsutil import pause, wait_until
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aghbus.daemon.base.clock import Clock, arm, expiry
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.clock_steps import STEP_MS
-from aghbus.protocol.bodies import PeerCard
+from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox

@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

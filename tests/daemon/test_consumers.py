@@ -12,7 +12,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.config.folders import prepare_folders, this_host
-from aghbus.store.host.locations import LocationError, Locations, locate
+from aghbus.host.locations import LocationError, Locations, locate
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.identifiers import subject_for
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import peers

@@ -10,7 +10,7 @@ from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.config.settings import Settings
 from aghbus.protocol.api.artifacts import Artifact
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from tests.support.bridge_log import ASKED_MS, record

@@ -11,10 +11,10 @@ from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, retire_key_file
-from aghbus.protocol.identifiers import direct_id, subject_for
-from aghbus.protocol.trust.keys import SigningKey, handle_of
-from aghbus.store.host.key_files import KEY_FILE, KeyFileError, write_key
-from aghbus.store.host.locations import Locations, locate
+from aghbus.host.key_files import KEY_FILE, KeyFileError, write_key
+from aghbus.host.locations import Locations, locate
+from aghbus.protocol.agh.identifiers import direct_id, subject_for
+from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
 from tests.support.receiving import OTHER, bench
 
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))

@@ -12,9 +12,9 @@ from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
-from aghbus.protocol.delivery.order import AFTER, Predecessor, may_take
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
+from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep

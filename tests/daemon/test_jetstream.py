@@ -13,10 +13,10 @@ from aghbus.daemon.jetstream.consumer import before_sequence, first_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
 from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.link import LinkDown
-from aghbus.protocol.delivery.acks import ANSWER_TO
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.jetstream import MAX_MESSAGE_BYTES
-from aghbus.protocol.nats.names import durable_name
+from aghbus.protocol.agh.delivery.acks import ANSWER_TO
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.jetstream import MAX_MESSAGE_BYTES
+from aghbus.protocol.agh.nats.names import durable_name
 from tests.support.jetstream import Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

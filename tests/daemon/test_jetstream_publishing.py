@@ -16,8 +16,8 @@ from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.stream import STREAM, ensure_stream, wanted
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
-from aghbus.protocol.delivery.order import AFTER_SETTLED
-from aghbus.protocol.identifiers import route_token, subject_for
+from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
+from aghbus.protocol.agh.identifiers import route_token, subject_for
 from tests.support.jetstream import WORKSPACE, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

@@ -13,9 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.state.keys import load_signer
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.policy import ChannelRule
-from aghbus.store.host.key_files import (
+from aghbus.host.key_files import (
     MAX_KEY_BYTES,
     KeyFileError,
     generate_key,
@@ -24,7 +22,9 @@ from aghbus.store.host.key_files import (
     read_passphrase,
     write_key,
 )
-from aghbus.store.host.locations import Locations, locate
+from aghbus.host.locations import Locations, locate
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.policy import ChannelRule
 from tests.support.tools import require_tool
 
 KEY: Final = SigningKey(bytes(range(32)))

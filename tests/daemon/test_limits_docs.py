@@ -32,7 +32,8 @@ def constants() -> list[tuple[str, str, str]]:
     found = [(one[2], one[1], value) for one, value in named if one is not None and value[0].isdigit()]
     limits = PAGE.partition("## Structure of a message")[2]
     return found + [
-        ("protocol/limits", name, value) for name, value in re.findall(r"\| `(MAX_\w+)` \| [^|]+ \| ([^|]+) \|", limits)
+        ("protocol/agh/limits", name, value)
+        for name, value in re.findall(r"\| `(MAX_\w+)` \| [^|]+ \| ([^|]+) \|", limits)
     ]
 
 
@@ -60,7 +61,7 @@ def test_every_reason_of_a_rejection_is_listed(reason: str) -> None:
 
 
 def test_every_bound_of_the_protocol_is_listed() -> None:
-    limits = importlib.import_module("aghbus.protocol.limits")
+    limits = importlib.import_module("aghbus.protocol.agh.limits")
     structure = {name for name in dir(limits) if name.startswith("MAX_")} & {
         "MAX_ENVELOPE_BYTES",
         "MAX_DEPTH",

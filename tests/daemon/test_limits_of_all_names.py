@@ -15,13 +15,13 @@ from aghbus.daemon.discovery.discovery import SMALL_CATALOG
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.daemon.state.limited_peers import LIFE, MAX_NAMES, LimitedPeers
+from aghbus.protocol.agh.discovery import CATALOG, CATALOG_KEY, INCLUDE_KEY, Record
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.protocol.base.rate_limit import SharedBucket
-from aghbus.protocol.discovery import CATALOG, CATALOG_KEY, INCLUDE_KEY, Record
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
 from tests.support.publishing import Up
 from tests.support.receiving import FRIEND, Bench, Settled, Stepped, Still, bench
 

@@ -9,10 +9,10 @@ import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.protocol.delivery.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.names import durable_name, provisioned_delivery
-from aghbus.protocol.nats.permissions import Network, setup
+from aghbus.protocol.agh.delivery.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.names import durable_name, provisioned_delivery
+from aghbus.protocol.agh.nats.permissions import Network, setup
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 

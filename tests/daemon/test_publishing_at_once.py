@@ -9,7 +9,7 @@ import pytest
 from aghbus.daemon.nats.events import LinkDown
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.delivery.acks import Ack, encode_ack
+from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import rows
 from tests.support.natsutil import wait_until

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
-from aghbus.protocol.limits import MAX_LIFETIME
 from aghbus.store.engine.log.dedup import DedupWindow
 from tests.support.natsutil import wait_until
 from tests.support.receiving import FRIEND, OTHER, Messages, Recorded, Settled, Still, bench, spent_by

@@ -9,10 +9,10 @@ import pytest
 
 from aghbus.daemon.config.settings import InboxSettings
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.protocol.delivery.acks import Ack, Acks, parse_ack
-from aghbus.protocol.delivery.order import AFTER, AFTER_SETTLED, settled_header
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.delivery.acks import Ack, Acks, parse_ack
+from aghbus.protocol.agh.delivery.order import AFTER, AFTER_SETTLED, settled_header
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.publishing import Up
 from tests.support.receiving import Bench, Settled, bench
 

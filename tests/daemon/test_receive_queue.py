@@ -11,10 +11,10 @@ from aghbus.daemon.config.settings import ReceiveSettings
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS, MAX_PEERS, PresenceTable
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from tests.support.receiving import Bench, bench, empty_queue
 
 QUEUE = 100

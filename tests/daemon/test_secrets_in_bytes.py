@@ -12,9 +12,9 @@ from aghbus.daemon.config.settings import SecretsSettings, Settings
 from aghbus.daemon.send import secret_guard
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.send import Draft, build
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft, build
+from aghbus.protocol.base.errors import InvalidRequest
 
 NOW = 1_800_000_000
 TOKEN = "ghp_" + "a1" * 18

@@ -10,13 +10,13 @@ from aghbus.daemon.base import failpoints
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.delivery.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
+from aghbus.protocol.base.errors import Malformed
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.delivery.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import Malformed
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
 
 
 async def test_a_notification_wakes_all_waiters_and_is_not_missed() -> None:

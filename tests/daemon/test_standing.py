@@ -10,11 +10,11 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS
 from aghbus.daemon.state.standing import SHARES, Standing, allowance
-from aghbus.protocol.bodies import PeerCard
+from aghbus.host.key_files import generate_key
+from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Origin, Rule
-from aghbus.store.host.key_files import generate_key
 from tests.support.makers import rows
 from tests.support.parts import Parts
 from tests.support.receiving import Stepped

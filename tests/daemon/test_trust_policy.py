@@ -13,20 +13,20 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, merged
+from aghbus.host.key_files import generate_key
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.effects import Quarantine, RecordId
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.trust.explain import explain
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy
+from aghbus.protocol.agh.trust.proof import sign, verify_envelope
+from aghbus.protocol.agh.trust.trust import assess
 from aghbus.protocol.api.trust import TrustChangeRequest
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.effects import Quarantine, RecordId
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import ProtocolError, Refused
-from aghbus.protocol.trust.explain import explain
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.policy import ChannelRule, TrustPolicy
-from aghbus.protocol.trust.proof import sign, verify_envelope
-from aghbus.protocol.trust.trust import assess
+from aghbus.protocol.base.errors import ProtocolError, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
-from aghbus.store.host.key_files import generate_key
 from tests.support.parts import Parts
 from tests.support.receiving import Stepped
 

@@ -8,7 +8,7 @@ import pytest
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import retry

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.state.signature_pool import MIN_BATCH, SignaturePool
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
 from aghbus.protocol.api.trust import TrustChangeRequest
+from aghbus.protocol.base.errors import VerificationFailed
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import VerificationFailed
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
 from tests.support.receiving import FRIEND, OTHER, Bench, Messages, Recorded, Settled, Still, bench, spent_by
 
 MANY = 3 * MIN_BATCH

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aghbus.protocol.limits import PROTOCOL
+from aghbus.protocol.agh.limits import PROTOCOL
 from tests.support.daemons import Daemon, Home
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.check_store import check_store
+from aghbus.host.locations import locate
 from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
-from aghbus.store.host.locations import locate
 from tests.support.daemons import Daemon, Home, wait_for
 
 

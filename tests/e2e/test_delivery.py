@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.daemons import DURABLE, Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer, wait_until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.identifiers import direct_id, subject_for
+from aghbus.protocol.agh.identifiers import direct_id, subject_for
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer

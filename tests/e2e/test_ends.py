@@ -14,8 +14,8 @@ from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.config.settings import NatsSettings, Settings
 from aghbus.daemon.process import run_daemon
 from aghbus.daemon.state.catalog import CatalogError
+from aghbus.host.locations import locate
 from aghbus.store.engine.database import Store
-from aghbus.store.host.locations import locate
 from tests.support.daemons import Daemon, Home, wait_for
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.identifiers import direct_id, subject_for
+from aghbus.protocol.agh.identifiers import direct_id, subject_for
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until

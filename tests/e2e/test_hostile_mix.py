@@ -11,7 +11,7 @@ from typing import Any
 from nats import connect as nats_connect
 from nats.aio.msg import Msg
 
-from aghbus.protocol.identifiers import direct_id, subject_for
+from aghbus.protocol.agh.identifiers import direct_id, subject_for
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign
 from tests.support.natsutil import NatsServer

@@ -12,10 +12,10 @@ import nats.errors
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.protocol.identifiers import route_token, subject_for
-from aghbus.protocol.trust.keys import handle_of
-from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify
-from aghbus.store.host.key_files import read_key
+from aghbus.host.key_files import read_key
+from aghbus.protocol.agh.identifiers import route_token, subject_for
+from aghbus.protocol.agh.trust.keys import handle_of
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.jetstream import Operator, admin

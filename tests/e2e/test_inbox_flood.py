@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.names import durable_name
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.names import durable_name
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer, wait_until

@@ -14,9 +14,9 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from aghbus.protocol.delivery.acks import Ack, encode_ack
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.trust.proof import PROOF_BYTES
+from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.trust.proof import PROOF_BYTES
 from tests.support.bridge_daemons import REPLY, SHORT, link, messages, query, submit
 from tests.support.broker_users import GuardedBroker, threaded
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.capability_digest import capability_digest
+from aghbus.protocol.agh.capability_digest import capability_digest
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer

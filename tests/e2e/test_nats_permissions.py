@@ -10,8 +10,8 @@ import pytest
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.names import durable_name
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.names import durable_name
 from tests.support.broker_users import Client, Decentralized, GuardedBroker, connected, threaded
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.jetstream import Operator

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nats.aio.msg import Msg
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.trust.keys import handle_of
-from aghbus.store.host.key_files import generate_key, write_key
+from aghbus.host.key_files import generate_key, write_key
+from aghbus.protocol.agh.trust.keys import handle_of
 from tests.support.daemons import Daemon, Home, wait_for
 
 OFTEN = ("--discovery-interval", "1s")

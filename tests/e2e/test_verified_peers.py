@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.trust.proof import verify
-from aghbus.protocol.trust.trust import PROFILE
-from aghbus.store.host.key_files import generate_key, write_key
+from aghbus.host.key_files import generate_key, write_key
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.trust.proof import verify
+from aghbus.protocol.agh.trust.trust import PROFILE
 from tests.support.daemons import Daemon, Home, wait_for
 
 

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import Adapter, AgentMap, Delivered, SubmitPlan
-from aghbus.protocol.adapters.registry import FORMATS, AdapterOptions, adapter_for
-from aghbus.protocol.adapters.strict_json import check_value
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import InvalidRequest, ProtocolError
-from aghbus.protocol.send import Draft, build
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.send import Draft, build
+from aghbus.protocol.base.errors import InvalidRequest, ProtocolError
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.model import Adapter, AgentMap, Delivered, SubmitPlan
+from aghbus.protocol.formats.registry import FORMATS, AdapterOptions, adapter_for
+from aghbus.protocol.formats.strict_json import check_value
 from tests.fuzz.oracles import NOW, any_json, dump, vector_lines
 from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
 

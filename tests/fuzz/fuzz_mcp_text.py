@@ -13,7 +13,7 @@ from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import any_json, dump, vector_lines
 

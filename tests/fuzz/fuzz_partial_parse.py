@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from aghbus.protocol.effects import Quarantine, Queue, Requeue
-from aghbus.protocol.envelope import KINDS, OPENING_KINDS, parse
-from aghbus.protocol.errors import Expired, Malformed, ProtocolError, UnsupportedKind
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.partial_parse import identity, partial_parse
-from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
+from aghbus.protocol.agh.effects import Quarantine, Queue, Requeue
+from aghbus.protocol.agh.envelope import KINDS, OPENING_KINDS, parse
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.partial_parse import identity, partial_parse
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
+from aghbus.protocol.base.errors import Expired, Malformed, ProtocolError, UnsupportedKind
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 from tests.support.wire import legible

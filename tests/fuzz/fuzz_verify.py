@@ -11,14 +11,14 @@ import rfc8785
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import InvalidRequest, ProtocolError, VerificationFailed
-from aghbus.protocol.receive import decide
-from aghbus.protocol.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
-from aghbus.protocol.trust.keys import SigningKey, handle_of
-from aghbus.protocol.trust.proof import sign, verify, verify_envelope
-from aghbus.protocol.trust.rotation import read_rotation
-from aghbus.protocol.trust.trust import assess
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.receive import decide
+from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
+from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
+from aghbus.protocol.agh.trust.proof import sign, verify, verify_envelope
+from aghbus.protocol.agh.trust.rotation import read_rotation
+from aghbus.protocol.agh.trust.trust import assess
+from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, VerificationFailed
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, any_json, dump, reading, vector_lines
 

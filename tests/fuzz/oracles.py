@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from aghbus.protocol.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
+from aghbus.protocol.agh.limits import MAX_DEPTH, MAX_ENVELOPE_BYTES
 
 NOW: Final = 1_776_366_200  # the moment of the vectors
 VECTORS: Final = Path(__file__).parent.parent / "vectors"

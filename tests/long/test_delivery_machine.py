@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from aghbus.protocol.errors import Refused
-from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.base.errors import Refused
 from tests.support.delivery_net import CAPACITY, NAMES, Flying, Net
 from tests.support.peers import CHANNEL, WORKSPACE, Peer
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.delivery.acks import (
+from aghbus.protocol.agh.delivery.acks import (
     MAX_ANSWER_BYTES,
     Ack,
     Acks,
@@ -17,9 +17,9 @@ from aghbus.protocol.delivery.acks import (
     may_answer,
     parse_ack,
 )
-from aghbus.protocol.nats.names import inbox
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.nats.names import inbox
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 
 LISTS = f"{inbox('ops', 'ack')}.list.0f3a"
 SINGLE = f"{inbox('ops', 'ack')}.0f3a"

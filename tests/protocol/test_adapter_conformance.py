@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.agentos.rules import check
-from aghbus.protocol.adapters.sentient.message import SentientMessage
-from aghbus.protocol.adapters.sentient.rules import quality_warnings
-from aghbus.protocol.adapters.timestamps import read_timestamp
 from aghbus.protocol.base.secret_patterns import secret_paths
+from aghbus.protocol.formats.agentos.rules import check
+from aghbus.protocol.formats.sentient.message import SentientMessage
+from aghbus.protocol.formats.sentient.rules import quality_warnings
+from aghbus.protocol.formats.timestamps import read_timestamp
 
 VECTORS = Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl"
 EXAMPLES = [json.loads(line) for line in VECTORS.read_text().splitlines()]

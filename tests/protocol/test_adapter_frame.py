@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters import attachments as carried
-from aghbus.protocol.adapters import derived_ids as derived
-from aghbus.protocol.adapters.model import AgentMap, Finding
-from aghbus.protocol.adapters.strict_json import MAX_DEPTH, check_value, pointer, read_json
-from aghbus.protocol.adapters.timestamps import read_timestamp, skew, utc
+from aghbus.protocol.agh.identifiers import is_emitted_work_id, is_message_id, is_thread_id
 from aghbus.protocol.base.secret_patterns import secret_paths
-from aghbus.protocol.identifiers import is_emitted_work_id, is_message_id, is_thread_id
+from aghbus.protocol.formats import attachments as carried
+from aghbus.protocol.formats import derived_ids as derived
+from aghbus.protocol.formats.model import AgentMap, Finding
+from aghbus.protocol.formats.strict_json import MAX_DEPTH, check_value, pointer, read_json
+from aghbus.protocol.formats.timestamps import read_timestamp, skew, utc
 
 SCALARS: Final = (
     st.none()

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.agentos.agents import identity_of, peer_of
-from aghbus.protocol.adapters.agentos.message import AgentIdentifier
-from aghbus.protocol.adapters.agentos.native import native_id
-from aghbus.protocol.adapters.agentos.rules import check
-from aghbus.protocol.adapters.model import AgentMap, Finding
+from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
+from aghbus.protocol.formats.agentos.agents import identity_of, peer_of
+from aghbus.protocol.formats.agentos.message import AgentIdentifier
+from aghbus.protocol.formats.agentos.native import native_id
+from aghbus.protocol.formats.agentos.rules import check
+from aghbus.protocol.formats.model import AgentMap, Finding
 from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,

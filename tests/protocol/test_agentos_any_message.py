@@ -9,11 +9,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.agentos.log import answering, from_plain, lifetime_of, timed_out, to_plain
-from aghbus.protocol.adapters.agentos.message import TYPES
-from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.send import build
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats.agentos.log import answering, from_plain, lifetime_of, timed_out, to_plain
+from aghbus.protocol.formats.agentos.message import TYPES
+from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
+from aghbus.protocol.formats.derived_ids import same_json
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
@@ -266,7 +266,7 @@ def test_a_life_is_whole_seconds_within_the_bounds(ttl: float) -> None:
 
 def test_the_page_names_every_rule_and_the_error_table_and_its_example_holds() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "adapters" / "agentos.md").read_text("utf-8")
-    room = Path(__file__).parent.parent.parent / "protocol" / "adapters"
+    room = Path(__file__).parent.parent.parent / "protocol" / "formats"
     sources = "".join(path.read_text("utf-8") for path in [*(room / "agentos").glob("*.py"), room / "common.py"])
     named = set(re.findall(r'\b(?:error|warning|made)\(\s*[^,]+, "(\w+)"', sources))
     assert len(named) > 20

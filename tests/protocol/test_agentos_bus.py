@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.derived_ids import thread_id
-from aghbus.protocol.bodies import Say, Trace
-from aghbus.protocol.limits import DIRECTED_TTL
+from aghbus.protocol.agh.bodies import Say, Trace
+from aghbus.protocol.agh.limits import DIRECTED_TTL
+from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
+from aghbus.protocol.formats.derived_ids import thread_id
 from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,

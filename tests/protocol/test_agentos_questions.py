@@ -1,6 +1,6 @@
 """AgentOS: a query back to the asker is a question in the asker's work."""
 
-from aghbus.protocol.adapters.agentos.log import from_plain
+from aghbus.protocol.formats.agentos.log import from_plain
 from tests.support.agentos_peers import ANALYST, ASKER, QUERY, RESPONSE, agent, native, pair, varied
 
 BACK = varied(

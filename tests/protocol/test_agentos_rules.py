@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.agentos.adapter import AgentOsOptions
-from aghbus.protocol.adapters.agentos.rules import RECOVERABLE, check
-from aghbus.protocol.adapters.strict_json import pointer
+from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
+from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
+from aghbus.protocol.formats.strict_json import pointer
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.chains.run import (
     Decision,
@@ -18,7 +19,6 @@ from aghbus.protocol.chains.run import (
     scope_of,
     work_value,
 )
-from aghbus.protocol.lifecycle import State
 
 
 def chain_of(*edges: tuple[str, str, str | None], max_steps: int = 10) -> Chain:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.templates import input_text, references, render
-from aghbus.protocol.limits import MAX_ENVELOPE_BYTES
 
 SCOPE: Final[dict[str, Any]] = {
     "node_A": {

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.capability_digest import canonical_bytes, capability_digest
-from aghbus.protocol.errors import Malformed, ProtocolError, VerificationFailed
-from aghbus.protocol.identifiers import (
+from aghbus.protocol.agh.capability_digest import canonical_bytes, capability_digest
+from aghbus.protocol.agh.identifiers import (
     channel_of_subject,
     direct_id,
     is_channel,
@@ -28,8 +27,9 @@ from aghbus.protocol.identifiers import (
     subject_for,
     uuid7_hex,
 )
-from aghbus.protocol.limits import MAX_WORKSPACE_BYTES
-from aghbus.protocol.text import byte_length, escape, has_control, is_blank, shorten, trim
+from aghbus.protocol.agh.limits import MAX_WORKSPACE_BYTES
+from aghbus.protocol.base.errors import Malformed, ProtocolError, VerificationFailed
+from aghbus.protocol.base.text import byte_length, escape, has_control, is_blank, shorten, trim
 from tests.support.wire import RECORD, A, B, capability_records, channels, json_values, peers, workspaces
 
 SPACES: Final = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0] + [

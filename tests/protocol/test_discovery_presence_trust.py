@@ -6,12 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.discovery import BRIEF_KEY, CATALOG_KEY, Record, build_card, matches, rich_response, should_answer
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import UnsupportedProfile, VerificationFailed
-from aghbus.protocol.presence import PeerSeen, presence_of
-from aghbus.protocol.trust.trust import PROFILE, assess
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.discovery import (
+    BRIEF_KEY,
+    CATALOG_KEY,
+    Record,
+    build_card,
+    matches,
+    rich_response,
+    should_answer,
+)
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.presence import PeerSeen, presence_of
+from aghbus.protocol.agh.trust.trust import PROFILE, assess
+from aghbus.protocol.base.errors import UnsupportedProfile, VerificationFailed
 from tests.support.wire import B, json_values, say
 
 CATALOG: Final = tuple(

@@ -5,8 +5,8 @@ import hashlib
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoopOptions
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.humaninloop.adapter import HumanInLoopOptions
 from tests.support.humaninloop_peers import (
     SEED_INPUT,
     SEED_OUTPUT,

@@ -7,8 +7,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output
-from aghbus.protocol.send import build
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats.humaninloop.shape import check_input, check_output
 from tests.support.humaninloop_peers import NOW, SEED_INPUT, SEED_OUTPUT, inside, opened, output, pair
 
 VECTORS: Final = Path(__file__).parent.parent / "vectors"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.humaninloop.files import FilePlan, plan_files
+from aghbus.protocol.formats.humaninloop.files import FilePlan, plan_files
 from tests.support.humaninloop_peers import SEED_INPUT, SEED_OUTPUT, opened, output, rules
 
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.humaninloop.shape import check_input, check_output, kind_of
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.humaninloop.shape import check_input, check_output, kind_of
 from tests.support.humaninloop_peers import (
     opened,
     pair,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.derived_ids import same_json
+from aghbus.protocol.formats.derived_ids import same_json
 from tests.support.humaninloop_peers import (
     SEED_INPUT,
     SEED_OUTPUT,

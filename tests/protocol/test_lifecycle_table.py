@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import (
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import (
     OPEN_STATES,
     PROGRESS,
     TERMINAL_STATES,
@@ -20,7 +20,7 @@ from aghbus.protocol.lifecycle import (
     opened_by,
     step,
 )
-from aghbus.protocol.replay import Replay
+from aghbus.protocol.agh.replay import Replay
 from tests.support.wire import NOW, A, B, C, dump, envelope, receipt, say, trace, wire
 
 # Spec section 6, cell by cell: `->` moves there, `=` unchanged, `+` advanced (progress), `!` ignored, invalid_transition.

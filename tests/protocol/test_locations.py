@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.identifiers import PEER_ID, is_peer
-from aghbus.store.host import locations
-from aghbus.store.host.locations import (
+from aghbus.host import locations
+from aghbus.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
     LocationError,
@@ -22,6 +21,7 @@ from aghbus.store.host.locations import (
     locate,
     private_folder_problem,
 )
+from aghbus.protocol.agh.identifiers import PEER_ID, is_peer
 
 
 @given(st.text(max_size=140))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.bodies import Receipt, Trace
-from aghbus.protocol.discovery import Record
-from aghbus.protocol.effects import Conflict, Quarantine
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import Refused
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.lifecycle import TERMINAL_STATES
+from aghbus.protocol.agh.bodies import Receipt, Trace
+from aghbus.protocol.agh.discovery import Record
+from aghbus.protocol.agh.effects import Conflict, Quarantine
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.base.errors import Refused
 from tests.support.peers import CHANNEL, WORKSPACE, Bus, Peer
 
 WORK: Final = "work_1"

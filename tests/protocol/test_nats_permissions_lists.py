@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.delivery.acks import may_answer
-from aghbus.protocol.identifiers import CHANNEL, HANDLE, PEER_ID, is_workspace_id, route_token, subject_for
-from aghbus.protocol.nats.names import InboxUse, durable_name, inbox
-from aghbus.protocol.nats.permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup
+from aghbus.protocol.agh.delivery.acks import may_answer
+from aghbus.protocol.agh.identifiers import CHANNEL, HANDLE, PEER_ID, is_workspace_id, route_token, subject_for
+from aghbus.protocol.agh.nats.names import InboxUse, durable_name, inbox
+from aghbus.protocol.agh.nats.permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup
 
 PEERS = st.lists(
     st.from_regex(PEER_ID, fullmatch=True) | st.from_regex(HANDLE, fullmatch=True), min_size=2, max_size=4, unique=True

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.delivery.acks import Ack, ack_of, encode_ack, parse_ack
-from aghbus.protocol.delivery.order import AFTER, Predecessor, may_take, predecessor_of, settled_header
-from aghbus.protocol.effects import Deliver, Early, Quarantine, Queue, RecordId, StoreEnvelope
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import Step, opened_by
-from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, decide
-from aghbus.protocol.send import Draft, build
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner
+from aghbus.protocol.agh.delivery.acks import Ack, ack_of, encode_ack, parse_ack
+from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take, predecessor_of, settled_header
+from aghbus.protocol.agh.effects import Deliver, Early, Quarantine, Queue, RecordId, StoreEnvelope
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import Step, opened_by
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, decide
+from aghbus.protocol.agh.send import Draft, build
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from tests.support.wire import CHANNEL, JOINED, NOW, THREAD, WORKSPACE, A, B, receipt, say, trace
 
 AFTER_OPENING: Final = Predecessor("msg_open", NOW + 60)

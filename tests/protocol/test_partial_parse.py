@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.effects import Advance, Effects, Quarantine, Queue, Requeue, StoreEnvelope
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.lifecycle import WorkView, opened_by
-from aghbus.protocol.partial_parse import identity, partial_parse, readable
-from aghbus.protocol.receive import ReceiptTarget, Receiver, StoredState, refuse
+from aghbus.protocol.agh.bodies import Receipt
+from aghbus.protocol.agh.effects import Advance, Effects, Quarantine, Queue, Requeue, StoreEnvelope
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.lifecycle import WorkView, opened_by
+from aghbus.protocol.agh.partial_parse import identity, partial_parse, readable
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse
+from aghbus.protocol.base.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from tests.support.wire import (
     CHANNEL,
     JOINED,

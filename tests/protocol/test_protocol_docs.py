@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol import limits
-from aghbus.protocol.errors import REASON_CODES
-from aghbus.protocol.lifecycle import OPEN_STATES, TRANSITIONS
+from aghbus.protocol.agh import limits
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, TRANSITIONS
+from aghbus.protocol.base.errors import REASON_CODES
 from tests.support.draw_protocol_docs import PAGE, ROOT, drawn, lifecycle_table, limits_table
 
 

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from aghbus.protocol.bodies import Receipt
-from aghbus.protocol.effects import (
+from aghbus.protocol.agh.bodies import Receipt
+from aghbus.protocol.agh.effects import (
     Advance,
     AnswerWhois,
     Bind,
@@ -23,11 +23,11 @@ from aghbus.protocol.effects import (
     Requeue,
     StoreEnvelope,
 )
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.lifecycle import Step, WorkView
-from aghbus.protocol.receive import Receiver, StoredState, decide
-from aghbus.protocol.rooms import Binding
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.lifecycle import Step, WorkView
+from aghbus.protocol.agh.receive import Receiver, StoredState, decide
+from aghbus.protocol.agh.rooms import Binding
 from tests.support.wire import (
     CARD,
     CHANNEL,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.common import secrets_in
 from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
+from aghbus.protocol.formats.common import secrets_in
 
 REFUSED = {
     "unexpected token: }": ("assignment", "unexpected token [REDACTED]"),

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.delivery.restored import RESTORED_KEY, Restored, restored_in
-from aghbus.protocol.effects import Deliver, Hold, Open
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import opened_by
-from aghbus.protocol.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.receive import Receiver, StoredState, decide
+from aghbus.protocol.agh.delivery.restored import RESTORED_KEY, Restored, restored_in
+from aghbus.protocol.agh.effects import Deliver, Hold, Open
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import opened_by
+from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
+from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from tests.support.wire import JOINED, NOW, B, say
 
 

@@ -6,12 +6,12 @@ from typing import Final
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.attachments import CUT_BYTES
-from aghbus.protocol.adapters.model import (
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats.attachments import CUT_BYTES
+from aghbus.protocol.formats.model import (
     Delivered,
 )
-from aghbus.protocol.adapters.sacp.guardrails import REDACTED
-from aghbus.protocol.send import build
+from aghbus.protocol.formats.sacp.guardrails import REDACTED
 from tests.support.sacp_cases import (
     ASKS,
     CARD,

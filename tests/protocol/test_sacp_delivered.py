@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.model import (
+from aghbus.protocol.agh.capability_digest import capability_digest
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats.model import (
     BridgedEnvelope,
     Delivered,
 )
-from aghbus.protocol.adapters.sacp.guardrails import Guardrail
-from aghbus.protocol.adapters.sacp.schema import response_faults
-from aghbus.protocol.capability_digest import capability_digest
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import build
+from aghbus.protocol.formats.sacp.guardrails import Guardrail
+from aghbus.protocol.formats.sacp.schema import response_faults
 from tests.support.sacp_cases import (
     ASKS,
     CARD,

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.sacp.guardrails import (
+from aghbus.protocol.base.errors import InvalidRequest
+from aghbus.protocol.formats.sacp.guardrails import (
     MAX_SCANNED_CHARACTERS,
     REDACTED,
     Guardrail,
     GuardrailSet,
     read_guardrails,
 )
-from aghbus.protocol.adapters.sacp.matching import Matcher
-from aghbus.protocol.adapters.sacp.patterns import MAX_STATES, check_pattern
-from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.formats.sacp.matching import Matcher
+from aghbus.protocol.formats.sacp.patterns import MAX_STATES, check_pattern
 
 CARD: Final = Guardrail("card", r"\b(?:\d{4}[- ]?){3}\d{4}\b")
 NUMBER: Final = "4111-1111-1111-1111"

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.protocol.adapters.model import Delivered
-from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
-from aghbus.protocol.adapters.sacp.guardrails import REDACTED, Guardrail
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.formats.model import Delivered
+from aghbus.protocol.formats.sacp.adapter import Sacp, SacpOptions
+from aghbus.protocol.formats.sacp.guardrails import REDACTED, Guardrail
 from tests.support.bridge_peer import BridgePeer
 
 NOW: Final = 1_776_366_200

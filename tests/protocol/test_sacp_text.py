@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.sacp.prompt import RESPONSE_FORMAT
-from aghbus.protocol.adapters.sacp.schema import REQUIRED, STATE_OF, fallback, response_faults
-from aghbus.protocol.adapters.sacp.text import extract
+from aghbus.protocol.formats.sacp.prompt import RESPONSE_FORMAT
+from aghbus.protocol.formats.sacp.schema import REQUIRED, STATE_OF, fallback, response_faults
+from aghbus.protocol.formats.sacp.text import extract
 
 GOOD: Final = {"thought": "t", "status": "success", "data": {"a": {"b": [1, 2]}}, "message": "m"}
 OTHER: Final = {"thought": "", "status": "completed", "data": {}, "message": "another one, also long enough"}

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters import derived_ids as derived
-from aghbus.protocol.adapters.common import say
-from aghbus.protocol.adapters.model import AgentMap, BridgedEnvelope
-from aghbus.protocol.adapters.sentient.message import check_shape
-from aghbus.protocol.send import build
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats import derived_ids as derived
+from aghbus.protocol.formats.common import say
+from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope
+from aghbus.protocol.formats.sentient.message import check_shape
 from tests.support.sentient_peers import (
     GOALS,
     NOW,

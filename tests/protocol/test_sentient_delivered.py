@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.protocol.adapters.common import say, trace
-from aghbus.protocol.adapters.model import BridgedEnvelope
-from aghbus.protocol.adapters.sentient.message import check_shape
-from aghbus.protocol.capability_digest import capability_digest
-from aghbus.protocol.lifecycle import after, opened_by, step
-from aghbus.protocol.send import build
+from aghbus.protocol.agh.capability_digest import capability_digest
+from aghbus.protocol.agh.lifecycle import after, opened_by, step
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.formats.common import say, trace
+from aghbus.protocol.formats.model import BridgedEnvelope
+from aghbus.protocol.formats.sentient.message import check_shape
 from tests.support.sentient_peers import NOW, OBJECTIVES, SentientPeer, changed, rules
 from tests.support.wire import RECORD
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.sentient.join import (
+from aghbus.protocol.formats.sentient.join import (
     Branch,
     branches_in,
     joined_body,
@@ -16,8 +16,8 @@ from aghbus.protocol.adapters.sentient.join import (
     merged_log,
     shorter_results,
 )
-from aghbus.protocol.adapters.sentient.log import LOG_BYTES, SentientLogEntry, record_of
-from aghbus.protocol.adapters.sentient.message import SentientMessage, check_shape
+from aghbus.protocol.formats.sentient.log import LOG_BYTES, SentientLogEntry, record_of
+from aghbus.protocol.formats.sentient.message import SentientMessage, check_shape
 from tests.support.sentient_peers import NOW
 
 STATES = ("completed", "failed", "canceled")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.common import say
-from aghbus.protocol.adapters.model import BridgeContext
-from aghbus.protocol.adapters.sentient.log import (
+from aghbus.protocol.formats.common import say
+from aghbus.protocol.formats.model import BridgeContext
+from aghbus.protocol.formats.sentient.log import (
     LOG_BYTES,
     SentientLogEntry,
     entries_in,
@@ -20,7 +20,7 @@ from aghbus.protocol.adapters.sentient.log import (
     record_of,
     with_log,
 )
-from aghbus.protocol.adapters.sentient.message import SentientMessage, parse_message
+from aghbus.protocol.formats.sentient.message import SentientMessage, parse_message
 from tests.support.sentient_peers import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
 
 # Written by hand from the layout and the first example of the seed.

@@ -6,14 +6,14 @@ from typing import Any, Final
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aghbus.protocol.adapters.derived_ids import same_json
-from aghbus.protocol.adapters.model import BridgedEnvelope
-from aghbus.protocol.adapters.sentient.adapter import Sentient
-from aghbus.protocol.adapters.sentient.message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import ProtocolError
-from aghbus.protocol.send import build
-from aghbus.protocol.text import is_blank
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.send import build
+from aghbus.protocol.base.errors import ProtocolError
+from aghbus.protocol.base.text import is_blank
+from aghbus.protocol.formats.derived_ids import same_json
+from aghbus.protocol.formats.model import BridgedEnvelope
+from aghbus.protocol.formats.sentient.adapter import Sentient
+from aghbus.protocol.formats.sentient.message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
 from tests.support.sentient_peers import (
     GOALS,
     NOW,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.sentient.message import FIELDS, REF_FIELDS, check_shape
+from aghbus.protocol.formats.sentient.message import FIELDS, REF_FIELDS, check_shape
 from tests.support.seed_examples import examples
 from tests.support.sentient_peers import (
     GOALS,

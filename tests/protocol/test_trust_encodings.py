@@ -14,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import VerificationFailed
-from aghbus.protocol.identifiers import is_handle
-from aghbus.protocol.trust.canonical_json import (
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import is_handle
+from aghbus.protocol.agh.trust.canonical_json import (
     MAX_INTEGER,
     Received,
     Unfaithful,
@@ -26,7 +25,7 @@ from aghbus.protocol.trust.canonical_json import (
     canonical_bytes,
     read_strict,
 )
-from aghbus.protocol.trust.keys import (
+from aghbus.protocol.agh.trust.keys import (
     PublicKey,
     PublicKeys,
     SigningKey,
@@ -36,9 +35,10 @@ from aghbus.protocol.trust.keys import (
     handle_of,
     nickname_of,
 )
-from aghbus.protocol.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
-from aghbus.protocol.trust.rotation import STATEMENT, read_rotation, rotation_statement
-from aghbus.protocol.trust.trust import PROFILE, assess
+from aghbus.protocol.agh.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
+from aghbus.protocol.agh.trust.rotation import STATEMENT, read_rotation, rotation_statement
+from aghbus.protocol.agh.trust.trust import PROFILE, assess
+from aghbus.protocol.base.errors import VerificationFailed
 from tests.support.proof_cases import (
     KEY,
     KINDS,

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import InvalidRequest
-from aghbus.protocol.send import Draft, apply_own, build
-from aghbus.protocol.trust.canonical_json import (
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.send import Draft, apply_own, build
+from aghbus.protocol.agh.trust.canonical_json import (
     MAX_INTEGER,
 )
-from aghbus.protocol.trust.keys import (
+from aghbus.protocol.agh.trust.keys import (
     handle_of,
 )
-from aghbus.protocol.trust.proof import EnvelopeSigner, sign, verify, verify_envelope
-from aghbus.protocol.trust.trust import assess
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify, verify_envelope
+from aghbus.protocol.agh.trust.trust import assess
+from aghbus.protocol.base.errors import InvalidRequest
 from tests.support.proof_cases import (
     KEY,
     KINDS,

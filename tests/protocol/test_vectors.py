@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from aghbus.protocol.capability_digest import canonical_bytes, capability_digest
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.identifiers import direct_id, route_token
-from aghbus.protocol.replay import Replay, check
+from aghbus.protocol.agh.capability_digest import canonical_bytes, capability_digest
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.identifiers import direct_id, route_token
+from aghbus.protocol.agh.replay import Replay, check
 from tests.support.wire import dump
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"

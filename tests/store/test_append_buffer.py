@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import AppendBuffer, Transaction

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from aghbus.protocol.capability_digest import capability_digest
-from aghbus.protocol.effects import Queue
-from aghbus.protocol.errors import Expired, Refused
-from aghbus.protocol.receive import ReceiptTarget, refuse
+from aghbus.protocol.agh.capability_digest import capability_digest
+from aghbus.protocol.agh.effects import Queue
+from aghbus.protocol.agh.receive import ReceiptTarget, refuse
+from aghbus.protocol.base.errors import Expired, Refused
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

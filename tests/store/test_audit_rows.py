@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.errors import Refused
+from aghbus.protocol.base.errors import Refused
 from aghbus.store.audit import events as audit
 from aghbus.store.audit.pruning import AUDIT_STEP_ROWS, sweep_audit
 from aghbus.store.audit.reader import open_audit_log

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.adapters.model import BridgedMessage
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.formats.model import BridgedMessage
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.protocol.errors import NotFound
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.generational_cache import GenerationalCache
 from aghbus.store.engine.transaction import Transaction

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.dedup import GRACE, MessageIds
 from aghbus.store.engine.transaction import Transaction

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.protocol.agh.effects import Deliver, Effects, RecordId, StoreEnvelope
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.receive import decide
 from aghbus.protocol.api.queries import EnvelopeFilter
-from aghbus.protocol.effects import Deliver, Effects, RecordId, StoreEnvelope
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.receive import decide
 from aghbus.store.apply_effects import Applied, apply, deliver, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine import event_buffer
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.event_buffer import EventBuffer

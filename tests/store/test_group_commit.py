@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.envelope import parse
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine import meta
 from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.database import Store

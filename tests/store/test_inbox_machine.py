@@ -12,7 +12,7 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from aghbus.protocol.errors import Refused
+from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.inbox import InboxItem
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound, Refused
+from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import INBOX_STATE
 from aghbus.store.engine.transaction import Transaction

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.check_store import check_store, rebuild_indexes
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.queries import EnvelopeFilter
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.transaction import Transaction

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.delivery.order import AFTER, Predecessor
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound
+from aghbus.protocol.agh.delivery.order import AFTER, Predecessor
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry, works

@@ -2,8 +2,8 @@
 
 import pytest
 
+from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.protocol.rooms import Binding
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import envelopes, events, inbox_list, rooms, search, works
 from tests.support.makers import (

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.bodies import PeerCard
-from aghbus.protocol.presence import PeerSeen
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.presence import PeerSeen
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import encodable
 from aghbus.store.tables import peers, quarantine

@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound
-from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.apply_effects import load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

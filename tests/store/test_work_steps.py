@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.errors import NotFound, Refused
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Reader
 from aghbus.store.engine.transaction import Transaction

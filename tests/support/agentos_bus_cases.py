@@ -2,8 +2,8 @@
 
 import msgspec
 
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
 
 
 def on_work(draft: Draft, question: Envelope) -> Draft:

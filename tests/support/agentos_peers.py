@@ -3,10 +3,10 @@
 import json
 from typing import Any, Final
 
-from aghbus.protocol.adapters.agentos.adapter import AgentOs, AgentOsOptions
-from aghbus.protocol.adapters.model import AgentMap, Delivered
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.formats.agentos.adapter import AgentOs, AgentOsOptions
+from aghbus.protocol.formats.model import AgentMap, Delivered
 from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
 from tests.support.seed_examples import examples
 

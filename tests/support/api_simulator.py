@@ -20,7 +20,7 @@ from aghbus.protocol.api.peers import CapabilityRecord, WhoisRequest, WhoisRespo
 from aghbus.protocol.api.queries import ArtifactsQuery, EventsQuery, MessagesQuery, WorkQuery
 from aghbus.protocol.api.status import HealthResponse, ReadinessResponse
 from aghbus.protocol.api.works import WorkResponse
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 
 T = TypeVar("T")
 

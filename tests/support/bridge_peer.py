@@ -9,7 +9,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.adapters.model import (
+from aghbus.protocol.agh.effects import Advance, Open
+from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope, parse
+from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.agh.send import Draft, apply_own, build
+from aghbus.protocol.formats.model import (
     Adapter,
     AgentMap,
     BridgeContext,
@@ -19,10 +23,6 @@ from aghbus.protocol.adapters.model import (
     Delivered,
     SubmitPlan,
 )
-from aghbus.protocol.effects import Advance, Open
-from aghbus.protocol.envelope import OPENING_KINDS, Envelope, parse
-from aghbus.protocol.lifecycle import WorkView, after, opened_by, step
-from aghbus.protocol.send import Draft, apply_own, build
 
 WORKSPACE: Final = "ws_alpha"
 CHANNEL: Final = "builders"

@@ -14,7 +14,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from tests.support.makers import receiving, say

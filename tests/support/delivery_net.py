@@ -5,11 +5,11 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from aghbus.protocol.delivery.acks import Ack
-from aghbus.protocol.delivery.order import Predecessor, predecessor_of, settled_header
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.lifecycle import WorkView
+from aghbus.protocol.agh.delivery.acks import Ack
+from aghbus.protocol.agh.delivery.order import Predecessor, predecessor_of, settled_header
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.lifecycle import WorkView
 from tests.support.peers import CHANNEL, THREAD, WORKSPACE, Bus
 
 NAMES: Final = ("ops", "worker")

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from aghbus.protocol import limits
-from aghbus.protocol.lifecycle import OPEN_STATES, PROGRESS, TRANSITIONS
+from aghbus.protocol.agh import limits
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, PROGRESS, TRANSITIONS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PAGE: Final = ROOT / "docs" / "protocol.md"
@@ -25,7 +25,7 @@ def lifecycle_table() -> str:
 
 def limits_table() -> str:
     """Every constant of limits.py with its value and the comment that says unit and source, as Markdown."""
-    found = _CONSTANT.findall((ROOT / "protocol" / "limits.py").read_text("utf-8"))
+    found = _CONSTANT.findall((ROOT / "protocol" / "agh" / "limits.py").read_text("utf-8"))
     rows = [f"| `{name}` | {_value(getattr(limits, name))} | {source} |" for name, source in found]
     return "\n".join(["| constant | value | unit and source |", "|---|---|---|", *rows])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from tests.support.makers import receiving, say

@@ -8,9 +8,9 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
-from aghbus.protocol.discovery import CATALOG, INCLUDE_KEY
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.protocol.agh.discovery import CATALOG, INCLUDE_KEY
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.limits import MAX_LIFETIME
 
 WORKSPACE, CHANNEL, TARGET = "ws_local", "default", "worker"
 _BATCH = 50

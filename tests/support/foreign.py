@@ -11,7 +11,7 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from aghbus.protocol.identifiers import subject_for
+from aghbus.protocol.agh.identifiers import subject_for
 
 
 class Foreign:

@@ -4,11 +4,11 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.humaninloop.adapter import HumanInLoop, HumanInLoopOptions
-from aghbus.protocol.adapters.model import Adapter, Delivered, SubmitPlan
-from aghbus.protocol.bodies import Say, Trace
-from aghbus.protocol.lifecycle import WorkView
-from aghbus.protocol.send import Draft, build
+from aghbus.protocol.agh.bodies import Say, Trace
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.send import Draft, build
+from aghbus.protocol.formats.humaninloop.adapter import HumanInLoop, HumanInLoopOptions
+from aghbus.protocol.formats.model import Adapter, Delivered, SubmitPlan
 from tests.support.bridge_peer import BridgePeer
 
 NOW: Final = 1_776_366_200

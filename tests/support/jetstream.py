@@ -13,8 +13,8 @@ from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.nats.names import inbox
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.nats.names import inbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.natsutil import NatsServer, wait_until
 

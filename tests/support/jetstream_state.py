@@ -6,8 +6,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.protocol.identifiers import route_token
-from aghbus.protocol.nats.names import durable_name
+from aghbus.protocol.agh.identifiers import route_token
+from aghbus.protocol.agh.nats.names import durable_name
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator
 
 if TYPE_CHECKING:

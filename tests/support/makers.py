@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from aghbus.protocol.effects import Effects
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import direct_id
-from aghbus.protocol.receive import Receiver, decide
-from aghbus.protocol.send import Draft, apply_own, build
+from aghbus.protocol.agh.effects import Effects
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.receive import Receiver, decide
+from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

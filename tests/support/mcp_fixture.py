@@ -22,7 +22,7 @@ from aghbus.daemon.mcp.endpoint import McpEndpoint
 from aghbus.daemon.mcp.offer import Offer, Perform, Prompt, Tool
 from aghbus.daemon.mcp.rpc import MISSING_CAPABILITY, Object, RpcError
 from aghbus.daemon.mcp.server import McpServer
-from aghbus.protocol.errors import InvalidRequest
+from aghbus.protocol.base.errors import InvalidRequest
 
 _PIXEL: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 _SOUND: Final = base64.b64encode(b"RIFF\x24\x00\x00\x00WAVEfmt ").decode()

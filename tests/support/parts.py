@@ -48,9 +48,9 @@ from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
+from aghbus.protocol.agh.trust.trust import Verifier
 from aghbus.protocol.base.rate_limit import VerificationBudget
-from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
-from aghbus.protocol.trust.trust import Verifier
 from aghbus.store.engine.database import Store
 from tests.support.links import no_broker
 

@@ -3,11 +3,11 @@
 import copy
 from typing import Any, Final
 
-from aghbus.protocol.trust.keys import (
+from aghbus.protocol.agh.trust.keys import (
     SigningKey,
     handle_of,
 )
-from aghbus.protocol.trust.proof import sign
+from aghbus.protocol.agh.trust.proof import sign
 from tests.support.wire import BODIES, CARD, NOW, wire
 
 KEY: Final = SigningKey(bytes(range(32)))

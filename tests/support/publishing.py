@@ -11,7 +11,7 @@ from aghbus.daemon.config.settings import RetrySettings, Settings
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.protocol.delivery.acks import Ack, encode_ack
+from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox

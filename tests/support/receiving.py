@@ -20,12 +20,12 @@ from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
+from aghbus.protocol.agh.trust.trust import Verifier
 from aghbus.protocol.base.rate_limit import VerificationBudget
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.identifiers import subject_for
-from aghbus.protocol.trust.keys import SigningKey
-from aghbus.protocol.trust.proof import EnvelopeSigner, verify_envelope
-from aghbus.protocol.trust.trust import Verifier
 from aghbus.store.engine.database import Store
 from tests.support.parts import Parts
 

@@ -4,13 +4,13 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.protocol.adapters.model import (
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.formats.model import (
     Delivered,
     SubmitPlan,
 )
-from aghbus.protocol.adapters.sacp.adapter import Sacp, SacpOptions
-from aghbus.protocol.adapters.sacp.guardrails import Guardrail
-from aghbus.protocol.envelope import Envelope
+from aghbus.protocol.formats.sacp.adapter import Sacp, SacpOptions
+from aghbus.protocol.formats.sacp.guardrails import Guardrail
 from tests.support.bridge_peer import BridgePeer
 
 NOW: Final = 1_776_366_200

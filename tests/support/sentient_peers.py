@@ -3,11 +3,11 @@
 import copy
 from typing import Any, Final
 
-from aghbus.protocol.adapters.model import AgentMap, Finding, SubmitPlan
-from aghbus.protocol.adapters.sentient.adapter import Sentient, SentientOptions
-from aghbus.protocol.adapters.timestamps import read_timestamp
-from aghbus.protocol.envelope import Envelope
-from aghbus.protocol.send import Draft
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.formats.model import AgentMap, Finding, SubmitPlan
+from aghbus.protocol.formats.sentient.adapter import Sentient, SentientOptions
+from aghbus.protocol.formats.timestamps import read_timestamp
 from tests.support.bridge_peer import BridgePeer
 from tests.support.seed_examples import examples
 

@@ -6,10 +6,10 @@ from typing import Any, Final
 import msgspec
 from hypothesis import strategies as st
 
-from aghbus.protocol.capability_digest import capability_digest
-from aghbus.protocol.envelope import Envelope, parse
-from aghbus.protocol.errors import Malformed, ProtocolError
-from aghbus.protocol.partial_parse import readable
+from aghbus.protocol.agh.capability_digest import capability_digest
+from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.partial_parse import readable
+from aghbus.protocol.base.errors import Malformed, ProtocolError
 
 NOW: Final = 1_776_366_200
 WORKSPACE: Final = "ws_alpha"

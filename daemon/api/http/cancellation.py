@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 
 
 def shutting_down() -> Unavailable:

@@ -11,7 +11,7 @@ from typing import Final
 from aghbus.daemon.api.http.exchange import Exchange, common_headers
 from aghbus.daemon.base.logs import event
 from aghbus.protocol.api.artifacts import Artifact
-from aghbus.protocol.errors import RequestError
+from aghbus.protocol.base.errors import RequestError
 
 logger = logging.getLogger("aghbus.daemon.api")
 

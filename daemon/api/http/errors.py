@@ -15,8 +15,8 @@ from aghbus.daemon.api.http.exchange import Header
 from aghbus.daemon.base.logs import exception
 from aghbus.protocol.api.base import ErrorResponse
 from aghbus.protocol.api.bridge import MessageRefused, MessageRefusedResponse
-from aghbus.protocol.errors import NotFound, Refused, RequestError, Unavailable
-from aghbus.protocol.text import escape, shorten
+from aghbus.protocol.base.errors import NotFound, Refused, RequestError, Unavailable
+from aghbus.protocol.base.text import escape, shorten
 
 logger = logging.getLogger("aghbus.daemon.api")
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.http.tcp_guard import MIN_TOKEN_CHARACTERS
-from aghbus.protocol.base.addresses import is_loopback
-from aghbus.protocol.errors import AghbusError
-from aghbus.store.host.file_lock import poll_lock, try_lock
-from aghbus.store.host.files import make_private_folder
-from aghbus.store.host.locations import (
+from aghbus.host.file_lock import poll_lock, try_lock
+from aghbus.host.files import make_private_folder
+from aghbus.host.locations import (
     SOCKET_PATH_LIMIT_ELSEWHERE,
     SOCKET_PATH_LIMIT_LINUX,
     LocationError,
     check_socket_path,
     private_folder_problem,
 )
+from aghbus.protocol.base.addresses import is_loopback
+from aghbus.protocol.base.errors import AghbusError
 
 BACKLOG: Final = 512
 """Connections that may wait for the loop; ours, as many as it keeps open: beyond MAX_CONNECTIONS they get an answer too."""

@@ -16,7 +16,7 @@ from aghbus.daemon.api.http.errors import request_error_body
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, Exchange, common_headers
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event
-from aghbus.protocol.errors import RequestError
+from aghbus.protocol.base.errors import RequestError
 
 KEEP_ALIVE: Final = 15.0
 """Seconds without an event before a comment; the figure that the HTML standard recommends."""

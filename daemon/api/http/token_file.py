@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.http.listeners import ListenError
-from aghbus.store.host.locations import token_file_problem
+from aghbus.host.locations import token_file_problem
 
 MAX_TOKEN_BYTES: Final = 4_096
 """Bytes of a token file; a generated token has 43 characters."""

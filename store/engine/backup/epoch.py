@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from aghbus.protocol.delivery.restored import Restored
+from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup.copying import write_private
 from aghbus.store.engine.commit_chain import CommitChain, stored_head

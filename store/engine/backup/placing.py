@@ -4,9 +4,9 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.store.engine.commit_watermark import watermark_path
 from aghbus.store.engine.database import explained
-from aghbus.store.host.files import make_private_folder, sync_folder
 
 _LOGS = ("-wal", "-shm")
 

@@ -21,7 +21,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 
 CHECKPOINT_PAGES: Final = 4_096  # 16 MiB: a page that changes often is copied once for many commits
 _RETRY_PAGES: Final = 1_024  # more, before the next attempt, when an error or a reader kept the WAL from starting again

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.limits import MAX_LIFETIME
+from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.store.engine import meta
 from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.log.segments import last_indexed

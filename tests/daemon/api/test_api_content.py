@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.queries import ArtifactsQuery
-from aghbus.protocol.errors import Refused, Unavailable
+from aghbus.protocol.base.errors import Refused, Unavailable
 from tests.support.api_harness import Api, until
 
 

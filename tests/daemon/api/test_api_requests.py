@@ -8,7 +8,7 @@ import pytest
 from aghbus.daemon.base.logs import JsonFormatter
 from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.api.queries import InboxQuery, LimitQuery, PeersQuery, Query, RoomsQuery, WorksQuery
-from aghbus.protocol.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.api_harness import BODY_LIMIT, Api
 from tests.support.api_simulator import message
 

@@ -10,7 +10,7 @@ import pytest
 from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.peers import WhoisResponse
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 from tests.support.api_harness import DEADLINE, Api, until
 from tests.support.api_simulator import message
 

@@ -10,7 +10,7 @@ from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.connection import Endpoint
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
 from aghbus.daemon.base.logs import EventLimiter
-from aghbus.protocol.errors import Unavailable
+from aghbus.protocol.base.errors import Unavailable
 
 
 class Request:

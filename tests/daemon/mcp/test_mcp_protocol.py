@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.mcp.fence import MAX_CHARACTERS, fence
 from aghbus.daemon.mcp.rpc import RpcError, parse
-from aghbus.protocol.text import escape
+from aghbus.protocol.base.text import escape
 from tests.support.daemons import Daemon, Home
 from tests.support.mcp_client import META, McpClient
 

@@ -1,0 +1,118 @@
+"""OpenTelemetry traces, for the daemon and for workers: spans, and their context as it travels in envelopes.
+
+Only the standard variables `OTEL_…` configure it. Without an endpoint nothing is imported, and nothing costs anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from aghbus.host.version import VERSION
+from aghbus.protocol.base.text import escape, shorten
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+KEYS: Final = (TRACEPARENT, TRACESTATE)
+"""Members of an envelope's `ext` that carry the context (W3C Trace Context); signed with it."""
+
+Kind = Literal["producer", "consumer", "internal"]
+
+_MAX_CARRIED: Final = 512  # characters of one member; W3C Trace Context, section 3.3.1.5, asks for as many
+_MAX_ATTRIBUTE: Final = 256
+
+
+class TracingUnavailable(Exception):
+    """Traces are asked for, and the packages of OpenTelemetry are not installed."""
+
+
+def is_wanted(env: Mapping[str, str]) -> bool:
+    """Whether the environment names an endpoint for traces (OpenTelemetry specification, Environment Variables)."""
+    disabled = env.get("OTEL_SDK_DISABLED", "").lower() == "true" or env.get("OTEL_TRACES_EXPORTER", "otlp") == "none"
+    named = env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or env.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    return bool(named) and not disabled
+
+
+def carrier_in(ext: Mapping[str, Any] | None) -> dict[str, str]:
+    """The context that `ext` carries; empty when it has none. It may come from a peer."""
+    found = {
+        key: value for key in KEYS if isinstance(value := (ext or {}).get(key), str) and len(value) <= _MAX_CARRIED
+    }
+    return found if TRACEPARENT in found else {}
+
+
+def carrier_of_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The context that a program inherits: TRACEPARENT and TRACESTATE."""
+    return carrier_in({key: env.get(key.upper()) for key in KEYS})
+
+
+class Tracing:
+    """Exports the spans of one process, in the background. `close` sends the last ones."""
+
+    def __init__(self, service: str, instance: str) -> None:
+        """`service` is the name of the program unless OTEL_SERVICE_NAME gives another. Raises TracingUnavailable."""
+        try:
+            from opentelemetry import propagate, trace
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        except ImportError as error:
+            raise TracingUnavailable("traces need the extra: pip install 'aghbus[otel]'") from error
+        named = Resource.create({"service.name": service, "service.instance.id": instance, "service.version": VERSION})
+        self._provider = TracerProvider(resource=named.merge(OTELResourceDetector().detect()))
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        self._tracer = self._provider.get_tracer("aghbus", VERSION)
+        self._trace, self._propagate = trace, propagate
+
+    def start(
+        self, name: str, kind: Kind, parent: Mapping[str, str], attributes: Mapping[str, object], began_ms: int = 0
+    ) -> Span:
+        """Begin a span below `parent`, which a consumer also links to. It began at `began_ms`, Unix time, or now."""
+        context = self._propagate.extract(parent)
+        remote = self._trace.get_current_span(context).get_span_context()
+        links = [self._trace.Link(remote)] if kind == "consumer" and remote.is_valid else None
+        given = {
+            key: value if isinstance(value, int) else shorten(escape(str(value)), _MAX_ATTRIBUTE)
+            for key, value in attributes.items()
+            if value is not None
+        }
+        kinds = self._trace.SpanKind
+        span = self._tracer.start_span(
+            name,
+            context,
+            kind={"producer": kinds.PRODUCER, "consumer": kinds.CONSUMER, "internal": kinds.INTERNAL}[kind],
+            attributes=given,
+            links=links,
+            start_time=began_ms * 1_000_000 or time.time_ns(),
+        )
+        carrier: dict[str, str] = {}
+        self._propagate.inject(carrier, self._trace.set_span_in_context(span, context))
+        return Span(span, {key: carrier[key] for key in KEYS if key in carrier}, self._trace.StatusCode.ERROR)
+
+    def close(self) -> None:
+        """Export what is left; waits for a bounded time."""
+        self._provider.shutdown()
+
+
+class Span:
+    """A span that has begun. `carrier` is its context, for `ext` or the environment of a command."""
+
+    __slots__ = ("_error", "_span", "carrier")
+
+    def __init__(self, span: Any, carrier: dict[str, str], error: Any) -> None:
+        self._span = span
+        self._error = error
+        self.carrier = carrier
+
+    def end(self, problem: str = "") -> None:
+        """End it, with an error status if there was a `problem`."""
+        if problem:
+            self._span.set_status(self._error, shorten(escape(problem), _MAX_ATTRIBUTE))
+        self._span.end()
+
+
+def tracing_of(env: Mapping[str, str], service: str, instance: str) -> Tracing | None:
+    """What exports the traces of this process; None when the environment does not ask for it. Raises TracingUnavailable."""
+    return Tracing(service, instance) if is_wanted(env) else None

@@ -1,0 +1,51 @@
+"""All NATS names other than the subjects of envelopes: inboxes, the stream, its consumers (spec section 7).
+
+A peer's inboxes begin with its route token, so that a broker's permissions can name them (docs/security/broker.md):
+
+    _INBOX.<route token>.api.…        answers of JetStream to requests
+    _INBOX.<route token>.pub.…        confirmations of the stream, by a random token for each publish
+    _INBOX.<route token>.deliver.…    deliveries of our durable consumers
+    _INBOX.<route token>.ack.…        commit acknowledgements: the only one that other peers publish to
+
+The parts after these are random and independent of each other: who knows one inbox can guess no other.
+"""
+
+import hashlib
+from typing import Final, Literal
+
+from aghbus.protocol.agh.identifiers import route_token, subject_root
+from aghbus.protocol.agh.limits import SUBJECT_PREFIX
+
+INBOX_PREFIX: Final = "_INBOX"
+"""NATS' own convention for reply subjects."""
+JETSTREAM_API: Final = "$JS.API"
+"""The prefix of requests to JetStream; domains and imports under another prefix are not used."""
+STREAM: Final = "AGH_NETWORK_V0"
+STREAM_SUBJECTS: Final = f"{SUBJECT_PREFIX}.>"
+BUCKET: Final = "AGH_ARTIFACTS_V0"
+"""The object store of artifacts, unless `artifacts.bucket` says otherwise."""
+_HASH_DIGITS: Final = 16  # of the workspace in a consumer's name; 64 bits tell the workspaces of one account apart
+
+InboxUse = Literal["api", "pub", "deliver", "ack"]
+
+
+def inbox(peer: str, use: InboxUse) -> str:
+    """The prefix of every inbox of `peer` for that use, without the last dot."""
+    return f"{INBOX_PREFIX}.{route_token(peer)}.{use}"
+
+
+def durable_name(workspace_id: str, channel: str, token: str) -> str:
+    """Name of the consumer of the peer with that route token (spec section 7); durable names may not hold dots."""
+    digest = hashlib.sha256(workspace_id.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"peer_{token}_{digest}_{channel}"
+
+
+def provisioned_delivery(peer: str, workspace_id: str, channel: str) -> str:
+    """The delivery subject of a consumer that the operator made for `peer`; consumers made by daemons have one token more."""
+    return f"{inbox(peer, 'deliver')}.{durable_name(workspace_id, channel, route_token(peer))}"
+
+
+def own_subjects(peer: str, workspace_id: str, channel: str, *, observe: bool = False) -> list[str]:
+    """The two subjects on which a peer receives in a channel; an observer has those of every peer."""
+    root = subject_root(workspace_id, channel)
+    return [f"{root}.broadcast", f"{root}.peer.{'*' if observe else route_token(peer)}"]

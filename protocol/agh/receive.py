@@ -1,0 +1,424 @@
+"""Decisions about received envelopes: steps 6 to 9 of spec section 5, and automatic receipts.
+
+`decide` takes a valid envelope and the stored state, and returns effects. It has no state, clock or randomness of its own:
+`Receiver` carries our identity, the time and the source of new ids.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from aghbus.protocol.agh.bodies import Greet, Receipt, Trace, Whois
+from aghbus.protocol.agh.delivery.acks import refusal_in
+from aghbus.protocol.agh.delivery.order import Predecessor, may_take, predecessor_of
+from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.effects import (
+    Advance,
+    AnswerWhois,
+    Bind,
+    Conflict,
+    Deliver,
+    Discovered,
+    Early,
+    Effect,
+    Effects,
+    Hold,
+    Ignore,
+    Open,
+    Quarantine,
+    Queue,
+    RecordId,
+    Requeue,
+    StoreEnvelope,
+)
+from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
+from aghbus.protocol.agh.identifiers import direct_id, pair_of
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
+from aghbus.protocol.agh.limits import REPLAY_AGE
+from aghbus.protocol.agh.rooms import Binding, admit
+from aghbus.protocol.agh.send import Draft, apply_own, build
+from aghbus.protocol.agh.trust.policy import TrustPolicy
+from aghbus.protocol.agh.trust.trust import Signer, Trust, Verifier, assess
+from aghbus.protocol.base.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
+
+_DELIVER: Final = Deliver()
+_CACHED: Final = 1_024
+_REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_failed", "not_found"})
+"""Reasons of automatic receipts `rejected` in steps 1 to 7 (spec section 5); `not_found` is that of FormerPeer."""
+
+
+class StoredState(msgspec.Struct, frozen=True):
+    """The stored state that concerns one envelope, read in the transaction that applies the effects.
+
+    `settled` is the header of that name with which it came (protocol/agh/delivery/order.py).
+    """
+
+    duplicate: bool = False
+    sent_by_us: bool = False
+    work: WorkView | None = None
+    room: Binding | None = None
+    settled: str = ""
+
+
+def _nothing_processed(_workspace_id: str, _sender: str, _message_id: str) -> bool:
+    return False
+
+
+def _nothing_outstanding(_envelope: "ReceiptTarget") -> None:
+    return None
+
+
+class Receiver(msgspec.Struct, frozen=True, kw_only=True):
+    """The receiving peer: `self_id` is our peer id, `now` Unix seconds, `mint` a source of new envelope ids.
+
+    `channels` are the joined `(workspace_id, channel)`. With `observe` messages to other peers are stored too. `receipt_ttl` is
+    the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
+    our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
+    `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
+    unanswered own envelope in the stream of a receipt to that target. `restored` is the epoch of our store, if it was restored.
+    """
+
+    self_id: str
+    now: int
+    mint: Callable[[], str]
+    channels: frozenset[tuple[str, str]]
+    observe: bool = False
+    receipt_ttl: int = 86_400
+    verifier: Verifier | None = None
+    successor: str | None = None
+    policy: TrustPolicy = TrustPolicy()
+    signer: Signer | None = None
+    processed: Callable[[str, str, str], bool] = _nothing_processed
+    predecessor: Callable[["ReceiptTarget"], Predecessor | None] = _nothing_outstanding
+    restored: Restored | None = None
+
+
+class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an envelope that an automatic receipt to it needs."""
+
+    id: str
+    workspace_id: str
+    channel: str
+    kind: str
+    sender: str
+    surface: str
+    container: str
+    work_id: str
+    trace_id: str | None = None
+
+
+def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects:
+    """The effects of a valid envelope (spec section 5 steps 6-9). Invalid peer input never raises."""
+    trust: Trust | None = None
+    try:
+        plain = envelope.proof is None and "@" not in envelope.sender  # claims no key: nothing to assess
+        trust = "unverified" if plain else assess(envelope, receiver.verifier)
+        policy = receiver.policy
+        # The trust rules do not apply to our own messages.
+        if envelope.sender != receiver.self_id and not policy.no_rule_applies(envelope, trust):
+            policy.judge(envelope, trust, opens_work=_opens_work(envelope, view, receiver))
+        return _route(envelope, trust, view, receiver)
+    except ProtocolError as error:
+        return refuse(error, _answerable(envelope, receiver), view, receiver, trust)
+
+
+def _opens_work(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
+    directed = envelope.to == receiver.self_id and envelope.work_id is not None
+    return directed and envelope.kind in OPENING_KINDS and view.work is None
+
+
+def refuse(
+    error: ProtocolError,
+    source: ReceiptTarget | None,
+    view: StoredState,
+    receiver: Receiver,
+    trust: Trust | None = None,
+) -> Effects:
+    """The effects of a failure in steps 1 to 7. `source` is the target of a receipt, None if none may be sent; `trust` is the
+    result of verification, None if the failure came before it.
+
+    `expired` and `unsupported_kind` always get a receipt, the reasons of _REJECTED only if the envelope would have opened a
+    work: an invalid continuation must not fail the work. Other reasons get none.
+    """
+    effects: list[Effect] = [Quarantine(error.reason, error.detail, trust)]
+    if source is None or isinstance(error, NotTarget) or source.sender == receiver.self_id:
+        return tuple(effects)
+    if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
+        return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy arrived in time
+    status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
+    if status is None and error.reason in _REJECTED and source.kind in OPENING_KINDS and view.work is None:
+        status = "rejected"
+    if status is not None and (source.kind in OPENING_KINDS or status == "unsupported"):
+        ours = _own_copy(source, view.work, receiver)
+        effects.extend(_receipt(source, status, error.reason, error.detail, ours, receiver))
+    return tuple(effects)
+
+
+def _answerable(envelope: Envelope, receiver: Receiver) -> ReceiptTarget | None:
+    """The target of a receipt to a refused envelope: only if it is addressed to us, in a thread or the pair's derived room.
+
+    The same rule as in `partial_parse`: the members of an opaque room of a refused envelope are not known.
+    """
+    if envelope.to != receiver.self_id or (envelope.workspace_id, envelope.channel) not in receiver.channels:
+        return None
+    source = source_of(envelope)
+    if source is None or source.sender == receiver.self_id or source.surface != "direct":
+        return source
+    room = direct_id(source.workspace_id, source.channel, source.sender, receiver.self_id)
+    return source if source.container == room else None
+
+
+def source_of(envelope: Envelope) -> ReceiptTarget | None:
+    """The target of a receipt to an envelope; None if none may be sent (undirected, without work, a receipt or trace)."""
+    if envelope.to is None or envelope.work_id is None or envelope.surface is None or envelope.container is None:
+        return None
+    if envelope.kind not in OPENING_KINDS:
+        return None
+    return ReceiptTarget(
+        id=envelope.id,
+        workspace_id=envelope.workspace_id,
+        channel=envelope.channel,
+        kind=envelope.kind,
+        sender=envelope.sender,
+        surface=envelope.surface,
+        container=envelope.container,
+        work_id=envelope.work_id,
+        trace_id=envelope.trace_id,
+    )
+
+
+def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
+    if (envelope.workspace_id, envelope.channel) not in receiver.channels:
+        raise _not_joined(envelope, receiver)
+    if envelope.sender == receiver.self_id:
+        return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)
+    if envelope.to is not None and envelope.to != receiver.self_id:
+        if not receiver.observe:
+            raise NotTarget("is another peer", "to")
+        return _observe(envelope, trust, view)
+    if envelope.kind in DISCOVERY_KINDS:
+        return _discovery(envelope, trust, view, receiver.now)
+    binding = admit(envelope, receiver.self_id, view.room) if envelope.surface == "direct" else None
+    if view.duplicate:
+        source = source_of(envelope)
+        if source is None:
+            return (Ignore("duplicate"),)
+        return (Ignore("duplicate"), *_duplicate(source, view.work, receiver))
+    if envelope.ext is not None and envelope.to is not None and _is_early(envelope, view, receiver):
+        return (Early(),)
+    if receiver.successor is not None and _opens_work(envelope, view, receiver):
+        raise FormerPeer(f"is a former peer id; send new work to {receiver.successor}", "to")
+    if binding is None and envelope.work_id is None:
+        return _delivery(envelope.fresh_until, trust)
+    room = (Bind(binding),) if binding is not None and binding != view.room else ()
+    pair = None if binding is None else binding.pair
+    if envelope.work_id is None:
+        return (RecordId(envelope.fresh_until), *room, StoreEnvelope("in", trust, None, pair), _DELIVER)
+    return (RecordId(envelope.fresh_until), *room, *_in_work(envelope, trust, pair, view, receiver))
+
+
+def _not_joined(envelope: Envelope, receiver: Receiver) -> NotTarget:
+    if all(envelope.workspace_id != workspace_id for workspace_id, _ in receiver.channels):
+        return NotTarget("is not the workspace of this daemon", "workspace_id")
+    return NotTarget("is not joined by this daemon", "channel")
+
+
+@lru_cache(_CACHED)
+def _delivery(fresh_until: int, trust: Trust) -> Effects:
+    """Of a message in a thread and without a work: most messages, and those of one second have the same."""
+    return (RecordId(fresh_until), StoreEnvelope("in", trust), _DELIVER)
+
+
+def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
+    after = predecessor_of(envelope)
+    if after is None:
+        return False
+    processed = receiver.processed(envelope.workspace_id, envelope.sender, after.id)
+    return not may_take(after, envelope, processed=processed, now=receiver.now, settled=view.settled)
+
+
+def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
+    """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it."""
+    again = _end_again(source.sender, work, receiver)
+    ours = _own_copy(source, work, receiver)
+    return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver, again))
+
+
+def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> tuple[Requeue, ...]:
+    """Publishes our terminal envelope again for `sender`, the other participant; with `missed` only if it was given up."""
+    if work is None or work.terminal_id is None or work.terminal_sender != receiver.self_id:
+        return ()
+    return (Requeue(work.workspace_id, work.terminal_id, missed),) if work.other(receiver.self_id) == sender else ()
+
+
+def _own_copy(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> WorkView | None:
+    """The open work that a receipt to `source` applies to; None for another container or a third peer."""
+    if work is None or work.is_terminal or work.other(receiver.self_id) != source.sender:
+        return None
+    return work if (work.surface, work.container) == (source.surface, source.container) else None
+
+
+def _opened(work: WorkView, source: ReceiptTarget) -> bool:
+    return (work.opening_id, work.initiator) == (source.id, source.sender)  # ids are unique only per sender
+
+
+def _discovery(envelope: Envelope, trust: Trust, view: StoredState, now: int) -> Effects:
+    if view.duplicate:
+        return (Ignore("duplicate"),)
+    replay_until = envelope.ts + REPLAY_AGE  # whatever `expires_at` says: greet and whois have none (spec section 7)
+    if replay_until <= now:
+        return (Ignore("stale"),)
+    remember = RecordId(min(envelope.fresh_until, replay_until))
+    body = envelope.body
+    if isinstance(body, Greet):
+        return (remember, Discovered(body.card, trust))
+    if isinstance(body, Whois) and body.card is not None:
+        return (remember, Discovered(body.card, trust, envelope.reply_to))
+    return (remember, AnswerWhois(envelope))
+
+
+def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
+    """Messages between other peers: stored as observed, with our own copy of the work; direct rooms are only counted."""
+    if envelope.surface == "direct" or envelope.to == envelope.sender:
+        return (Ignore("private_room"),)
+    if envelope.kind in DISCOVERY_KINDS:
+        return (Ignore("discovery_of_others"),)
+    if view.duplicate:
+        return (Ignore("duplicate"),)
+    verdict = step(view.work, envelope) if envelope.work_id is not None else None
+    kept: list[Effect] = [RecordId(envelope.fresh_until), StoreEnvelope("observed", trust, verdict)]
+    return (*kept, *_work_effects(envelope, view.work, verdict))
+
+
+def _in_work(
+    envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: StoredState, receiver: Receiver
+) -> Effects:
+    """Step 9: the lifecycle's verdict and its effects."""
+    verdict = step(view.work, envelope)
+    effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
+    conversation = envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected")
+    restored = receiver.restored
+    if restored is not None and verdict.outcome == "opened" and envelope.ts <= restored.held_through:
+        effects.append(Hold(restored.restored_ms))
+    elif conversation or _needs_reaction(envelope, verdict, view.work):
+        effects.append(_DELIVER)
+    if verdict.outcome == "rejected":
+        effects.extend(_rejection(envelope, verdict, view, receiver))
+    elif verdict.reason == "work_closed" and view.work is not None:
+        effects.extend(_end_again(envelope.sender, view.work, receiver, missed=True))
+    if view.work is not None:
+        effects.extend(_close_unanswered(envelope, verdict, view.work, receiver))
+    return tuple(effects)
+
+
+def _needs_reaction(envelope: Envelope, verdict: Step, work: WorkView | None) -> bool:
+    """Whether our agent gets this trace or receipt in its inbox: a question, or the end, of a work that it opened.
+
+    Not a receipt that refuses the opening: that one is put into the inbox with its reason (`WorkCloser.after_failure`).
+    """
+    if work is None or work.reactions == "none" or verdict.outcome != "advanced":
+        return False
+    body = envelope.body
+    if isinstance(body, Trace) and body.state == "needs_input":
+        return True
+    refuses = isinstance(body, Receipt) and refusal_in(body, work) is not None
+    return verdict.state in TERMINAL_STATES and work.reactions == "all" and not refuses
+
+
+def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Step | None) -> Effects:
+    if verdict is None or verdict.outcome in ("ignored", "rejected"):
+        return ()
+    if verdict.outcome == "opened":
+        return (Open(opened_by(envelope)),)
+    return (Advance(work, after(work, envelope, verdict)),) if work is not None else ()
+
+
+def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: Receiver) -> Effects:
+    source = source_of(envelope)
+    if source is None:
+        return ()
+    again = _end_again(source.sender, view.work, receiver) if verdict.reason == "work_closed" else ()
+    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver, again))
+
+
+def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:
+    """As initiator, closes a work whose opening was answered `expired` or `unsupported` and that has not advanced since."""
+    body = envelope.body
+    if not isinstance(body, Receipt) or body.status not in ("expired", "unsupported") or verdict.outcome != "unchanged":
+        return ()
+    if work.initiator != receiver.self_id or body.for_id != work.opening_id or work.advanced:
+        return ()
+    source = ReceiptTarget(
+        id=work.opening_id,
+        workspace_id=work.workspace_id,
+        channel=work.channel,
+        kind="say",
+        sender=work.target,
+        surface=work.surface,
+        container=work.container,
+        work_id=work.work_id,
+        trace_id=envelope.trace_id,
+    )
+    current = after(work, envelope, verdict)
+    detail = f"the opening message was answered {body.status}"
+    closing = _receipt(source, "canceled", body.reason_code, detail, current, receiver)
+    # Not `automatic`: the rate limit of automatic receipts must not leave the work open.
+    return tuple(msgspec.structs.replace(queued, automatic=False) for queued in closing)
+
+
+def _receipt(
+    source: ReceiptTarget,
+    status: str,
+    reason: str | None,
+    detail: str,
+    work: WorkView | None,
+    receiver: Receiver,
+    again: tuple[Requeue, ...] = (),
+) -> tuple[Queue, ...]:
+    """A receipt to `source.sender`, applied to our own copy `work`; nothing if our copy forbids it (spec section 5).
+
+    It follows what is published `again` before it.
+
+    Without `work` the receipt is sent in the container of the answered envelope and changes nothing.
+    """
+    body = {"for_id": source.id, "status": status}
+    if reason is not None:
+        body["reason_code"] = reason
+    if detail:
+        body["detail"] = detail
+    expires_at = receiver.now + receiver.receipt_ttl
+    after = receiver.predecessor(source)
+    if after is None and again:
+        after = Predecessor(again[-1].message_id, expires_at)
+    draft = Draft(
+        id=receiver.mint(),
+        workspace_id=source.workspace_id,
+        channel=source.channel,
+        kind="receipt",
+        sender=receiver.self_id,
+        to=source.sender,
+        ts=receiver.now,
+        expires_at=expires_at,
+        surface=source.surface,
+        container=source.container,
+        work_id=source.work_id,
+        reply_to=source.id,
+        causation_id=source.id,
+        trace_id=source.trace_id,
+        body=body,
+        after=after,
+    )
+    pair = pair_of(receiver.self_id, source.sender) if source.surface == "direct" else None
+    try:
+        envelope = build(draft, receiver.now, receiver.signer)
+        if work is None:
+            trust: Trust = "unverified" if envelope.proof is None else "verified"
+            return (Queue(envelope, (StoreEnvelope("out", trust, Step("unchanged", None), pair),)),)
+        room = Binding(pair, authoritative=False) if pair is not None else None
+        own = apply_own(envelope, work, room)
+    except (InvalidRequest, Refused):
+        return ()
+    # The answered envelope has bound the room already.
+    return (Queue(envelope, tuple(effect for effect in own if not isinstance(effect, Bind))),)

@@ -1,1 +1,0 @@
-"""host: see docs/architecture.md."""
