@@ -10,8 +10,8 @@ from aghbus.cli.app.input import FILE, opened
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Command
 from aghbus.protocol.agh.capability_digest import capability_digest
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.base.annotations import Any
-from aghbus.protocol.base.errors import ProtocolError
 
 Found = tuple[str, Any]  # place, and the document or the error of reading it
 

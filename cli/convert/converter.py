@@ -17,10 +17,11 @@ from aghbus.cli.convert.endpoints import Endpoints, answers_earlier_line, find_e
 from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistory
 from aghbus.cli.convert.loss import lost_members
 from aghbus.protocol.agh.envelope import WORK_KINDS, Envelope, decode_document, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.lifecycle import Step
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.agh.send import Draft, build, wire_document
-from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, RequestError
+from aghbus.protocol.base.errors import InvalidRequest, RequestError
 from aghbus.protocol.formats.model import (
     Adapter,
     AgentMap,

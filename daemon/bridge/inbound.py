@@ -18,10 +18,10 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.nats.names import JETSTREAM_API
 from aghbus.protocol.api.bridge import BridgeMessage
-from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from aghbus.daemon.base.metrics import NO_ENVELOPE
 from aghbus.daemon.state.limited_peers import REASONS
 from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, KINDS
-from aghbus.protocol.base.errors import REASON_CODES
+from aghbus.protocol.agh.errors import REASON_CODES
 
 OTHER: Final = "other"
 """The value of a label for everything that is not listed."""

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aghbus.protocol.agh.decoding import check_structure, decoder
-from aghbus.protocol.base.errors import Undecodable
+from aghbus.protocol.agh.errors import Undecodable
 from aghbus.protocol.base.text import escape, shorten
 
 PARSE_ERROR: Final = -32700

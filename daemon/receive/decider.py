@@ -43,11 +43,11 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.partial_parse import Origin, origin_of
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust
-from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
 from aghbus.store.audit import events as audit

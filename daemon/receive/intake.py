@@ -36,10 +36,10 @@ from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
 from aghbus.protocol.agh.effects import AnswerWhois, Conflict, Discovered, Effects, Ignore, Quarantine, Queue, RecordId
 from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
+from aghbus.protocol.agh.errors import NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget, StoredState, decide
-from aghbus.protocol.base.errors import NotTarget, ProtocolError
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 

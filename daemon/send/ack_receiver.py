@@ -12,7 +12,7 @@ from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
-from aghbus.protocol.base.errors import REASON_CODES
+from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry

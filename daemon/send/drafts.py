@@ -7,13 +7,14 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest, WorkVerb
-from aghbus.protocol.base.errors import REASON_CODES, InvalidRequest, Refused
+from aghbus.protocol.base.errors import InvalidRequest, Refused
 
 _TRACE_STATES: Final = {
     "update": "working",

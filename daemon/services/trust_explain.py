@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.envelope import OPENING_KINDS, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.explain import Explanation, explain
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.api.messages import Message
-from aghbus.protocol.base.errors import NotFound, ProtocolError
+from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import quarantine, works
 from aghbus.store.tables.quarantine import QuarantinedEnvelope

@@ -18,8 +18,9 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.host.locations import Locations
 from aghbus.protocol.agh.capability_digest import FIELDS, LISTS, capability_digest, normalize_capability
 from aghbus.protocol.agh.discovery import Record
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS, MAX_SUMMARY_BYTES
-from aghbus.protocol.base.errors import AghbusError, ProtocolError
+from aghbus.protocol.base.errors import AghbusError
 from aghbus.protocol.base.text import byte_length, has_control, trim
 
 MAX_FILE_BYTES: Final = 1 << 20

@@ -13,8 +13,8 @@ from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudge
 from aghbus.daemon.state.standing import SHARES, Standing, Standings
 from aghbus.protocol.agh.decoding import SMALL_BYTES
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.trust import Verifier
-from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
 
 Rejection = Literal["sender", "signatures", "processing"]

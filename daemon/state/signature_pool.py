@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import VerificationFailed
 from aghbus.protocol.agh.trust.trust import Verifier
-from aghbus.protocol.base.errors import VerificationFailed
 from aghbus.store.engine.gil_yield import yield_gil_while
 
 MIN_BATCH: Final = 5  # with fewer, the hand-over to a thread costs more than it saves

@@ -12,9 +12,9 @@ from msgspec import Raw
 from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.decoding import decoder as json_decoder
+from aghbus.protocol.agh.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.agh.identifiers import is_message_id, is_peer
 from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
-from aghbus.protocol.base.errors import REASON_CODES, Malformed, VerificationFailed
 from aghbus.protocol.base.text import WHITE_SPACE, byte_length, trim
 
 RECEIPT_STATUSES: Final = frozenset(["accepted", "rejected", "duplicate", "expired", "unsupported", "canceled"])

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from aghbus.protocol.agh.errors import Malformed, VerificationFailed
 from aghbus.protocol.agh.limits import MAX_LIST_ITEMS
-from aghbus.protocol.base.errors import Malformed, VerificationFailed
 from aghbus.protocol.base.text import is_blank, trim
 
 REQUIRED_TEXTS: Final = ("id", "summary", "outcome")

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from aghbus.protocol.agh.errors import Undecodable
 from aghbus.protocol.agh.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_DOUBLES, MAX_NUMBERS
-from aghbus.protocol.base.errors import Undecodable
 
 _T = TypeVar("_T")
 

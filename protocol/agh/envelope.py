@@ -15,6 +15,15 @@ from msgspec import Raw
 
 from aghbus.protocol.agh.bodies import BODIES, Body, BodyWire
 from aghbus.protocol.agh.decoding import check_structure, decode_json, decoder
+from aghbus.protocol.agh.errors import (
+    Expired,
+    InvalidSurface,
+    LegacyFieldRejected,
+    Malformed,
+    ProtocolError,
+    Undecodable,
+    UnsupportedKind,
+)
 from aghbus.protocol.agh.identifiers import (
     DIRECT_ID,
     PLAIN_ID,
@@ -28,15 +37,6 @@ from aghbus.protocol.agh.identifiers import (
 )
 from aghbus.protocol.agh.latest_bodies import Known, LatestBodies
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
-from aghbus.protocol.base.errors import (
-    Expired,
-    InvalidSurface,
-    LegacyFieldRejected,
-    Malformed,
-    ProtocolError,
-    Undecodable,
-    UnsupportedKind,
-)
 
 StoredKind = Literal["say", "capability", "receipt", "trace"]
 """The kinds that the log has; greet and whois are not stored."""

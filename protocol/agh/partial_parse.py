@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.agh.envelope import KINDS, OPENING_KINDS, Envelope, decode_document
+from aghbus.protocol.agh.errors import Malformed, ProtocolError, Undecodable
 from aghbus.protocol.agh.identifiers import (
     direct_id,
     is_channel,
@@ -21,7 +22,6 @@ from aghbus.protocol.agh.identifiers import (
     route_token,
 )
 from aghbus.protocol.agh.receive import ReceiptTarget
-from aghbus.protocol.base.errors import Malformed, ProtocolError, Undecodable
 
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     "id": ("id", is_message_id),

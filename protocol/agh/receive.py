@@ -34,6 +34,7 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
+from aghbus.protocol.agh.errors import FormerPeer, NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
 from aghbus.protocol.agh.limits import REPLAY_AGE
@@ -41,7 +42,7 @@ from aghbus.protocol.agh.rooms import Binding, admit
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.agh.trust.policy import TrustPolicy
 from aghbus.protocol.agh.trust.trust import Signer, Trust, Verifier, assess
-from aghbus.protocol.base.errors import FormerPeer, InvalidRequest, NotTarget, ProtocolError, Refused
+from aghbus.protocol.base.errors import InvalidRequest, Refused
 
 _DELIVER: Final = Deliver()
 _CACHED: Final = 1_024

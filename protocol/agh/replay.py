@@ -8,10 +8,10 @@ from typing import Literal
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.agh.partial_parse import identity, readable
 from aghbus.protocol.agh.trust.trust import Verifier, assess
-from aghbus.protocol.base.errors import ProtocolError
 
 ReplayOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected", "refused"]
 

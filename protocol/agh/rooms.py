@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import NotTarget
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
-from aghbus.protocol.base.errors import NotTarget
 
 Pair = tuple[str, str]
 _NO_ROOM: Final = "is not a room of this sender and this peer"

@@ -9,12 +9,13 @@ from msgspec import Raw
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor
 from aghbus.protocol.agh.effects import Advance, Bind, Effect, Effects, Open, StoreEnvelope
 from aghbus.protocol.agh.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, pair_of
 from aghbus.protocol.agh.lifecycle import Reactions, WorkView, after, opened_by, step
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.trust.trust import Signer
-from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, Refused
+from aghbus.protocol.base.errors import InvalidRequest, Refused
 
 _encode: Final = msgspec.json.Encoder().encode
 _NOT_JSON: Final = (TypeError, ValueError, RecursionError, msgspec.EncodeError)

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.lifecycle import Reactions, State
 from aghbus.protocol.api.base import (
     Channel,
@@ -18,7 +19,6 @@ from aghbus.protocol.api.base import (
     ResponseModel,
     ThreadId,
 )
-from aghbus.protocol.base.errors import REASON_CODES
 
 Role = Literal["initiator", "target", "observer"]
 WorkVerb = Literal["accept", "update", "need-input", "complete", "fail", "reject", "cancel", "say"]

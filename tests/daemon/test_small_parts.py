@@ -13,9 +13,9 @@ from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack, encode_signed_ack, is_answer_of, may_answer, parse_ack
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import Malformed
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
-from aghbus.protocol.base.errors import Malformed
 from aghbus.protocol.base.rate_limit import TokenBuckets
 
 

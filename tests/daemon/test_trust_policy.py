@@ -17,13 +17,14 @@ from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.effects import Quarantine, RecordId
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.explain import explain
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy
 from aghbus.protocol.agh.trust.proof import sign, verify_envelope
 from aghbus.protocol.agh.trust.trust import assess
 from aghbus.protocol.api.trust import TrustChangeRequest
-from aghbus.protocol.base.errors import ProtocolError, Refused
+from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule

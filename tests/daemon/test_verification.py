@@ -9,10 +9,10 @@ import pytest
 
 from aghbus.daemon.state.signature_pool import MIN_BATCH, SignaturePool
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import VerificationFailed
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
 from aghbus.protocol.api.trust import TrustChangeRequest
-from aghbus.protocol.base.errors import VerificationFailed
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
 from tests.support.receiving import FRIEND, OTHER, Bench, Messages, Recorded, Settled, Still, bench, spent_by
 

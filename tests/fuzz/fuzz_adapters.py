@@ -7,8 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.send import Draft, build
-from aghbus.protocol.base.errors import InvalidRequest, ProtocolError
+from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import Adapter, AgentMap, Delivered, SubmitPlan
 from aghbus.protocol.formats.registry import FORMATS, AdapterOptions, adapter_for

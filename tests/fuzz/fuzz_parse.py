@@ -21,13 +21,13 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope, parse
+from aghbus.protocol.agh.errors import REASON_CODES, Expired, ProtocolError, Undecodable
 from aghbus.protocol.agh.identifiers import pair_of
 from aghbus.protocol.agh.lifecycle import State, WorkView
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.replay import Replay
 from aghbus.protocol.agh.replay import check as judge
 from aghbus.protocol.agh.rooms import Binding
-from aghbus.protocol.base.errors import REASON_CODES, Expired, ProtocolError, Undecodable
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 from tests.support.wire import judged, with_unknown_member
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from aghbus.protocol.agh.effects import Quarantine, Queue, Requeue
 from aghbus.protocol.agh.envelope import KINDS, OPENING_KINDS, parse
+from aghbus.protocol.agh.errors import Expired, Malformed, ProtocolError, UnsupportedKind
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.partial_parse import identity, partial_parse
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
-from aghbus.protocol.base.errors import Expired, Malformed, ProtocolError, UnsupportedKind
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 from tests.support.wire import legible

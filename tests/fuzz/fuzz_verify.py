@@ -12,13 +12,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import ProtocolError, VerificationFailed
 from aghbus.protocol.agh.receive import decide
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
 from aghbus.protocol.agh.trust.proof import sign, verify, verify_envelope
 from aghbus.protocol.agh.trust.rotation import read_rotation
 from aghbus.protocol.agh.trust.trust import assess
-from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, VerificationFailed
+from aghbus.protocol.base.errors import InvalidRequest
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, any_json, dump, reading, vector_lines
 

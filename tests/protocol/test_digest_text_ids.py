@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.agh.capability_digest import canonical_bytes, capability_digest
+from aghbus.protocol.agh.errors import Malformed, ProtocolError, VerificationFailed
 from aghbus.protocol.agh.identifiers import (
     channel_of_subject,
     direct_id,
@@ -28,7 +29,6 @@ from aghbus.protocol.agh.identifiers import (
     uuid7_hex,
 )
 from aghbus.protocol.agh.limits import MAX_WORKSPACE_BYTES
-from aghbus.protocol.base.errors import Malformed, ProtocolError, VerificationFailed
 from aghbus.protocol.base.text import byte_length, escape, has_control, is_blank, shorten, trim
 from tests.support.wire import RECORD, A, B, capability_records, channels, json_values, peers, workspaces
 

@@ -17,9 +17,9 @@ from aghbus.protocol.agh.discovery import (
     should_answer,
 )
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.agh.presence import PeerSeen, presence_of
 from aghbus.protocol.agh.trust.trust import PROFILE, assess
-from aghbus.protocol.base.errors import UnsupportedProfile, VerificationFailed
 from tests.support.wire import B, json_values, say
 
 CATALOG: Final = tuple(

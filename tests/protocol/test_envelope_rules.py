@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.bodies import Capability, Greet, Receipt, Say, Trace, Whois
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import InvalidSurface, Malformed, ProtocolError
 from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS
 from aghbus.protocol.agh.send import Draft, build, wire_document
-from aghbus.protocol.base.errors import InvalidSurface, Malformed, ProtocolError
 from tests.support.wire import BODIES, CARD, CONVERSATION, DISCOVERY, NOW, A, B, documents, dump, envelope, wire
 
 KINDS: Final = tuple(BODIES)

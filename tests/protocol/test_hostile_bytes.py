@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.decoding import processing_cost
 from aghbus.protocol.agh.envelope import decode_document, parse
+from aghbus.protocol.agh.errors import Malformed, ProtocolError, Undecodable
 from aghbus.protocol.agh.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_DOUBLES, MAX_ENVELOPE_BYTES, MAX_NUMBERS
 from aghbus.protocol.agh.partial_parse import identity, partial_parse
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.replay import Replay, check
-from aghbus.protocol.base.errors import Malformed, ProtocolError, Undecodable
 from tests.support.wire import (
     BODIES,
     JOINED,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import Malformed, ProtocolError, Undecodable
 from aghbus.protocol.agh.latest_bodies import Known, LatestBodies
-from aghbus.protocol.base.errors import Malformed, ProtocolError, Undecodable
 from tests.support.wire import CARD, NOW, A, B, dump, envelope, judged, wire, with_unknown_member
 
 _CARDS = st.sampled_from([CARD, {**CARD, "capabilities": []}, {**CARD, "peer_id": B}, {**CARD, "ext": {"a": 1}}])

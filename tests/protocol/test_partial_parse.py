@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Advance, Effects, Quarantine, Queue, Requeue, StoreEnvelope
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import WorkView, opened_by
 from aghbus.protocol.agh.partial_parse import identity, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse
-from aghbus.protocol.base.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
 from tests.support.wire import (
     CHANNEL,
     JOINED,

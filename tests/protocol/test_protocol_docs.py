@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from aghbus.protocol.agh import limits
+from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TRANSITIONS
-from aghbus.protocol.base.errors import REASON_CODES
 from tests.support.draw_protocol_docs import PAGE, ROOT, drawn, lifecycle_table, limits_table
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from aghbus.protocol.base import errors
+from aghbus.protocol.agh import errors
 
 PACKAGE: Final = Path(__file__).parent.parent.parent / "protocol"
 # Builtins with side effects.

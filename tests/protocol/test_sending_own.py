@@ -8,12 +8,13 @@ import pytest
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.effects import Advance, Bind, Open, StoreEnvelope
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import Step, WorkView, opened_by
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.send import Draft, apply_own, build, encoded
-from aghbus.protocol.base.errors import InvalidRequest, ProtocolError, Refused
+from aghbus.protocol.base.errors import InvalidRequest, Refused
 from tests.support.wire import CHANNEL, NOW, THREAD, WORK, WORKSPACE, A, B, C, receipt, say, trace
 
 ROOM: Final = direct_id(WORKSPACE, CHANNEL, A, B)

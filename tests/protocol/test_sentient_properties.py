@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.send import build
-from aghbus.protocol.base.errors import ProtocolError
 from aghbus.protocol.base.text import is_blank
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import BridgedEnvelope

@@ -15,6 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import VerificationFailed
 from aghbus.protocol.agh.identifiers import is_handle
 from aghbus.protocol.agh.trust.canonical_json import (
     MAX_INTEGER,
@@ -38,7 +39,6 @@ from aghbus.protocol.agh.trust.keys import (
 from aghbus.protocol.agh.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
 from aghbus.protocol.agh.trust.rotation import STATEMENT, read_rotation, rotation_statement
 from aghbus.protocol.agh.trust.trust import PROFILE, assess
-from aghbus.protocol.base.errors import VerificationFailed
 from tests.support.proof_cases import (
     KEY,
     KINDS,

@@ -6,13 +6,13 @@ import pytest
 
 from aghbus.protocol.agh.effects import Deliver, Discovered, Ignore, Quarantine, Queue, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.agh.lifecycle import WorkView, opened_by
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
 from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify_envelope
 from aghbus.protocol.agh.trust.trust import Trust, assess
-from aghbus.protocol.base.errors import UnsupportedProfile, VerificationFailed
 from tests.support.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
 
 OPS_KEY: Final = SigningKey(bytes(range(32)))

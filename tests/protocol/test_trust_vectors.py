@@ -8,13 +8,13 @@ from typing import Any, Final
 import pytest
 
 from aghbus.protocol.agh.envelope import parse
+from aghbus.protocol.agh.errors import ProtocolError, VerificationFailed
 from aghbus.protocol.agh.identifiers import route_token
 from aghbus.protocol.agh.replay import check
 from aghbus.protocol.agh.trust.canonical_json import Received, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import PublicKey, SigningKey, decode_base64url, encode_base64url, handle_of, key_id
 from aghbus.protocol.agh.trust.proof import sign, verify, verify_envelope
 from aghbus.protocol.agh.trust.trust import assess
-from aghbus.protocol.base.errors import ProtocolError, VerificationFailed
 
 FOLDER: Final = Path(__file__).parent.parent / "vectors"
 FIELDS: Final = {"from", "proof", "proof.profile", "proof.alg", "proof.pubkey", "proof.key_id", "proof.sig"}

@@ -7,8 +7,9 @@ import pytest
 
 from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.effects import Queue
+from aghbus.protocol.agh.errors import Expired
 from aghbus.protocol.agh.receive import ReceiptTarget, refuse
-from aghbus.protocol.base.errors import Expired, Refused
+from aghbus.protocol.base.errors import Refused
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction

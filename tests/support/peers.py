@@ -17,13 +17,13 @@ from aghbus.protocol.agh.delivery.acks import Ack, ack_of
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.discovery import Record, build_card, rich_response, should_answer
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.partial_parse import partial_parse, readable
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide, refuse
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.send import Draft, apply_own, build
-from aghbus.protocol.base.errors import ProtocolError
 
 WORKSPACE: Final = "ws_sim"
 CHANNEL: Final = "builders"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import Malformed, ProtocolError
 from aghbus.protocol.agh.partial_parse import readable
-from aghbus.protocol.base.errors import Malformed, ProtocolError
 
 NOW: Final = 1_776_366_200
 WORKSPACE: Final = "ws_alpha"

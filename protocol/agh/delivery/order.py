@@ -17,11 +17,11 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope, decode_document
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import is_message_id
 from aghbus.protocol.agh.limits import MAX_SECONDS
 from aghbus.protocol.agh.trust.proof import verify
 from aghbus.protocol.agh.trust.trust import Signer
-from aghbus.protocol.base.errors import ProtocolError
 
 AFTER: Final = "aghbus.after"
 """The key in `ext`."""

@@ -6,10 +6,10 @@ from typing import Final, Literal
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.policy import TrustPolicy
 from aghbus.protocol.agh.trust.proof import verify
 from aghbus.protocol.agh.trust.trust import Trust
-from aghbus.protocol.base.errors import ProtocolError
 
 # How details of `proof.verify` about the signature begin; all others are about the claims of the proof.
 _SIGNATURE: Final = ("proof.sig: does not", "the envelope")

@@ -6,9 +6,9 @@ from typing import Final, Literal
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import ProtocolError, UnsupportedProfile, VerificationFailed
 from aghbus.protocol.agh.identifiers import NICKNAME, is_channel, is_key_id, is_peer
 from aghbus.protocol.agh.trust.trust import PROFILE, Trust, claims_of
-from aghbus.protocol.base.errors import ProtocolError, UnsupportedProfile, VerificationFailed
 
 Mode = Literal["verify", "require"]
 

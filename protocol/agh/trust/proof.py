@@ -11,6 +11,7 @@ import msgspec
 
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope, decode_document
+from aghbus.protocol.agh.errors import Malformed, VerificationFailed
 from aghbus.protocol.agh.identifiers import NICKNAME
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import (
@@ -24,7 +25,7 @@ from aghbus.protocol.agh.trust.keys import (
     handle_of,
 )
 from aghbus.protocol.agh.trust.trust import PROFILE, Claims, Trust, claims_profile
-from aghbus.protocol.base.errors import InvalidRequest, Malformed, VerificationFailed
+from aghbus.protocol.base.errors import InvalidRequest
 
 ALGORITHM: Final = "Ed25519"
 

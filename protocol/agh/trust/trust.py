@@ -11,8 +11,8 @@ import msgspec
 
 from aghbus.protocol.agh.decoding import decoder
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.errors import VerificationFailed
 from aghbus.protocol.agh.identifiers import is_handle
-from aghbus.protocol.base.errors import VerificationFailed
 
 Trust = Literal["verified", "unverified"]
 Verifier = Callable[[Envelope], None]  # raises VerificationFailed unless the proof is valid
