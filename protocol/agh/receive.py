@@ -33,11 +33,10 @@ from aghbus.protocol.agh.effects import (
     Requeue,
     StoreEnvelope,
 )
-from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope
+from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope, fresh_until
 from aghbus.protocol.agh.errors import FormerPeer, NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
-from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.rooms import Binding, admit
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.agh.trust.policy import TrustPolicy
@@ -227,9 +226,9 @@ def _not_joined(envelope: Envelope, receiver: Receiver) -> NotTarget:
 
 
 @lru_cache(_CACHED)
-def _delivery(fresh_until: int, trust: Trust) -> Effects:
+def _delivery(until: int, trust: Trust) -> Effects:
     """Of a message in a thread and without a work: most messages, and those of one second have the same."""
-    return (RecordId(fresh_until), StoreEnvelope("in", trust), _DELIVER)
+    return (RecordId(until), StoreEnvelope("in", trust), _DELIVER)
 
 
 def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool:
@@ -268,7 +267,7 @@ def _opened(work: WorkView, source: ReceiptTarget) -> bool:
 def _discovery(envelope: Envelope, trust: Trust, view: StoredState, now: int) -> Effects:
     if view.duplicate:
         return (Ignore("duplicate"),)
-    replay_until = envelope.ts + REPLAY_AGE  # whatever `expires_at` says: greet and whois have none (spec section 7)
+    replay_until = fresh_until(envelope.ts, None)  # whatever `expires_at` says: none is sent (spec section 7)
     if replay_until <= now:
         return (Ignore("stale"),)
     remember = RecordId(min(envelope.fresh_until, replay_until))

@@ -24,7 +24,7 @@ from tests.support.links import no_broker, to, up
 from tests.support.makers import BOB, US, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.parts import Parts
-from tests.support.publishing import Wire, publishing
+from tests.support.publishing import Hand, Wire, publishing, send
 
 FOREVER = RetentionPolicy(max_age=None, max_bytes=None)
 
@@ -192,7 +192,29 @@ async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> Non
             assert parts.counters[counter] == 1
 
 
-async def seen(parts: Parts, sql: str, state: str) -> None:
+class Regular(Hand):
+    """Without jitter. Only the test moves it, and nobody sets it."""
+
+    def steady_millis(self) -> int:
+        return self.millis()
+
+    def fraction(self) -> float:
+        return 0.5
+
+
+async def test_each_pause_before_a_retry_is_twice_the_one_before_up_to_the_ceiling(tmp_path: Path) -> None:
+    clock, pauses = Regular(), list[float]()
+    async with publishing(tmp_path, Silent(), clock, retry_after=0.1, ceiling=0.5) as (publisher, parts):
+        await send(publisher, parts, 1)
+        for attempts in range(1, 6):
+            await seen(parts, "SELECT seq FROM outbox WHERE attempts = ?", attempts)
+            ((next_ms,),) = await rows(parts.store, "SELECT next_ms FROM outbox")
+            pauses.append((next_ms - clock.millis()) / 1000)
+            clock.now = next_ms / 1000
+    assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+async def seen(parts: Parts, sql: str, state: str | int) -> None:
     """Until the store has such a row."""
     async with asyncio.timeout(20):
         while not await rows(parts.store, sql, state):

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.receive.decider import ReceivedMessage
+from aghbus.protocol.agh.effects import Quarantine
+from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
 from aghbus.store.engine.log.dedup import DedupWindow
+from aghbus.store.engine.transaction import Transaction
+from tests.support.auditing import exported
+from tests.support.makers import NOW_MS
 from tests.support.natsutil import wait_until
 from tests.support.receiving import FRIEND, OTHER, Messages, Recorded, Settled, Still, bench, spent_by
 
@@ -298,3 +305,26 @@ async def test_an_acknowledgement_waits_for_a_full_connection_and_is_dropped_whe
         await b.parts.background.close(10)
         assert published == [waits["id"]]
         assert b.counters["acks.unsent"] == 1
+
+
+async def test_a_rollback_loses_no_count_of_refused_messages_without_a_row(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        effect, refused = (
+            Quarantine("malformed", "garbage"),
+            parse(json.dumps(b.say("peer")).encode(), int(time.time())),
+        )
+        message = ReceivedMessage("subject", refused.raw, NOW_MS, "ops", envelope=refused)
+        record = partial(b.parts.decider.quarantine, message=message, effect=effect)
+
+        def fail(tx: Transaction) -> None:
+            record(tx)
+            raise RuntimeError("after it had written")
+
+        for _ in range(3):
+            b.parts.decider.skip()
+        with pytest.raises(RuntimeError):
+            await b.store.write(fail)
+        for _ in range(2):
+            await b.store.write(record)
+    reasons = [event["reason"] for event in exported(tmp_path / "store.db") if event["outcome"] == "not_kept"]
+    assert reasons == ["3 refused messages not recorded: quarantine rate exceeded"]

@@ -153,6 +153,23 @@ async def test_a_defect_of_the_verifier_affects_its_message_alone(tmp_path: Path
         assert b.counters["internal_errors"] == 1
 
 
+@pytest.mark.parametrize("others", [0, MANY])
+async def test_a_message_that_triggers_a_bug_is_quarantined_and_not_delivered_again(
+    tmp_path: Path, others: int
+) -> None:
+    def check(_envelope: Envelope) -> None:
+        raise RuntimeError("a defect")
+
+    async with bench(tmp_path, verifier=check) as b:
+        settled = Settled()
+        b.take(*(b.say("plain") for _ in range(others)))
+        b.take(b.signed(FRIEND), settlement=settled)
+        await b.commit()
+        assert settled.said == "ack"
+        assert await b.count("SELECT count(*) FROM quarantine WHERE reason = 'internal'") == 1
+        assert await b.senders() == ["plain"] * others
+
+
 async def test_a_daemon_that_stops_while_its_threads_work_loses_nothing(tmp_path: Path) -> None:
     """Messages that are not committed are not settled: the stream delivers them again after the restart."""
     document, settled = {}, Settled()

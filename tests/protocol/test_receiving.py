@@ -26,11 +26,13 @@ from aghbus.protocol.agh.effects import (
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import Step, WorkView
+from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.rooms import Binding
 from tests.support.wire import (
     CARD,
     CHANNEL,
+    DISCOVERY,
     JOINED,
     NOW,
     RECORD,
@@ -367,6 +369,14 @@ class TestDiscovery:
         assert kinds(effects) == [RecordId, Discovered]
         found = only(effects, Discovered)
         assert (found.card.peer_id, found.trust, found.answer_to) == (A, "unverified", None)
+
+    @pytest.mark.parametrize("expires_at", [..., NOW + 3600])
+    @pytest.mark.parametrize("kind", DISCOVERY)
+    def test_discovery_is_fresh_until_it_is_older_than_the_replay_age(self, kind: str, expires_at: object) -> None:
+        said = envelope(kind, expires_at=expires_at)
+        recorded = only(decide(said, StoredState(), receiver(now=NOW + REPLAY_AGE)), RecordId)
+        assert recorded.until == NOW + REPLAY_AGE + 1
+        assert decide(said, StoredState(), receiver(now=NOW + REPLAY_AGE + 1)) == (Ignore("stale"),)
 
     def test_a_whois_request_is_left_to_the_daemon_to_answer(self) -> None:
         for to in (None, B):

@@ -85,11 +85,17 @@ class Wire:
 
 @asynccontextmanager
 async def publishing(
-    folder: Path, wire: Wire, clock: Clock | None = None, link: Link | None = None, retry_after: float = 0.1
+    folder: Path,
+    wire: Wire,
+    clock: Clock | None = None,
+    link: Link | None = None,
+    retry_after: float = 0.1,
+    ceiling: float = 0.1,
 ) -> AsyncIterator[tuple[Publisher, Parts]]:
     """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
     store = await Store.open(folder / "store.db", synchronous="normal")
-    settings = Settings(name="ops", peer_id=US, retry=RetrySettings(first=retry_after, ceiling=retry_after))
+    retry = RetrySettings(first=retry_after, ceiling=max(retry_after, ceiling))
+    settings = Settings(name="ops", peer_id=US, retry=retry)
     parts = Parts(settings, store, clock=clock, link=link or Up(), carrier=wire)
     parts.presence.note_acknowledging(BOB, True)
     publisher = parts.publisher
