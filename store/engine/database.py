@@ -19,7 +19,6 @@ from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import WatermarkFile
-from aghbus.store.engine.commits.checkpoints import CHECKPOINT_PAGES, Checkpoints
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
@@ -42,6 +41,9 @@ Synchronous = Literal["full", "normal"]
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
+_CHECKPOINT_PAGES: Final = (
+    4_096  # 16 MiB of WAL, which a COMMIT then copies: a page that changes often, once for many commits
+)
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
@@ -79,8 +81,7 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._checkpoints = Checkpoints(db, path)
-        self._writer = Writer(db, memory, executor, watermark_file, self._checkpoints, segment)
+        self._writer = Writer(db, memory, executor, watermark_file, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         reader.catch_up = self._write_steps
@@ -123,12 +124,9 @@ class Store:
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
             check = PageCheck(path) if unchecked else None
-            try:
-                store = cls(
-                    path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
-                )
-            except OSError as error:
-                raise explained(path, error) from None
+            store = cls(
+                path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
+            )
             undo.pop_all()
             return store
 
@@ -253,11 +251,9 @@ class Store:
             await self._watch
         self._writer.stop()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._checkpoints.ended()
         await self.reader.close()
         sound = self._page_check is None or self._page_check.sound
         await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, self.memory, sound)
-        self._checkpoints.close()
         self._executor.shutdown()
         self._watermark_file.close()
         self._lock.release()
@@ -316,7 +312,7 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
 

@@ -20,7 +20,6 @@ import msgspec
 
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit_watermark import WatermarkFile
-from aghbus.store.engine.commits.checkpoints import Checkpoints
 from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
@@ -38,7 +37,6 @@ MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mea
 MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
 DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
-CHECKPOINT_COMMITS: Final = 16  # between two looks at the length of the WAL
 _VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
@@ -99,7 +97,6 @@ class Writer:
         memory: InMemoryState,
         executor: Executor,
         watermark_file: WatermarkFile,
-        checkpoints: Checkpoints,
         segment: int,
     ) -> None:
         """`db` is in autocommit mode, `executor` a single thread for its commits, `segment` the number of envelopes that
@@ -107,7 +104,6 @@ class Writer:
         self._db = db
         self._executor = executor
         self._watermark_file = watermark_file
-        self._checkpoints = checkpoints
         self._chain = memory.chain
         self._tx = Transaction(db, memory)
         self._start = self._tx.begin_job()
@@ -177,8 +173,6 @@ class Writer:
                     await self._transact()
                     if len(self._log.tail.rows) >= self._next_segment:
                         await self._write_segment()
-                    if self.stats.commits % CHECKPOINT_COMMITS == 0 and self._checkpoints.after_commits():
-                        await self._in_thread(self._checkpoints.finish)
                     if self._queue and self._timer is None:
                         self._wake()  # the batch was full
                     if self._due.done():  # callers that waited for this commit continue before the next transaction
