@@ -28,7 +28,6 @@ from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
@@ -84,7 +83,6 @@ class Store:
         self._writer = Writer(db, memory, executor, watermark_file, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
-        reader.catch_up = self._write_steps
         self._closed = False
         self.deferred_lost = 0
         self._damaged = damaged
@@ -197,12 +195,6 @@ class Store:
         """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self.submit(job)
 
-    async def _write_steps(self) -> None:
-        """The table of works gets the steps that it does not have; while the store cannot write, queries do without them."""
-        if self.writable and (self.memory.steps.rows or self.memory.steps.pending):
-            with contextlib.suppress(StoreUnavailable):
-                await self.write(Transaction.flush)
-
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
         try:
@@ -253,7 +245,7 @@ class Store:
         await asyncio.gather(self._task, return_exceptions=True)
         await self.reader.close()
         sound = self._page_check is None or self._page_check.sound
-        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, self.memory, sound)
+        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, sound)
         self._executor.shutdown()
         self._watermark_file.close()
         self._lock.release()
@@ -328,11 +320,8 @@ def _is_sound(db: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _close_writer(db: sqlite3.Connection, memory: InMemoryState, sound: bool) -> None:
+def _close_writer(db: sqlite3.Connection, sound: bool) -> None:
     with contextlib.suppress(sqlite3.Error):  # a full or failing disk: the next start checks the file
-        db.execute("BEGIN IMMEDIATE")
-        memory.steps.write(db, memory.last_seq)
-        db.execute("COMMIT")
         meta.put(db, "closed", int(sound))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()

@@ -25,7 +25,6 @@ from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Savepoint, Transaction
-from aghbus.store.engine.work_steps import MAX_WORKS, WRITE_SECONDS
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -118,8 +117,6 @@ class Writer:
         self._closing = False
         self._policy = CommitPolicy(db)
         self._log = memory.log
-        self._steps = memory.steps
-        self._steps_timer: asyncio.TimerHandle | None = None
         self._segment = segment
         self._next_segment = self._segment  # envelopes in the tail
         self.stats = Stats()
@@ -340,20 +337,6 @@ class Writer:
             self.stats.jobs += 1
             if not queued.future.done():
                 queued.future.set_result(queued.result)
-        if self._steps.rows:
-            self._write_steps_later()
-
-    def _write_steps_later(self) -> None:
-        if len(self._steps.rows) >= MAX_WORKS:
-            self._write_steps()
-        elif self._steps_timer is None:
-            self._steps_timer = self._loop.call_later(WRITE_SECONDS, self._write_steps)
-
-    def _write_steps(self) -> None:
-        if self._steps_timer is not None:
-            self._steps_timer.cancel()
-            self._steps_timer = None
-        self.submit(Transaction.flush, deferred=True).add_done_callback(_ignore_failure)
 
     def _give_up(self, error: Exception) -> None:
         """The transaction is not durable: restores memory, and fails the jobs."""
@@ -383,12 +366,6 @@ class Writer:
 
     async def _in_thread(self, function: Callable[[], object]) -> None:
         await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
-
-
-def _ignore_failure(writing: asyncio.Future[None]) -> None:
-    """Steps that could not be written stay in memory, and are written after a later commit."""
-    if not writing.cancelled():
-        writing.exception()
 
 
 def _primary(error: Exception) -> int:
