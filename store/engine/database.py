@@ -19,7 +19,6 @@ from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit_watermark import WatermarkFile
-from aghbus.store.engine.commits.checkpoints import CHECKPOINT_PAGES, Checkpoints
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
@@ -29,7 +28,6 @@ from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
@@ -42,6 +40,9 @@ Synchronous = Literal["full", "normal"]
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
+_CHECKPOINT_PAGES: Final = (
+    4_096  # 16 MiB of WAL, which a COMMIT then copies: a page that changes often, once for many commits
+)
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
@@ -79,11 +80,9 @@ class Store:
         self._executor = executor
         self._opened = opened
         self._watermark_file = watermark_file
-        self._checkpoints = Checkpoints(db, path)
-        self._writer = Writer(db, memory, executor, watermark_file, self._checkpoints, segment)
+        self._writer = Writer(db, memory, executor, watermark_file, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
-        reader.catch_up = self._write_steps
         self._closed = False
         self.deferred_lost = 0
         self._damaged = damaged
@@ -123,12 +122,9 @@ class Store:
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
             check = PageCheck(path) if unchecked else None
-            try:
-                store = cls(
-                    path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
-                )
-            except OSError as error:
-                raise explained(path, error) from None
+            store = cls(
+                path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
+            )
             undo.pop_all()
             return store
 
@@ -199,12 +195,6 @@ class Store:
         """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self.submit(job)
 
-    async def _write_steps(self) -> None:
-        """The table of works gets the steps that it does not have; while the store cannot write, queries do without them."""
-        if self.writable and (self.memory.steps.rows or self.memory.steps.pending):
-            with contextlib.suppress(StoreUnavailable):
-                await self.write(Transaction.flush)
-
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
         try:
@@ -253,11 +243,9 @@ class Store:
             await self._watch
         self._writer.stop()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._checkpoints.ended()
         await self.reader.close()
         sound = self._page_check is None or self._page_check.sound
-        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, self.memory, sound)
-        self._checkpoints.close()
+        await asyncio.get_running_loop().run_in_executor(self._executor, _close_writer, self._db, sound)
         self._executor.shutdown()
         self._watermark_file.close()
         self._lock.release()
@@ -316,7 +304,7 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
 
 
@@ -332,11 +320,8 @@ def _is_sound(db: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
-def _close_writer(db: sqlite3.Connection, memory: InMemoryState, sound: bool) -> None:
+def _close_writer(db: sqlite3.Connection, sound: bool) -> None:
     with contextlib.suppress(sqlite3.Error):  # a full or failing disk: the next start checks the file
-        db.execute("BEGIN IMMEDIATE")
-        memory.steps.write(db, memory.last_seq)
-        db.execute("COMMIT")
         meta.put(db, "closed", int(sound))
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     db.close()

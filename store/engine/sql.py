@@ -5,7 +5,7 @@ envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which
 damage, not forgery: `aghd check-store` verifies the commit chain.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection, Cursor, OperationalError, connect
@@ -54,11 +54,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 class Reader(AsyncConnection):
     """A connection that can only read and never blocks the writer. `log` finds what the indexes do not have yet: ask it
-    on the event loop, just before the query. It may name envelopes that are not committed, which no query finds.
-
-    `catch_up` has the file written what is written behind (work_steps.py): await it before a query of the state of works."""
-
-    catch_up: Callable[[], Awaitable[None]]
+    on the event loop, just before the query. It may name envelopes that are not committed, which no query finds."""
 
     def __init__(self, path: Path, log: LogMemory) -> None:
         super().__init__(partial(connect, f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None), _CHUNK)

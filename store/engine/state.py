@@ -19,7 +19,6 @@ from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.trust_rules import TrustRules
 from aghbus.store.engine.unit_of_work import UnitOfWork
-from aghbus.store.engine.work_steps import WorkSteps
 
 _BRIDGED: Final = """
 SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM bridge_links) OR EXISTS (SELECT 1 FROM bridge_log)
@@ -172,7 +171,6 @@ class InMemoryState:
         "pending",
         "quarantine_bytes",
         "quarantine_rows",
-        "steps",
         "streams",
         "trust",
         "works",
@@ -192,7 +190,6 @@ class InMemoryState:
         self.inbox = InboxMemory()
         self.events = EventBuffer()
         self.log = LogMemory()
-        self.steps = WorkSteps()
         self.streams = OpenStreams()
         self.trust = TrustRules()
         self.works = GenerationalCache[str, CachedWork]()
@@ -202,7 +199,7 @@ class InMemoryState:
         chain, log = self.chain, self.log
         self.pending: Final[tuple[list[Any], ...]] = (
             *(self.dedup.pending, log.streams.pending, log.verdicts.pending, self.inbox.pending),
-            *(chain.records, chain.entries, self.events.pending, self.steps.pending),
+            *(chain.records, chain.entries, self.events.pending),
         )
 
     def undo(self, pending: tuple[int, ...], numbers: tuple[int, ...]) -> None:
@@ -231,7 +228,6 @@ class InMemoryState:
         self.chain.load(db)
         (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
         self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
-        self.steps.load(db, self.last_seq)
         self.inbox.load(db, self.last_seq)
         (self.inbox_acked,) = db.execute("SELECT count(*) FROM inbox WHERE state = 'acked'").fetchone()
         self.quarantine_rows, self.quarantine_bytes = db.execute(

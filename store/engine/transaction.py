@@ -84,7 +84,6 @@ class Transaction:
         "_flush_failed",
         "_flushes",
         "_job_rows",
-        "_last_seq",
         "after_commit",
         "db_unflushed",
         "memory",
@@ -104,25 +103,20 @@ class Transaction:
         self._flushes = 0
         self._flush_failed = False  # by rows of the current job or of an earlier one
         self._job_rows: Position = ()  # where the rows of the current job begin
-        self._last_seq = 0  # of the jobs before the current one
         self._changes = 0  # of the connection, that are not the current job's
 
     @property
     def db(self) -> sqlite3.Connection:
-        """The connection, after the buffered rows and the steps of works were written: statements see them."""
-        if any(self.rows.values()) or self.memory.steps.rows:
+        """The connection, after the buffered rows were written: statements see them."""
+        if any(self.rows.values()):
             self.flush()
         return self._db
 
     def flush(self) -> None:
-        """Writes the buffered rows, and the steps of works that the table does not have."""
+        """Writes the buffered rows."""
         flushes_current_job, changes = self._position() != self._job_rows, self._db.total_changes
         self._flush_failed = True
         self.rows.flush(self._db)
-        if self.memory.steps.rows:
-            self.replaced.extend((self.memory.steps.rows, *step) for step in self.memory.steps.rows.items())
-            # The current job may have stored an envelope, and not its step yet.
-            self.memory.steps.write(self._db, self._last_seq)
         self._flush_failed = False
         self._flushes += 1
         self._job_rows = self._position()
@@ -137,7 +131,6 @@ class Transaction:
         """Mark the start of the next job."""
         self._job_rows = tuple(map(len, self.rows.values()))
         self._changes = self._db.total_changes
-        self._last_seq = self.memory.last_seq
         return Savepoint(
             len(self._after_commit),
             len(self._after_rollback),

@@ -20,13 +20,11 @@ import msgspec
 
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit_watermark import WatermarkFile
-from aghbus.store.engine.commits.checkpoints import Checkpoints
 from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Savepoint, Transaction
-from aghbus.store.engine.work_steps import MAX_WORKS, WRITE_SECONDS
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -38,7 +36,6 @@ MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mea
 MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
 DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
-CHECKPOINT_COMMITS: Final = 16  # between two looks at the length of the WAL
 _VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
@@ -99,7 +96,6 @@ class Writer:
         memory: InMemoryState,
         executor: Executor,
         watermark_file: WatermarkFile,
-        checkpoints: Checkpoints,
         segment: int,
     ) -> None:
         """`db` is in autocommit mode, `executor` a single thread for its commits, `segment` the number of envelopes that
@@ -107,7 +103,6 @@ class Writer:
         self._db = db
         self._executor = executor
         self._watermark_file = watermark_file
-        self._checkpoints = checkpoints
         self._chain = memory.chain
         self._tx = Transaction(db, memory)
         self._start = self._tx.begin_job()
@@ -122,8 +117,6 @@ class Writer:
         self._closing = False
         self._policy = CommitPolicy(db)
         self._log = memory.log
-        self._steps = memory.steps
-        self._steps_timer: asyncio.TimerHandle | None = None
         self._segment = segment
         self._next_segment = self._segment  # envelopes in the tail
         self.stats = Stats()
@@ -177,8 +170,6 @@ class Writer:
                     await self._transact()
                     if len(self._log.tail.rows) >= self._next_segment:
                         await self._write_segment()
-                    if self.stats.commits % CHECKPOINT_COMMITS == 0 and self._checkpoints.after_commits():
-                        await self._in_thread(self._checkpoints.finish)
                     if self._queue and self._timer is None:
                         self._wake()  # the batch was full
                     if self._due.done():  # callers that waited for this commit continue before the next transaction
@@ -346,20 +337,6 @@ class Writer:
             self.stats.jobs += 1
             if not queued.future.done():
                 queued.future.set_result(queued.result)
-        if self._steps.rows:
-            self._write_steps_later()
-
-    def _write_steps_later(self) -> None:
-        if len(self._steps.rows) >= MAX_WORKS:
-            self._write_steps()
-        elif self._steps_timer is None:
-            self._steps_timer = self._loop.call_later(WRITE_SECONDS, self._write_steps)
-
-    def _write_steps(self) -> None:
-        if self._steps_timer is not None:
-            self._steps_timer.cancel()
-            self._steps_timer = None
-        self.submit(Transaction.flush, deferred=True).add_done_callback(_ignore_failure)
 
     def _give_up(self, error: Exception) -> None:
         """The transaction is not durable: restores memory, and fails the jobs."""
@@ -389,12 +366,6 @@ class Writer:
 
     async def _in_thread(self, function: Callable[[], object]) -> None:
         await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
-
-
-def _ignore_failure(writing: asyncio.Future[None]) -> None:
-    """Steps that could not be written stay in memory, and are written after a later commit."""
-    if not writing.cancelled():
-        writing.exception()
 
 
 def _primary(error: Exception) -> int:

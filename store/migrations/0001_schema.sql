@@ -66,7 +66,6 @@ SELECT l.seq, v.direction, s.workspace_id, s.channel, v.kind, l.msg_id, s.sender
     l.received_ms, l.remember_until, l.stream, l.checksum, l.raw
 FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream CROSS JOIN verdicts AS v ON v.id = l.verdict;
 
--- While a daemon runs, a row may lack the last steps of its work for a second; the log has them (store/engine/work_steps.py).
 CREATE TABLE works (
     id INTEGER PRIMARY KEY,
     workspace_id TEXT NOT NULL,

@@ -18,7 +18,7 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, insert_into, placeholders
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import Row, fetch, fetch_current
+from aghbus.store.tables.envelopes import Row, fetch
 
 MAX_OPEN: Final = 1_000  # runs in progress at a time
 KEEP: Final = 1_000  # ended runs that are kept, within the age that retention keeps works
@@ -225,7 +225,7 @@ async def pending(
 ) -> list[str]:
     """Up to `limit` runs with a work that has moved or a time that is up, and then those that wait only for a peer,
     the oldest first; none of `excluded`."""
-    rows = await fetch_current(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(excluded)), limit])
+    rows = await fetch(reader, _PENDING, [workspace_id, now_ms, json.dumps(list(excluded)), limit])
     return [str(run_id) for (run_id,) in rows]
 
 

@@ -298,12 +298,6 @@ async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
     return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
 
 
-async def fetch_current(reader: Reader, sql: str, params: Params) -> list[Row]:
-    """As `fetch`, for queries that read the state of works: it has every step that was committed before the call."""
-    await reader.catch_up()
-    return await fetch(reader, sql, params)
-
-
 def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
     """Of rows `(number, bytes)` the first numbers that fit PAGE_BYTES together (at least one), and whether some did not."""
     seqs: list[int] = []

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from aghbus.store.engine.sql import Connection, Reader
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import fetch_current
+from aghbus.store.tables.envelopes import fetch
 
 _FORMER: Final = """
 SELECT i.peer_id, i.since_ms,
@@ -58,7 +58,7 @@ def newest_of_key(db: Connection, fingerprint: str) -> str | None:
 
 async def read_former(reader: Reader, self_id: str) -> list[Former]:
     """The same through the connection that only reads."""
-    return [Former(*row) for row in await fetch_current(reader, _FORMER, [self_id])]
+    return [Former(*row) for row in await fetch(reader, _FORMER, [self_id])]
 
 
 def retire_idle(tx: Transaction, self_id: str, now_ms: int) -> list[str]:

@@ -7,7 +7,7 @@ import msgspec
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.store.engine.inbox_memory import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
-from aghbus.store.tables.envelopes import Row, fetch, fetch_current, last_seq, within_bytes
+from aghbus.store.tables.envelopes import Row, fetch, last_seq, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item
 from aghbus.store.tables.search import scan
 
@@ -32,7 +32,7 @@ async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: 
     )
     hits = sorted(set(hits))[: limit + 1]
     seqs, full = within_bytes(hits[:limit])
-    rows = await fetch_current(
+    rows = await fetch(
         reader,
         f"{SELECT_ITEM} WHERE e.seq IN (SELECT value FROM json_each(?)) AND {INBOX_STATE} IS NOT NULL ORDER BY e.seq",  # noqa: S608 - constants
         [msgspec.json.encode(seqs).decode()],

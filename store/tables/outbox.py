@@ -17,7 +17,7 @@ from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import OURS, fetch, fetch_current, find_by_id
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
@@ -167,7 +167,7 @@ def mark_answered(tx: Transaction, seq: int) -> None:
 
 async def open_works_between(reader: Reader, peer: str, since_ms: int, until_ms: int) -> int:
     """How many open works with `peer` were opened, and taken by the side that did not open them, between these times."""
-    ((count,),) = await fetch_current(reader, _OPEN_BETWEEN, [peer, since_ms, until_ms])
+    ((count,),) = await fetch(reader, _OPEN_BETWEEN, [peer, since_ms, until_ms])
     return int(count)
 
 

@@ -16,9 +16,9 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
 from aghbus.store.engine.state import CachedWork
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.work_steps import shortened
-from aghbus.store.tables.envelopes import Row, fetch, fetch_current, within_bytes
+from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
+MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
 LISTED_RESULT_BYTES: Final = 65_536  # a list shows the results of envelopes up to this size
 HISTORY_STEPS: Final = 1_000  # the newest steps of a history in one answer
@@ -35,6 +35,11 @@ WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC
 _OPEN: Final = insert_into(
     "works", (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text")
 )
+_ADVANCE: Final = """
+UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, last_seq = ?, updated_ms = ?,
+    message = coalesce(?, message), result_seq = coalesce(?, result_seq)
+WHERE id = ?
+"""
 _ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
@@ -166,8 +171,9 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     elif isinstance(body, Receipt):
         message = body.detail
     result_seq = seq if isinstance(body, Trace) and body.result is not None else None
-    end = work.terminal_id, work.terminal_sender
-    tx.memory.steps.put(tx, (work.state, int(work.advanced), *end, seq, now_ms, shortened(message), result_seq, row))
+    message = shorten(message, MESSAGE_CHARS) if message else None
+    state = (work.state, work.advanced, work.terminal_id, work.terminal_sender)
+    tx.db_unflushed.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
         return True
@@ -206,10 +212,10 @@ async def works(
     listed = [state for state in (*OPEN_STATES, *TERMINAL_STATES) if not states or state in states]
     branches = " UNION ALL ".join(_IN_STATE.format(state=state, clauses=" AND ".join(clauses)) for state in listed)
     sizes = _SELECT_SIZES.format(branches=branches)
-    hits = await fetch_current(reader, sizes, [LISTED_RESULT_BYTES, *params * len(listed), limit + 1])
+    hits = await fetch(reader, sizes, [LISTED_RESULT_BYTES, *params * len(listed), limit + 1])
     ids, full = within_bytes((work, size) for work, size, _ in hits[:limit])
     sql = f"{_SELECT_WORK} WHERE w.id IN (SELECT value FROM json_each(?)) ORDER BY w.last_seq DESC"  # noqa: S608 - constants
-    rows = await fetch_current(reader, sql, [LISTED_RESULT_BYTES, msgspec.json.encode(ids).decode()])
+    rows = await fetch(reader, sql, [LISTED_RESULT_BYTES, msgspec.json.encode(ids).decode()])
     more = full or len(hits) > limit
     return WorksResponse(works=[_work_of(row) for row in rows], next_before=hits[len(ids) - 1][2] if more else None)
 
@@ -223,7 +229,7 @@ async def work(
     Of a long history the newest HISTORY_STEPS, as far as their envelopes fit HISTORY_BYTES.
     """
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
-    rows = await fetch_current(
+    rows = await fetch(
         reader,
         f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1",
         [1 << 62, work_id, *params],
@@ -246,7 +252,7 @@ async def work(
 async def counts(reader: Reader) -> dict[str, int]:
     """How many works are open, by state."""
     sql = "SELECT state, count(*) FROM works WHERE state IN ('submitted', 'working', 'needs_input') GROUP BY state"
-    found: dict[str, int] = dict(await fetch_current(reader, sql, []))
+    found: dict[str, int] = dict(await fetch(reader, sql, []))
     return {state: found.get(state, 0) for state in ("submitted", "working", "needs_input")}
 
 
@@ -255,7 +261,7 @@ async def counts_by_role(reader: Reader) -> dict[tuple[str, str], int]:
     sql = """
         SELECT state, role, count(*) FROM works WHERE state IN ('submitted', 'working', 'needs_input') GROUP BY state, role
     """
-    return {(state, role): count for state, role, count in await fetch_current(reader, sql, [])}
+    return {(state, role): count for state, role, count in await fetch(reader, sql, [])}
 
 
 async def engaged(reader: Reader, limit: int = 10_000) -> list[str]:
@@ -266,7 +272,7 @@ async def engaged(reader: Reader, limit: int = 10_000) -> list[str]:
             AND (role = 'initiator' OR (role = 'target' AND state <> 'submitted'))
         ORDER BY last_seq DESC LIMIT ?
     """
-    return [peer for (peer,) in reversed(await fetch_current(reader, sql, [limit]))]
+    return [peer for (peer,) in reversed(await fetch(reader, sql, [limit]))]
 
 
 def has_open(tx: Transaction, peer_id: str) -> bool:

@@ -1,6 +1,5 @@
-"""Checkpoints beside the commits: the WAL is written from its start again, whatever holds a checkpoint up meanwhile."""
+"""Checkpoints: the WAL is written from its start again, whatever held a checkpoint up meanwhile."""
 
-import asyncio
 import contextlib
 import sqlite3
 import subprocess
@@ -11,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from aghbus.store.engine import meta
-from aghbus.store.engine.commits.checkpoints import CHECKPOINT_PAGES
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.writer import Job
 
-WAL = CHECKPOINT_PAGES * 4_096  # bytes at which a checkpoint begins
+WAL = 4_096 * 4_096  # bytes at which a COMMIT makes a checkpoint
 PART = WAL // 128
 # Holds the lock of checkpoints (sqlite.org/walformat.html#wal_locks) until its standard input is closed.
 LOCKS_CHECKPOINTS = """
@@ -28,13 +25,9 @@ with open(sys.argv[1] + "-shm", "r+b") as shm:
 """
 
 
-def size_of(path: Path) -> int:
-    return path.stat().st_size
-
-
 def wal_of(path: Path) -> int:
     """The bytes of the WAL file, which does not shrink when it is written from its start."""
-    return size_of(path.with_name(path.name + "-wal"))
+    return path.with_name(path.name + "-wal").stat().st_size
 
 
 @contextlib.contextmanager
@@ -47,14 +40,6 @@ def checkpoints_locked(path: Path) -> Iterator[None]:
         other.communicate()
 
 
-@contextlib.contextmanager
-def renamed(path: Path) -> Iterator[None]:
-    moved = path.rename(path.with_suffix(".moved"))
-    yield
-    assert not path.exists()
-    moved.rename(path)
-
-
 def replace(tx: Transaction) -> None:
     """Writes twice PART: the pages that the row had become free ones."""
     tx.db.execute("CREATE TABLE IF NOT EXISTS filling (id INTEGER PRIMARY KEY, content BLOB)")
@@ -62,17 +47,10 @@ def replace(tx: Transaction) -> None:
     meta.bump(tx.db, "filled")
 
 
-def append(tx: Transaction) -> None:
-    """Writes twice PART, in new pages."""
-    tx.db.execute("CREATE TABLE IF NOT EXISTS filling (id INTEGER PRIMARY KEY, content BLOB)")
-    tx.db.execute("INSERT INTO filling (content) VALUES (randomblob(?))", (2 * PART,))
-    meta.bump(tx.db, "filled")
-
-
-async def fill(store: Store, wals: float, job: Job[None] = replace) -> None:
+async def fill(store: Store, wals: int) -> None:
     """Commits as many pages as so many WALs have at which a checkpoint begins."""
-    for _ in range(int(wals * 64)):
-        await store.write(job)
+    for _ in range(wals * 64):
+        await store.write(replace)
 
 
 def filled(path: Path) -> int:
@@ -88,21 +66,6 @@ async def test_the_wal_is_bounded_under_load(path: Path, synchronous: str) -> No
     assert WAL < wal_of(path) < 3 * WAL
     await store.close()
     assert filled(path) == 6 * 64
-
-
-async def test_the_thread_has_copied_nearly_all_when_the_writer_copies_the_rest(store: Store, path: Path) -> None:
-    sizes: list[int] = []
-    await fill(store, 0.5)
-    assert size_of(path) < PART
-
-    def trace(sql: str) -> None:
-        if "wal_checkpoint" in sql:
-            sizes.append(size_of(path))
-
-    await store.write(lambda tx: tx.db.set_trace_callback(trace))
-    await fill(store, 2)
-    assert sizes
-    assert sizes[0] > PART
 
 
 async def test_a_reader_holds_the_wal_up_only_while_it_reads(store: Store, path: Path) -> None:
@@ -125,22 +88,3 @@ async def test_another_process_that_makes_a_checkpoint_stops_no_commit(store: St
         assert held > 4 * WAL
     await fill(store, 5)
     assert wal_of(path) < held + 2 * WAL
-
-
-async def test_the_writer_makes_the_checkpoint_when_the_thread_cannot_open_the_file(
-    store: Store, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with renamed(path):
-        await fill(store, 6)
-        assert wal_of(path) < 3 * WAL
-    assert "a checkpoint beside the commits failed" in caplog.text
-
-
-async def test_closing_waits_for_a_checkpoint(path: Path) -> None:
-    """At whichever moment of it: each store is closed after a few commits more."""
-    for more in range(6):
-        store = await Store.open(path)
-        await fill(store, 1 + more / 64, append)
-        await asyncio.wait_for(store.close(), 60)
-        assert not path.with_name(path.name + "-wal").exists()
-    assert filled(path) == 6 * 64 + sum(range(6))

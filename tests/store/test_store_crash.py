@@ -1,5 +1,6 @@
 """SIGKILL between any two steps: acknowledged writes are complete, no write is partial, and the next start works."""
 
+import os
 import random
 import subprocess
 import sys
@@ -129,21 +130,20 @@ async def test_killed_at_any_moment(path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("further", [0, 1, 3, 10])
 async def test_killed_during_a_checkpoint(path: Path, further: int) -> None:
-    """It is made beside the commits: the child is killed so many commits after the first page was copied into the file."""
+    """The child is killed so many commits after the COMMIT that copies pages into the file has begun to do so."""
     child = start(path, 0, 3000, 1)
     assert child.stdout is not None
-    said: list[int] = []
-    copied_after: int | None = None
     with child:
-        for line in child.stdout:
-            if line.strip().isdigit():
-                said.append(int(line))
-            if len(said) == 1:
-                opened = modified(path)
-            elif said and copied_after is None and modified(path) > opened:
-                copied_after = len(said)
-            if copied_after is not None and len(said) >= copied_after + further:
-                child.kill()
+        assert child.stdout.readline() == b"open\n"
+        said = [int(child.stdout.readline())]
+        opened = modified(path)
+        os.set_blocking(child.stdout.fileno(), False)
+        while modified(path) == opened:
+            said += map(int, child.stdout.readlines())
+        os.set_blocking(child.stdout.fileno(), True)
+        said += [int(child.stdout.readline()) for _ in range(further)]
+        child.kill()
+        said += [int(line) for line in child.stdout if line.endswith(b"\n")]
     assert child.returncode == -9
     store = await Store.open(path)
     try:

@@ -104,5 +104,4 @@ async def inbox_states(store: Store) -> dict[int, str]:
 
 async def rows(store: Store, sql: str, *params: Any) -> list[tuple[Any, ...]]:
     """What a query on the committed state gives."""
-    await store.reader.catch_up()
     return [tuple(row) for row in await store.reader.execute_fetchall(sql, params)]

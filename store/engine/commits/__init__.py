@@ -1,1 +1,1 @@
-"""Where COMMITs run, and the checkpoints of the WAL."""
+"""Where COMMITs run."""
