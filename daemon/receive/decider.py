@@ -16,7 +16,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, InboxAdmission
-from aghbus.daemon.receive.receipts import Receipts
+from aghbus.daemon.receive.receipt_policy import Receipts
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
