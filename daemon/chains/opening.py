@@ -13,6 +13,7 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
@@ -112,7 +113,7 @@ class WorkOpener:
 
     def cancel(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
         """Cancel a work that is in progress."""
-        body = {"for_id": work.opening_id, "status": "canceled", "detail": why}
+        body = receipt_body(work.opening_id, "canceled", detail=why)
         batch.add("receipt", self.closer.close(tx, work, "receipt", body))
 
     def run_value(self, tx: Transaction, visit: Visit) -> dict[str, Any]:
