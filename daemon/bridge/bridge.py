@@ -11,7 +11,7 @@ from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.format_log import public_row
 from aghbus.daemon.bridge.inbound import InboundTranslator
-from aghbus.daemon.bridge.sentient_log import SentientLog
+from aghbus.daemon.bridge.log_files import SentientLog
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.config.live_settings import LiveSettings

@@ -13,7 +13,7 @@ from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory
-from aghbus.daemon.bridge.sentient_log import SentientLog
+from aghbus.daemon.bridge.log_files import SentientLog
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity

@@ -13,7 +13,7 @@ from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate, keep_record
 from aghbus.daemon.bridge.large_messages import is_too_large, store_large, with_reference
-from aghbus.daemon.bridge.sentient_log import SentientLog
+from aghbus.daemon.bridge.log_files import SentientLog
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.sender import Batch, Sender

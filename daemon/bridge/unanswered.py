@@ -9,6 +9,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, due_at, expire
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.agentos import log as agentos_log
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
@@ -86,7 +87,6 @@ def _closing(work: WorkView, kept: agentos_log.LogRecord) -> tuple[str, dict[str
     """Kind and body by which our side ends the work: the asker cancels, the target fails."""
     why = f"not answered within its ttl of {kept.waits} s"
     if kept.row.direction == "sent":
-        receipt = {"for_id": work.opening_id, "status": "canceled", "reason_code": "expired", "detail": why}
-        return "receipt", receipt
+        return "receipt", receipt_body(work.opening_id, "canceled", "expired", why)
     fault = {"code": _TIMEOUT, "details": None, "recoverable": RECOVERABLE[_TIMEOUT]}
     return "trace", {"state": "failed", "message": why, "result": {"error": fault}}

@@ -13,6 +13,7 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
@@ -53,7 +54,7 @@ class WorkOpener:
             and self.presence.of(peer, now_ms) == "active"
         )
         ordered = sorted(able)
-        after = [peer for peer in ordered if visit.busy and visit.peer is not None and peer > visit.peer]
+        after = [peer for peer in ordered if visit.retries and visit.peer is not None and peer > visit.peer]
         return next(iter(after + ordered), None)
 
     def _thread(self, run: Run) -> str:
@@ -77,7 +78,7 @@ class WorkOpener:
         if node.opening_format is None:
             say = self._say(run, node, visit, peer, input_text(value), causation_id)
             return peer, batch.send(say, replace_secrets=True)
-        key = f"{run.run_id}/{opening_key(visit.step, visit.busy)}"
+        key = f"{run.run_id}/{opening_key(visit.step, visit.retries)}"
         plan, draft = self.messages.opening(tx, node.opening_format, value, run.channel, peer, key)
         sent = batch.send(draft, replace_secrets=True)
         self.messages.remember(tx, node.opening_format, plan, draft, sent)
@@ -112,13 +113,15 @@ class WorkOpener:
 
     def cancel(self, tx: Transaction, batch: Batch, work: WorkView, why: str) -> None:
         """Cancel a work that is in progress."""
-        body = {"for_id": work.opening_id, "status": "canceled", "detail": why}
+        body = receipt_body(work.opening_id, "canceled", detail=why)
         batch.add("receipt", self.closer.close(tx, work, "receipt", body))
 
     def run_value(self, tx: Transaction, visit: Visit) -> dict[str, Any]:
         """`run` for the conditions and templates of a visit."""
         number = chains.visits_of(tx, visit)
-        return run_value(self.identity.self_id, visit.run_id, visit.step, number, visit.started_ms // 1000, visit.busy)
+        return run_value(
+            self.identity.self_id, visit.run_id, visit.step, number, visit.started_ms // 1000, visit.retries
+        )
 
     def _input_scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
         """The scope for the input of a visit: `response` and `work` are those of the previous visit."""
@@ -135,7 +138,7 @@ class WorkOpener:
     def _say(self, run: Run, node: ChainNode, visit: Visit, peer: str, text: str, causation_id: str | None) -> Draft:
         now = self.clock.seconds()
         life = min(self.settings.current.defaults.directed_ttl, max(1.0, node.timeout))  # no result is expected later
-        key = opening_key(visit.step, visit.busy)
+        key = opening_key(visit.step, visit.retries)
         identity = (self.identity.workspace, run.channel, self.identity.self_id, run.run_id, key)
         return Draft(
             id="msg_" + digest("chain.message", *identity),

@@ -29,12 +29,12 @@ _MAX_TRANSFERS: Final = 2  # concurrent runs with a message from or for the arti
 
 
 class RunnerLimits(NamedTuple):
-    """`page`: runs per round. Pauses in seconds: `transfer_retry` before a run asks an unreachable artifact store again (less
-    when the link comes up), `retry` after a failed write."""
+    """`page`: runs per round. Pauses in seconds: `artifact_pause` before a run asks an unreachable artifact store again (less
+    when the link comes up), `store_pause` after a failed write to the store."""
 
     page: int = 100
-    transfer_retry: float = 1.0
-    retry: float = 1.0
+    artifact_pause: float = 1.0
+    store_pause: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class ChainRunner:
             try:
                 pause = await self._round()
             except StoreUnavailable:
-                await asyncio.sleep(self.limits.retry)
+                await asyncio.sleep(self.limits.store_pause)
                 continue
             if pause is None:
                 if self._wake.count == wakes:
@@ -160,9 +160,9 @@ class ChainRunner:
             async with self._transfer_slots:
                 changed = await self._guarded(run_id, self._transfer_and_advance(run_id))
             if not changed:
-                await self._link.wait(self.limits.transfer_retry)
+                await self._link.wait(self.limits.artifact_pause)
         except StoreUnavailable:
-            await asyncio.sleep(self.limits.retry)
+            await asyncio.sleep(self.limits.store_pause)
         finally:
             del self._transfers[run_id]
             self._wake.notify()

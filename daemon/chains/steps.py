@@ -35,9 +35,9 @@ from aghbus.protocol.chains.run import (
     Next,
     Result,
     RunState,
-    busy_pause,
     decide,
     over_limit,
+    retry_pause,
     scope_of,
 )
 from aghbus.store.engine.transaction import Transaction
@@ -141,7 +141,7 @@ class RunTransitions:
             self._resume(tx, run, visit, work.state, found.last_seq, progress)
             return
         if work.is_terminal and is_busy(work, envelope):
-            self._wait_for_busy(tx, run, visit, found)
+            self._retry_later(tx, run, visit, found)
             return
         result = self.results.read(tx, visit, work, envelope)
         visit = chains.change_visit(tx, visit, seen_seq=found.last_seq)
@@ -150,17 +150,17 @@ class RunTransitions:
         else:
             self._ask(tx, run, visit, result, found.seq)
 
-    def _wait_for_busy(self, tx: Transaction, run: Run, visit: Visit, found: Followed) -> None:
-        """The peer refused the work as busy: another one is opened after a pause, until the timeout of the node."""
-        busy = visit.busy + 1
+    def _retry_later(self, tx: Transaction, run: Run, visit: Visit, found: Followed) -> None:
+        """The peer refused the work as busy: the node retries, with another one after a pause, until its timeout."""
+        retries = visit.retries + 1
         chains.change_visit(
             tx,
             visit,
             work_state="waiting",
             message=f"{found.work.target} is busy",
             seen_seq=found.last_seq,
-            busy=busy,
-            open_ms=self.steps.now_millis() + int(busy_pause(busy) * 1000),
+            retries=retries,
+            open_ms=self.steps.now_millis() + int(retry_pause(retries) * 1000),
         )
         self._show(tx, run)
 
@@ -340,7 +340,7 @@ def _known(tx: Transaction, run_id: str) -> Run:
 
 def _no_peer(run: Run, visit: Visit) -> Result:
     node = _chain(run).nodes[visit.node]
-    why = f"{visit.peer} is busy for" if visit.busy else f"no peer with capability {node.capability} within"
+    why = f"{visit.peer} is busy for" if visit.retries else f"no peer with capability {node.capability} within"
     return result_of(visit, "failed", f"{why} {node.timeout:g} s")
 
 

@@ -16,7 +16,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, InboxAdmission
-from aghbus.daemon.receive.receipts import Receipts
+from aghbus.daemon.receive.receipt_policy import ReceiptPolicy
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
@@ -157,7 +157,7 @@ class Decider:
         self._clock = clock
         self._limits = limits
         self._standings = standings
-        self._receipts = Receipts(limits, standings, limited, trust, clock, counters)
+        self._receipt_policy = ReceiptPolicy(limits, standings, limited, trust, clock, counters)
         self._trust = trust
         self._closer = closer
         self._deadlines = deadlines
@@ -337,8 +337,8 @@ class Decider:
     def _record(
         self, tx: Transaction, message: ReceivedMessage, effects: Effects, standing: Standing
     ) -> tuple[Effects, tuple[Envelope, ...]]:
-        """Apply the effects that the daemon adds to the store's. Returns as `Receipts.separate`."""
-        effects, receipts = self._receipts.separate(tx, message.envelope, effects, standing, message.received_ms)
+        """Apply the effects that the daemon adds to the store's. Returns as `ReceiptPolicy.separate`."""
+        effects, receipts = self._receipt_policy.separate(tx, message.envelope, effects, standing, message.received_ms)
         for effect in effects:
             if isinstance(effect, Quarantine):
                 if message.keep and (message.envelope is None or self.may_quarantine(standing)):

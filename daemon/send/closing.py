@@ -5,6 +5,7 @@ from typing import Any
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft, apply_own, build
@@ -46,7 +47,7 @@ class WorkCloser:
 
     def accept(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
         """Send the receipt that our agent has accepted a work; nothing when our own copy of the work forbids it."""
-        return self._send(tx, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
+        return self._send(tx, work, "receipt", receipt_body(work.opening_id, "accepted"))[1]
 
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
         """Our message was refused or given up: notify the agent in its inbox, and cancel the work that it should have opened.
@@ -60,13 +61,9 @@ class WorkCloser:
         work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
         if work is None or work.is_terminal or work.advanced or work.opening_id != failed.message_id:
             return []
-        body = {
-            "for_id": work.opening_id,
-            "status": "canceled",
-            "reason_code": reason or ("expired" if failed.state == "expired" else "not_found"),
-            "detail": f"the opening message was not answered: {failed.detail}",
-        }
-        return self.close_unanswered(tx, work, "receipt", body)
+        code = reason or ("expired" if failed.state == "expired" else "not_found")
+        why = f"the opening message was not answered: {failed.detail}"
+        return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
 
     def _send(
         self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]

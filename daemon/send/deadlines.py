@@ -12,6 +12,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.store.apply_effects import Applied
@@ -126,11 +127,10 @@ class Deadlines:
         waiting = late.accept_ms is not None and work.state == "submitted"
         limit = late.accept_ms if waiting else late.progress_ms
         why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
-        receipt = {"for_id": work.opening_id, "detail": why}
         if work.initiator in self._identity:
-            return "receipt", {**receipt, "status": "canceled"}
+            return "receipt", receipt_body(work.opening_id, "canceled", detail=why)
         if waiting:
-            return "receipt", {**receipt, "status": "rejected", "reason_code": "busy"}
+            return "receipt", receipt_body(work.opening_id, "rejected", "busy", why)
         return "trace", {"state": "failed", "message": why}
 
 

@@ -7,6 +7,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
@@ -164,15 +165,10 @@ class DraftBuilder:
         if ask.result is not None or ask.artifacts:
             raise InvalidRequest(f"result: a {verb} is a receipt and carries no result or artifacts")
         status = {"accept": "accepted", "reject": "rejected", "cancel": "canceled"}[verb]
-        body: dict[str, Any] = {"for_id": work.opening_id, "status": status}
         reason = ask.reason or ("busy" if verb == "reject" else None)
-        if reason is not None:
-            if verb == "accept" or reason not in REASON_CODES:
-                raise InvalidRequest(f"reason: must be one of {', '.join(sorted(REASON_CODES))}, and none on accept")
-            body["reason_code"] = reason
-        if ask.message is not None:
-            body["detail"] = ask.message
-        return body
+        if reason is not None and (verb == "accept" or reason not in REASON_CODES):
+            raise InvalidRequest(f"reason: must be one of {', '.join(sorted(REASON_CODES))}, and none on accept")
+        return receipt_body(work.opening_id, status, reason, ask.message)
 
     def _channel(self, channel: str | None) -> str:
         identity = self._identity

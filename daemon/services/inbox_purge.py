@@ -9,6 +9,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.identifiers import is_key_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
@@ -77,8 +78,8 @@ class InboxPurge:
 def _closing(work: WorkView) -> dict[str, Any]:
     """A work that nobody has accepted is rejected, another one canceled."""
     if work.state == "submitted":
-        return {"for_id": work.opening_id, "status": "rejected", "reason_code": "busy", "detail": REASON}
-    return {"for_id": work.opening_id, "status": "canceled", "detail": REASON}
+        return receipt_body(work.opening_id, "rejected", "busy", REASON)
+    return receipt_body(work.opening_id, "canceled", detail=REASON)
 
 
 def _matcher(request: InboxPurgeRequest) -> Callable[[str], bool]:

@@ -91,6 +91,12 @@ class Receipt(msgspec.Struct, frozen=True):
     detail: str | None = None
 
 
+def receipt_body(for_id: str, status: str, reason: str | None = None, detail: str | None = None) -> dict[str, Any]:
+    """The body of a receipt to the envelope `for_id`; `reason` is its reason code (spec section 2, receipt)."""
+    members = {"for_id": for_id, "status": status, "reason_code": reason, "detail": detail}
+    return {name: value for name, value in members.items() if value is not None}
+
+
 class Trace(msgspec.Struct, frozen=True):
     """State, progress or outcome of a work; `result` is any JSON value as received."""
 

@@ -1,4 +1,7 @@
-"""The faults of peers: ProtocolError and its classes, each with the reason code of its receipt."""
+"""The faults of peers: ProtocolError and its classes. `reason` of a class is the reason code of its receipt.
+
+The lifecycle has further reasons (protocol/agh/lifecycle.py); protocol/agh/receive.py makes the receipt.
+"""
 
 from typing import Any, ClassVar, Final
 

@@ -112,7 +112,7 @@ class Step(msgspec.Struct, frozen=True):
     """The verdict on one envelope. `state` is the work's state afterwards, None without a work.
 
     `reason` is set for `ignored` and `rejected`: not_found, work_container_mismatch, actor_not_allowed, work_closed,
-    invalid_transition.
+    invalid_transition. Of `rejected` it is the reason code of our receipt.
     """
 
     outcome: StepOutcome

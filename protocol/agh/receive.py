@@ -1,4 +1,7 @@
-"""Decisions about received envelopes: steps 6 to 9 of spec section 5, and automatic receipts.
+"""Decisions about received envelopes: steps 6 to 9 of spec section 5, and automatic receipts with their reason codes.
+
+The reason code of a receipt is that of the error (`refuse`; protocol/agh/errors.py) or of the lifecycle (`Step.reason`).
+daemon/receive/receipt_policy.py only decides whether the receipt is sent.
 
 `decide` takes a valid envelope and the stored state, and returns effects. It has no state, clock or randomness of its own:
 `Receiver` carries our identity, the time and the source of new ids.
@@ -10,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from aghbus.protocol.agh.bodies import Greet, Receipt, Trace, Whois
+from aghbus.protocol.agh.bodies import Greet, Receipt, Trace, Whois, receipt_body
 from aghbus.protocol.agh.delivery.acks import refusal_in
 from aghbus.protocol.agh.delivery.order import Predecessor, may_take, predecessor_of
 from aghbus.protocol.agh.delivery.restored import Restored
@@ -340,7 +343,7 @@ def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: R
     if source is None:
         return ()
     again = _end_again(source.sender, view.work, receiver) if verdict.reason == "work_closed" else ()
-    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", "", None, receiver, again))
+    return (*again, *_receipt(source, "rejected", verdict.reason or "internal", None, None, receiver, again))
 
 
 def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:
@@ -372,7 +375,7 @@ def _receipt(
     source: ReceiptTarget,
     status: str,
     reason: str | None,
-    detail: str,
+    detail: str | None,
     work: WorkView | None,
     receiver: Receiver,
     again: tuple[Requeue, ...] = (),
@@ -383,11 +386,6 @@ def _receipt(
 
     Without `work` the receipt is sent in the container of the answered envelope and changes nothing.
     """
-    body = {"for_id": source.id, "status": status}
-    if reason is not None:
-        body["reason_code"] = reason
-    if detail:
-        body["detail"] = detail
     expires_at = receiver.now + receiver.receipt_ttl
     after = receiver.predecessor(source)
     if after is None and again:
@@ -407,7 +405,7 @@ def _receipt(
         reply_to=source.id,
         causation_id=source.id,
         trace_id=source.trace_id,
-        body=body,
+        body=receipt_body(source.id, status, reason, detail),
         after=after,
     )
     pair = pair_of(receiver.self_id, source.sender) if source.surface == "direct" else None

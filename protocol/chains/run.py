@@ -23,8 +23,8 @@ from aghbus.protocol.formats.timestamps import utc
 RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
 ENDED: Final = frozenset({"completed", "failed", "canceled"})
 
-FIRST_BUSY_PAUSE: Final = 1.0  # seconds, doubled each time
-LAST_BUSY_PAUSE: Final = 60.0
+FIRST_RETRY_PAUSE: Final = 1.0  # seconds, doubled each time
+LAST_RETRY_PAUSE: Final = 60.0
 _STATUS: Final[dict[str, str]] = {
     "completed": "success",
     "failed": "failure",
@@ -89,28 +89,27 @@ def scope_of(
     return scope
 
 
-def run_value(peer: str, run_id: str, step: int, visit: int, started: int, attempt: int = 0) -> dict[str, Any]:
+def run_value(peer: str, run_id: str, step: int, visit: int, started: int, retries: int = 0) -> dict[str, Any]:
     """`run` for conditions and templates: the numbers of the visit, and values that some messages need for each.
 
     `step` counts the visits of all nodes, `visit` those of this node, from 1.
 
-    `uuid` has the form of version 4 and is derived from our `peer`, run, step and `attempt`, the number of works of this visit
-    that were refused as busy; `time` is the start of the visit (`started`,
-    Unix seconds) in UTC.
+    `uuid` has the form of version 4 and is derived from our `peer`, run, step and `retries`, the number of works of this visit
+    that were refused as busy; `time` is the start of the visit (`started`, Unix seconds) in UTC.
     """
-    digits = digest("chain.uuid", peer, run_id, opening_key(step, attempt))
+    digits = digest("chain.uuid", peer, run_id, opening_key(step, retries))
     uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
     return {"id": run_id, "step": step, "visit": visit, "uuid": uuid, "time": utc(started)}
 
 
-def opening_key(step: int, attempt: int) -> str:
+def opening_key(step: int, retries: int) -> str:
     """Distinguishes the works of a run, from which their ids are derived."""
-    return f"{step}.{attempt}" if attempt else str(step)
+    return f"{step}.{retries}" if retries else str(step)
 
 
-def busy_pause(refused: int) -> float:
-    """Seconds until a work is opened again that was refused as busy `refused` times, at least once."""
-    return exponential_delay(refused, FIRST_BUSY_PAUSE, LAST_BUSY_PAUSE)
+def retry_pause(retries: int) -> float:
+    """Seconds until the next work of a visit is opened, after `retries` (at least one) were refused as busy."""
+    return exponential_delay(retries, FIRST_RETRY_PAUSE, LAST_RETRY_PAUSE)
 
 
 def native_response(state: State, message: str | None, result: Any) -> dict[str, Any]:

@@ -289,7 +289,7 @@ CREATE TABLE chain_steps (
     work_id TEXT,
     seen_seq INTEGER NOT NULL, -- last_seq of the work when it was last checked
     due_ms INTEGER, -- when the node, or the answer to its question, is too late
-    busy INTEGER NOT NULL, -- works that peers refused as busy; each is opened again
+    retries INTEGER NOT NULL, -- works that were refused as busy; each is followed by another one
     open_ms INTEGER, -- when the next one is opened; null: its work is open, or a peer is awaited
     question_seq INTEGER, -- the envelope with its question, which is in the inbox; null: it asks nothing
     work_state TEXT NOT NULL,

@@ -85,7 +85,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     work_id: str | None = None
     seen_seq: int = 0
     due_ms: int | None = None
-    busy: int = 0
+    retries: int = 0
     open_ms: int | None = None
     question_seq: int | None = None
     work_state: str = "waiting"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.bridge.sentient_log import append
+from aghbus.daemon.bridge.log_files import append
 
 DAY = "20260127"
 FIRST, SECOND, THIRD = (f"[TIMESTAMP: 14:30:5{n}]\n[MESSAGE_ID: m{n}]\n---\n".encode() for n in range(3))

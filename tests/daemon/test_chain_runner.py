@@ -141,7 +141,7 @@ async def test_runs_with_transfers_do_not_fill_the_page(service: Chains) -> None
         assert (await service.moved(await service.begin(LONELY))).state == "failed"
 
 
-@pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=0.01)], indirect=True)
+@pytest.mark.parametrize("service", [RunnerLimits(artifact_pause=0.01)], indirect=True)
 async def test_an_unreachable_broker_is_retried_after_a_pause(service: Chains) -> None:
     service.far.lost = 2
     service.far.open.set()
@@ -150,7 +150,7 @@ async def test_an_unreachable_broker_is_retried_after_a_pause(service: Chains) -
     assert service.far.puts == 3
 
 
-@pytest.mark.parametrize("service", [RunnerLimits(transfer_retry=3600.0)], indirect=True)
+@pytest.mark.parametrize("service", [RunnerLimits(artifact_pause=3600.0)], indirect=True)
 async def test_an_unreachable_broker_is_retried_when_the_link_is_up(service: Chains) -> None:
     service.far.lost = 1
     async with service.running():
@@ -178,7 +178,7 @@ async def test_no_task_of_a_run_outlives_the_runner(service: Chains, how: str) -
         assert service.far.held == 0
 
 
-@pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
+@pytest.mark.parametrize("service", [RunnerLimits(store_pause=0.01)], indirect=True)
 async def test_a_round_that_the_store_refused_is_retried(service: Chains) -> None:
     await service.begin(chain({"a": {"capability": "nobody.has.it", "input": "go"}}))
     service.sender.looks, service.sender.failures = 0, 1
@@ -186,7 +186,7 @@ async def test_a_round_that_the_store_refused_is_retried(service: Chains) -> Non
         await wait_until(lambda: service.sender.looks == 2, WITHIN, "the second look")
 
 
-@pytest.mark.parametrize("service", [RunnerLimits(retry=0.01)], indirect=True)
+@pytest.mark.parametrize("service", [RunnerLimits(store_pause=0.01)], indirect=True)
 async def test_a_transfer_that_the_store_refused_is_retried(service: Chains) -> None:
     async with service.running():
         run = await service.begin(LARGE)

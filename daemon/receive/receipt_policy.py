@@ -1,4 +1,7 @@
-"""Automatic receipts: which are sent, and which of them are stored and repeated (docs/limits.md, Answers)."""
+"""Whether an automatic receipt is sent, and whether it is stored and repeated (docs/limits.md, Answers).
+
+Its status and reason code are decided in protocol/agh/receive.py.
+"""
 
 from typing import Final
 
@@ -17,7 +20,7 @@ from aghbus.store.engine.transaction import Transaction
 _NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
 
 
-class Receipts:
+class ReceiptPolicy:
     """Separates the receipts of a decision: stored, published once, or not sent."""
 
     def __init__(
