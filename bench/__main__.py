@@ -1,4 +1,7 @@
-"""`python -m bench --quick|--full|--smoke [--only NAME…] [--out DIR]`: measure, print the table, write table, samples and plots."""
+"""`python -m bench --quick|--full|--smoke [--only NAME…] [--out DIR]`: measure, print the table, write table, samples and plots.
+
+The plots of a whole `--full` run are those of docs/performance.md: they are written into docs/img.
+"""
 
 import argparse
 import signal
@@ -39,7 +42,7 @@ def measure(scale: Scale, figures: Sequence[Figure]) -> report.Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when every figure was measured or had a reason not to be, 1 when one failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     how = parser.add_mutually_exclusive_group()
     for name, text in (
         ("quick", "under three minutes (default)"),
@@ -61,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\ninterrupted: nothing was written", file=sys.stderr)
         return 130
     print(report.markdown(found))
-    for path in report.write(found, options.out):
+    whole = options.scale == "full" and not options.only
+    for path in report.write(found, options.out, plots=ROOT / "docs" / "img" if whole else options.out):
         print(path)
     failed = [title for title, result in found.results.items() if result.failed]
     if failed:

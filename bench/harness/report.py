@@ -97,6 +97,7 @@ def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
     """Write the plots that the results allow into `folder`."""
     from bench.harness import plots  # takes a second to load
 
+    folder.mkdir(parents=True, exist_ok=True)
     rates: dict[str, tuple[str, float, float, float]] = {}
     for result in results.values():
         for row in result.rows:
@@ -123,14 +124,14 @@ def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
     return written
 
 
-def _cut(name: str, most: int = 48) -> str:
+def _cut(name: str, most: int = 60) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def write(report: Report, folder: Path) -> list[Path]:
-    """Write `bench.json`, `bench.md` and the plots into `folder`; returns the files."""
+def write(report: Report, folder: Path, *, plots: Path) -> list[Path]:
+    """Write `bench.json` and `bench.md` into `folder`, and the plots into the folder `plots`; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     table, samples = folder / "bench.md", folder / "bench.json"
     table.write_text(markdown(report), encoding="utf-8")
     samples.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
-    return [samples, table, *plot(report.results, folder)]
+    return [samples, table, *plot(report.results, plots)]

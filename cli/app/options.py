@@ -91,7 +91,7 @@ def sending(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trace() -> dict[str, str] | None:
-    """The trace that this program runs in, as extension members of an envelope (docs/tracing.md)."""
+    """The trace that this program runs in, as extension members of an envelope (docs/operations.md)."""
     if "TRACEPARENT" not in os.environ:
         return None
     from aghbus.host.tracing import carrier_of_environment

@@ -241,7 +241,7 @@ class JobSurface:
 
     @property
     def trace(self) -> dict[str, str]:
-        """The trace that the work belongs to (docs/tracing.md): pass it as `ext` of a message to continue it elsewhere."""
+        """The trace that the work belongs to (docs/operations.md): pass it as `ext` of a message to continue it elsewhere."""
         return self.core.state.trace
 
     @property

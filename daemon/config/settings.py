@@ -149,7 +149,7 @@ class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The listener of probes and metrics (docs/metrics.md)."""
+    """The listener of probes and metrics (docs/operations.md)."""
 
     listen: Annotated[
         str | None,

@@ -1,1 +1,1 @@
-"""The listener of probes and metrics (docs/metrics.md)."""
+"""The listener of probes and metrics (docs/operations.md)."""

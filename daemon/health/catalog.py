@@ -111,7 +111,7 @@ METRICS: Final = (
 
 
 def metrics_table() -> str:
-    """The Markdown table of all metrics that docs/metrics.md holds."""
+    """The Markdown table of all metrics that docs/operations.md holds."""
     head = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
     return head + "".join(f"| `{one.name}` | {one.type} | {_labels(one)} | {one.help} |\n" for one in METRICS)
 

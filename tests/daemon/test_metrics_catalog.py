@@ -34,7 +34,7 @@ def alert_expressions() -> list[str]:
 
 
 def test_the_page_has_the_table_of_all_metrics() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "operations.md").read_text()
     assert metrics_table() in page, "put what aghbus.daemon.health.catalog.metrics_table() returns into it"
 
 
