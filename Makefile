@@ -89,7 +89,7 @@ $(BENCHED): $(STAMP) pyproject.toml
 	@$(PIP_INSTALL) --group bench
 	@touch $(BENCHED)
 
-api-docs: $(STAMP) ## write docs/openapi.json, docs/api-types.md and the routes of docs/api.md
+api-docs: $(STAMP) ## write docs/openapi.json and the routes of docs/api.md
 	$(BIN)/python -m aghbus.daemon.api.documents docs
 
 bench: $(BENCHED) ## figures of this machine, in three minutes

@@ -70,24 +70,24 @@ def serve(variant: str, path: str) -> None:
     runtime.run(_serve_own(path) if variant == "own" else _serve_uvicorn(path))
 
 
-def operations() -> Any:
-    """Operations that each return a constant."""
-    from aghbus.daemon.api.routes import ROUTES
+def handlers() -> Any:
+    """Handlers that each return a constant."""
+    from aghbus.protocol.api.operations import OPERATIONS
     from tests.support.api_simulator import example
 
     def constant(response: Any) -> Any:
-        async def operation(*_: Any) -> Any:
+        async def handler(*_: Any) -> Any:
             return response
 
-        return operation
+        return handler
 
-    return {route: constant(example(route.response)) for route in ROUTES if route.operation and route.response}
+    return {one: constant(example(one.response)) for one in OPERATIONS if one.response is not bytes}
 
 
 async def _serve_own(path: str) -> None:
     from aghbus.daemon.api.server import ApiServer
 
-    server = ApiServer(operations(), socket_path=Path(path))
+    server = ApiServer(handlers(), socket_path=Path(path))
     await server.start()
     await _until_told()
     await server.stop(1.0)
@@ -99,7 +99,7 @@ async def _serve_uvicorn(path: str) -> None:
     from aghbus.daemon.api.app import ApiApp
     from aghbus.daemon.api.server import MAX_BODY_BYTES
 
-    app: Any = ApiApp(operations(), asyncio.Event(), max_body=MAX_BODY_BYTES)
+    app: Any = ApiApp(handlers(), asyncio.Event(), max_body=MAX_BODY_BYTES)
 
     async def asgi(scope: Any, receive: Any, send: Any) -> None:
         exchange = AsgiExchange(scope, receive)

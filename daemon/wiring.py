@@ -3,8 +3,7 @@
 import logging
 from typing import TYPE_CHECKING, Final
 
-from aghbus.daemon.api.route import bind
-from aghbus.daemon.api.routes import ROUTES
+from aghbus.daemon.api.handlers import bind
 from aghbus.daemon.api.server import MAX_BODY_BYTES
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.clock import Clock
@@ -249,9 +248,7 @@ class DaemonParts:
             ChainService(settings, identity, clock, store, chains),
             McpSessions(clock),
         )
-        self.operations = bind(
-            ROUTES, (*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
-        )
+        self.operations = bind((*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery))
 
         mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, discovery, peers, stored, works, inbox, notifier)
         self.mounted = {mount.PATH: mcp}

@@ -6,12 +6,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from inspect import isawaitable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
-from aghbus.client.core.operation import Call, call_of, query_of
+from aghbus.client.core.operation import Call, call_of, call_to, query_of
 from aghbus.client.core.refusals import Unavailable, refusal
 from aghbus.client.core.subscription import Subscription
 from aghbus.client.core.threads import Threads
@@ -21,11 +21,15 @@ from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event, SendResponse
-from aghbus.protocol.api.queries import EventsQuery, WorkQuery
-from aghbus.protocol.api.status import StatusResponse
-from aghbus.protocol.api.works import Work, WorkOpenRequest, WorkResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.api.operation import Operation
+from aghbus.protocol.api.operations import Operations
+from aghbus.protocol.api.queries import EventsQuery
+from aghbus.protocol.api.works import Work, WorkStepRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.chains.chain import Format
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""
@@ -66,6 +70,10 @@ class Core:
                     raise
             await self.runtime.sleep(backoff.next())
 
+    async def call(self, operation: Operation[P, R], /, *given: P.args, **named: P.kwargs) -> R:
+        """The response to an operation."""
+        return msgspec.json.decode(await self.fetch(call_to(operation, *given, **named)), type=operation.response)
+
     async def ask(self, method: str, path: str, form: msgspec.Struct, answer: type[Any]) -> Any:
         """The answer to one call of the API, with the fields of `form`."""
         return msgspec.json.decode(await self.fetch(call_of(method, path, form, idempotent=True)), type=answer)
@@ -74,8 +82,7 @@ class Core:
 
     async def position(self) -> int:
         """The sequence of the daemon's latest envelope."""
-        status = msgspec.json.decode(await self.fetch(Call("GET", "/v1/status")), type=StatusResponse)
-        return status.store.last_seq
+        return (await self.call(Operations.status)).store.last_seq
 
     async def events(self, query: EventsQuery, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
         """Server-sent events, without end: `GET /v1/events`. Those after `since`, else from now on; a gap has the type `gap`.
@@ -135,15 +142,11 @@ class Core:
 
     async def step(self, work_id: str, verb: WorkVerb, form: WorkStepRequest) -> SendResponse:
         """One step of a work."""
-        found: SendResponse = await self.ask("POST", f"/v1/works/{quote(work_id)}/{verb}", form, SendResponse)
-        return found
+        return await self.call(Operations.step_work, work_id, verb, **msgspec.structs.asdict(form))
 
     async def work(self, work_id: str, channel: str | None = None) -> Work:
         """A work as it is now. Raises NotFound."""
-        found: WorkResponse = await self.ask(
-            "GET", f"/v1/works/{quote(work_id)}", WorkQuery(channel=channel), WorkResponse
-        )
-        return found.work
+        return (await self.call(Operations.work, work_id, channel=channel)).work
 
     async def wait(self, work_id: str, *, channel: str | None = None, timeout: float | None = None) -> Work:
         """Wait until a work has ended, or its target asks something (state `needs_input`; `message` is the question).
@@ -184,7 +187,8 @@ class Core:
         continues then, and `wait` waits again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        request = WorkOpenRequest(
+        opened = await self.call(
+            Operations.open_work,
             to=to,
             text=text,
             intent=intent,
@@ -198,7 +202,6 @@ class Core:
             progress_within=progress_within,
             reactions="none",  # we wait for questions and the end ourselves
         )
-        opened: SendResponse = await self.ask("POST", "/v1/works", request, SendResponse)
         assert opened.work_id is not None
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -207,7 +210,7 @@ class Core:
                 return work
             answer = on_question(work.message or "")
             text = await answer if isawaitable(answer) else answer
-            await self.step(work.work_id, "say", WorkStepRequest(message=text, channel=work.channel))
+            await self.call(Operations.step_work, work.work_id, "say", message=text, channel=work.channel)
 
 
 async def _error(response: Incoming) -> ClientError:

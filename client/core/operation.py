@@ -1,11 +1,11 @@
-"""Operations of the API: a route, the type whose fields are its parameters, and the type of its answer."""
+"""Operations of the API as methods of the clients, and the requests that call them."""
 
 from __future__ import annotations
 
 import inspect
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -13,12 +13,10 @@ from aghbus.client.core.ids import new_id
 from aghbus.client.core.method import Help, Method, Stream
 from aghbus.client.http import quote, target
 from aghbus.protocol.api.base import RequestModel
+from aghbus.protocol.api.operation import AnyOperation, Operation
 
 P = ParamSpec("P")
 R = TypeVar("R")
-A = TypeVar("A")
-F = TypeVar("F")
-B = TypeVar("B")
 
 _NAMES: Final = {
     "works": "work_id",
@@ -30,10 +28,6 @@ _NAMES: Final = {
 JSON: Final = {"Content-Type": "application/json"}
 IDS: Final = {"id": "msg_", "run_id": "run_"}
 """Fields whose value makes a request idempotent, and the prefixes of the values that are made for them."""
-
-
-class Part(Generic[A]):
-    """The type of one part of a path."""
 
 
 class Call(NamedTuple):
@@ -52,80 +46,40 @@ class Call(NamedTuple):
     statuses: tuple[int, ...] = (200, 201)
 
 
-def stream(route: str, form: Callable[P, F], steps: Callable[[Any, F], AsyncGenerator[R, None]], /) -> Stream[P, R]:
-    """The method for a stream of events: its parameters are the fields of `form`."""
-
-    def start(core: Any, /, *given: P.args, **named: P.kwargs) -> AsyncGenerator[R, None]:
-        return steps(core, form(*given, **named))
-
-    return Stream(
-        start,
-        route,
-        lambda: Help(steps.__doc__ or "", _signature(route, form, inspect.signature(steps).return_annotation)),
-    )
-
-
 class Caller(Protocol):
     """The part of the core that carries a call out."""
 
-    async def fetch(self, call: Call) -> bytes:
-        """The body of the answer."""
+    async def call(self, operation: Operation[P, R], /, *given: P.args, **named: P.kwargs) -> R:
+        """The response."""
         ...
 
 
-@overload
-def operation(
-    route: str,
-    summary: str,
-    form: Callable[P, object],
-    answer: type[R],
-    /,
-    *,
-    idempotent: bool = True,
-    not_ready: bool = False,
-) -> Method[P, R]: ...
-@overload
-def operation(
-    route: str, summary: str, form: Callable[P, object], answer: type[R], first: Part[A], /, *, idempotent: bool = True
-) -> Method[Concatenate[A, P], R]: ...
-@overload
-def operation(
-    route: str,
-    summary: str,
-    form: Callable[P, object],
-    answer: type[R],
-    first: Part[A],
-    second: Part[B],
-    /,
-    *,
-    idempotent: bool = True,
-) -> Method[Concatenate[A, B, P], R]: ...
-def operation(
-    route: str,
-    summary: str,
-    form: Any,
-    answer: type[Any],
-    /,
-    *parts: Part[Any],
-    idempotent: bool = True,
-    not_ready: bool = False,
-) -> Method[..., Any]:
-    """The method for `METHOD PATH`: its parameters are the `parts` of the path, then the fields of `form`.
+def method(operation: Operation[P, R], /) -> Method[P, R]:
+    """The method for an operation: its parameters are those of the path, then the fields of the query or the body."""
 
-    `idempotent` as in Call; `not_ready`: an answer with status 503 is one, too.
-    """
-    method, _, path = route.partition(" ")
-    names = [segment[1:-1] for segment in path.split("/") if segment.startswith("{")]
-    decoder = msgspec.json.Decoder(answer)
+    async def step(caller: Caller, /, *given: P.args, **named: P.kwargs) -> R:
+        return await caller.call(operation, *given, **named)
 
-    async def step(caller: Caller, /, *given: Any, **named: Any) -> Any:
-        where = path.format_map({name: quote(str(value)) for name, value in zip(names, given, strict=False)})
-        call = call_of(method, where, form(*given[len(names) :], **named), idempotent=idempotent)
-        return decoder.decode(await caller.fetch(call._replace(statuses=(200, 503)) if not_ready else call))
+    return Method(step, operation.route, lambda: Help(_description(operation), _signature(operation)))
 
-    return Method(
-        step, route, lambda: Help(_description(route, summary, form, answer), _signature(route, form, answer))
-    )
+
+def stream(operation: Operation[P, R], steps: Callable[[Any, Any], AsyncGenerator[R, None]], /) -> Stream[P, R]:
+    """The method for a stream of events: its parameters are the fields of the query."""
+
+    def start(core: Any, /, *given: P.args, **named: P.kwargs) -> AsyncGenerator[R, None]:
+        return steps(core, operation.takes.query(*given, **named))
+
+    return Stream(start, operation.route, lambda: Help(steps.__doc__ or "", _signature(operation)))
+
+
+def call_to(operation: AnyOperation, /, *given: Any, **named: Any) -> Call:
+    """The request for an operation with these parameters: those of the path first."""
+    takes = operation.takes
+    names = takes.path.__struct_fields__
+    where = operation.path.format_map({name: quote(str(value)) for name, value in zip(names, given, strict=False)})
+    form = (takes.request or takes.query)(*given[len(names) :], **named)
+    call = call_of(operation.method, where, form, idempotent=operation.idempotent)
+    return call._replace(statuses=(200, 503)) if operation.may_be_unready else call
 
 
 def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -> Call:
@@ -151,18 +105,20 @@ def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:
     return [(name, value) for name, value in pairs if value != "False"]
 
 
-def _description(route: str, summary: str, form: type, answer: type) -> str:
-    fields = f"The keywords are the fields of {form.__name__}. " if inspect.signature(form).parameters else ""
-    return f"{summary}: `{route}`.\n\n{fields}Returns {answer.__name__} (docs/api-types.md)."
+def _description(operation: AnyOperation) -> str:
+    form = operation.takes.request or operation.takes.query
+    fields = f"The keywords are the fields of {form.__name__}. " if form.__struct_fields__ else ""
+    answer = operation.response.__name__
+    return f"{operation.summary}: `{operation.route}`.\n\n{fields}Returns {answer} (docs/openapi.json)."
 
 
-def _signature(route: str, form: Callable[..., object], answer: Any) -> inspect.Signature:
-    segments = route.split("/")
+def _signature(operation: AnyOperation) -> inspect.Signature:
+    segments = operation.path.split("/")
     parts = [
         _NAMES.get(before, segment[1:-1]) for before, segment in itertools.pairwise(segments) if segment.startswith("{")
     ]
     place = inspect.Parameter.POSITIONAL_ONLY if parts else inspect.Parameter.POSITIONAL_OR_KEYWORD
     first = [inspect.Parameter(name, place) for name in ("self", *parts)]
-    fields = inspect.signature(form).parameters.values()
+    fields = inspect.signature(operation.takes.request or operation.takes.query).parameters.values()
     shown = [field.replace(annotation=inspect.Parameter.empty) for field in fields]
-    return inspect.Signature([*first, *shown], return_annotation=answer)
+    return inspect.Signature([*first, *shown], return_annotation=operation.response)

@@ -9,7 +9,7 @@ from typing import Self
 
 from aghbus.client.core.core import Core
 from aghbus.client.core.method import Asynchronous, Blocking
-from aghbus.client.core.operations import Operations
+from aghbus.client.core.operations import Methods
 from aghbus.client.core.threads import Threads
 from aghbus.client.http import Endpoint, iterate
 from aghbus.client.locate import find
@@ -33,7 +33,7 @@ def endpoint_from(
     return find(options, os.environ if env is None else env)
 
 
-class Client(Operations, Blocking):
+class Client(Methods, Blocking):
     """A client that blocks: one method for each route of the local API, event streams, jobs, and works that are awaited.
 
     A call is repeated while the daemon is away, for `timeout` seconds. The ids of messages are made before the first
@@ -75,7 +75,7 @@ class Client(Operations, Blocking):
                 yield Job(core)
 
 
-class AsyncClient(Operations, Asynchronous):
+class AsyncClient(Methods, Asynchronous):
     """The client for asyncio: the same methods as Client, which are awaited, and asynchronous iterators.
 
     >>> client = AsyncClient.from_env()

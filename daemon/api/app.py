@@ -1,4 +1,4 @@
-"""The application: find the route, parse the request, call the operation, respond. No request makes it raise."""
+"""The application: find the operation, parse the request, call the handler, respond. No request makes it raise."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -8,16 +8,17 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api import parsing
+from aghbus.daemon.api.handlers import MAX_BODY, Handler
 from aghbus.daemon.api.http.body import Content, read_body, whole_body
 from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
 from aghbus.daemon.api.http.sse import KEEP_ALIVE, Stream
-from aghbus.daemon.api.route import Operation, Route
 from aghbus.daemon.api.router import Router
-from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol.api.base import ResponseModel
+from aghbus.protocol.api.operation import AnyOperation
+from aghbus.protocol.api.operations import OPERATIONS
 from aghbus.protocol.api.queries import NoParameters
 from aghbus.protocol.base.errors import RequestError
 
@@ -26,15 +27,15 @@ BODY_SECONDS: Final = 30.0
 
 
 Mounted = Callable[[Exchange, Draining], Coroutine[Any, Any, None]]
-"""Serves every request of one path in place of the routes. The event is set when the daemon drains."""
+"""Serves every request of one path in place of the operations. The event is set when the daemon drains."""
 
 
 class ApiApp:
-    """The routes with the operations of one daemon, shared by every listener."""
+    """The operations with the handlers of one daemon, shared by every listener."""
 
     def __init__(
         self,
-        operations: Mapping[Route, Operation],
+        handlers: Mapping[AnyOperation, Handler],
         draining: Draining,
         *,
         max_body: int,
@@ -43,43 +44,49 @@ class ApiApp:
         mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
         """`draining` ends streams and waits when set. `max_body` in bytes, the next two in seconds. `mounted` is by path."""
-        self._operations = operations
+        self._handlers = handlers
         self._mounted = mounted or {}
         self._draining = draining
         self._max_body = max_body
         self._body_seconds = body_seconds
         self._keep_alive = keep_alive
-        self._router = Router(ROUTES)
+        self._router = Router(OPERATIONS)
         self._encode = msgspec.json.Encoder().encode
 
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
-        """Serve one request. What only waits for a commit takes no task: the operation's future responds when it is done."""
+        """Serve one request. What only waits for a commit takes no task: the handler's future responds when it is done."""
         if exchange.path in self._mounted:
             return self._guarded(exchange, self._mounted[exchange.path](exchange, self._draining))
         try:
-            route, segments = self._router.find(exchange.method, exchange.path)
-            if not exchange.body_complete or route.transfer != "json" or route.operation is None:
-                return self._guarded(exchange, self._serve(route, segments, exchange))
-            body = b"" if route.request is None else whole_body(exchange, limit=max(self._max_body, route.max_body))
-            answer = self._operations[route](*self._arguments(route, segments, exchange, body))
+            operation, segments = self._router.find(exchange.method, exchange.path)
+            if not exchange.body_complete or operation.transfer != "json":
+                return self._guarded(exchange, self._serve(operation, segments, exchange))
+            body = b""
+            if operation.takes.request is not None:
+                body = whole_body(exchange, limit=MAX_BODY.get(operation, self._max_body))
+            answer = self._handlers[operation](*self._arguments(operation, segments, exchange, body))
             if not isinstance(answer, asyncio.Future):
-                return self._guarded(exchange, self._respond(route, exchange, answer))
+                return self._guarded(exchange, self._respond(operation, exchange, answer))
             scope = None
-            if route.waits:
+            if operation.waits:
                 scope = CancelScope(exchange, self._draining)
                 scope.begin(answer)
-            answer.add_done_callback(partial(self._answered, route, exchange, scope))
+            answer.add_done_callback(partial(self._answered, operation, exchange, scope))
         except Exception as error:
             self._fail(exchange, error)
         return None
 
     def _answered(
-        self, route: Route, exchange: Exchange, scope: CancelScope | None, answer: asyncio.Future[ResponseModel]
+        self,
+        operation: AnyOperation,
+        exchange: Exchange,
+        scope: CancelScope | None,
+        answer: asyncio.Future[ResponseModel],
     ) -> None:
         try:
             if scope is not None and (happened := scope.end()) is not None:
                 raise happened
-            exchange.respond(route.status, self._encode(answer.result()))
+            exchange.respond(operation.status, self._encode(answer.result()))
         except Exception as error:
             self._fail(exchange, error)
 
@@ -93,14 +100,14 @@ class ApiApp:
         except Exception as error:
             self._fail(exchange, error)
 
-    async def _respond(self, route: Route, exchange: Exchange, answer: Awaitable[ResponseModel]) -> None:
-        if route.waits:
+    async def _respond(self, operation: AnyOperation, exchange: Exchange, answer: Awaitable[Any]) -> None:
+        if operation.waits:
             with CancelScope(exchange, self._draining):
                 response = await answer
         else:
             response = await answer
-        unavailable = route.unavailable is not None and route.unavailable(response)
-        exchange.respond(503 if unavailable else route.status, self._encode(response))
+        unready = operation.may_be_unready and not response.ready
+        exchange.respond(503 if unready else operation.status, self._encode(response))
 
     def _fail(self, exchange: Exchange, error: Exception) -> None:
         """Respond with an error. For a bug in the daemon the response has the incident's number, the log the traceback."""
@@ -111,44 +118,40 @@ class ApiApp:
         elif not isinstance(error, ClientDisconnected):
             exchange.respond(500, incident(error, exchange.method, exchange.path))
 
-    async def _serve(self, route: Route, segments: list[str], exchange: Exchange) -> None:
+    async def _serve(self, operation: AnyOperation, segments: list[str], exchange: Exchange) -> None:
         """Serve a request that waits: for its body, for its client to read, or for an event."""
         body = b""
-        if route.request is not None:
-            limit = max(self._max_body, route.max_body)
+        if operation.takes.request is not None:
+            limit = MAX_BODY.get(operation, self._max_body)
             body = await read_body(exchange, limit=limit, seconds=self._body_seconds)
-        arguments = self._arguments(route, segments, exchange, body)
-        if route.operation is None:
-            from aghbus.daemon.api.openapi import document  # which only this route needs
-
-            exchange.respond(route.status, document())
-            return
-        operation = self._operations[route]
-        if route.transfer == "events":
+        arguments = self._arguments(operation, segments, exchange, body)
+        handler = self._handlers[operation]
+        if operation.transfer == "events":
             stream = Stream(
-                exchange, operation(*arguments), lambda error: incident(error, exchange.method, exchange.path)
+                exchange, handler(*arguments), lambda error: incident(error, exchange.method, exchange.path)
             )
             await stream.run(self._draining, self._keep_alive)
-        elif route.transfer == "download":
-            artifact, content = await operation(*arguments)
+        elif operation.transfer == "download":
+            artifact, content = await handler(*arguments)
             await Download(exchange, artifact, content).run(exchange.path)
-        elif route.transfer == "upload":
-            await self._respond(route, exchange, operation(*arguments, Content(exchange, seconds=self._body_seconds)))
+        elif operation.transfer == "upload":
+            await self._respond(operation, exchange, handler(*arguments, Content(exchange, seconds=self._body_seconds)))
         else:
-            await self._respond(route, exchange, operation(*arguments))
+            await self._respond(operation, exchange, handler(*arguments))
 
-    def _arguments(self, route: Route, segments: list[str], exchange: Exchange, body: bytes) -> list[Any]:
-        """The arguments of the route's operation, but for the content of an upload."""
-        arguments = parsing.path_arguments(route, segments) if segments else []
-        if route.query is NoParameters:
+    def _arguments(self, operation: AnyOperation, segments: list[str], exchange: Exchange, body: bytes) -> list[Any]:
+        """The arguments of the handler, but for the content of an upload."""
+        takes = operation.takes
+        arguments = parsing.path_arguments(takes.path, segments) if segments else []
+        if takes.query is NoParameters:
             if exchange.query:
                 parsing.query_string(exchange.query, NoParameters)  # refuses it
         else:
-            query = parsing.query_string(exchange.query, route.query)
-            since = parsing.last_event_id(exchange) if route.transfer == "events" else None
+            query = parsing.query_string(exchange.query, takes.query)
+            since = parsing.last_event_id(exchange) if operation.transfer == "events" else None
             arguments.append(query if since is None else msgspec.structs.replace(query, since=since))
-        if route.request is not None:
-            request = parsing.request(body, route.request)
-            if route.request.__struct_fields__:
+        if takes.request is not None:
+            request = parsing.request(body, takes.request)
+            if takes.request.__struct_fields__:
                 arguments.append(request)
         return arguments

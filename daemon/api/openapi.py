@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the local API, made from the table of routes and the types of `protocol/api/`.
+"""The OpenAPI 3.1 document of the local API, made from the table of operations and the types of `protocol/api/`.
 
 Types are described by their docstrings, fields by their comments.
 """
@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api.http.errors import ANSWER_OF_CODE, STATUS_OF_CODE
-from aghbus.daemon.api.route import Route
-from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol.api.base import API_VERSION, ErrorResponse
 from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.operation import AnyOperation
+from aghbus.protocol.api.operations import OPERATIONS
 from aghbus.protocol.api.queries import Query
 
 _REF: Final = "#/components/schemas/{name}"
@@ -24,7 +24,7 @@ _CONTENT: Final = "application/octet-stream"
 _BINARY: Final = {"type": "string", "format": "binary"}
 _LINE: Final = re.compile(r"class (?P<type>\w+)|    # (?P<above>.+)|    (?P<field>\w+): [^#]+?(?:  # (?P<beside>.+))?$")
 
-# Codes that any route may answer: of HTTP itself first, then of the daemon's state.
+# Codes that any operation may answer: of HTTP itself first, then of the daemon's state.
 _EVERYWHERE: Final = {400: ("invalid_request",), 500: ("internal",), 503: ("unavailable",)}
 _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_media_type",)}
 
@@ -32,7 +32,7 @@ _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_
 @cache
 def document() -> bytes:
     """The document as JSON, made once."""
-    return msgspec.json.encode(_document(ROUTES))
+    return msgspec.json.encode(_document())
 
 
 def described_fields(form: type[msgspec.Struct]) -> dict[str, str]:
@@ -59,10 +59,10 @@ def _comments(module: str) -> dict[str, dict[str, str]]:
     return types
 
 
-def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
+def _document() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -72,7 +72,7 @@ def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
         },
         "servers": [{"url": "/", "description": "Unix socket (mode 0600) or loopback TCP"}],
         "components": {
-            "schemas": _schemas(routes),
+            "schemas": _schemas(),
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -86,15 +86,15 @@ def _document(routes: tuple[Route, ...]) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": _operation_id(route),
-        "summary": route.summary,
-        "parameters": [*_parameters(route.parameters, "path"), *_parameters(route.query, "query")],
-        "responses": _responses(route),
+def _described(operation: AnyOperation) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": _operation_id(operation),
+        "summary": operation.summary,
+        "parameters": [*_parameters(operation.takes.path, "path"), *_parameters(operation.takes.query, "query")],
+        "responses": _responses(operation),
     }
-    if route.transfer == "events":
-        operation["parameters"].append(
+    if operation.transfer == "events":
+        described["parameters"].append(
             {
                 "name": "Last-Event-ID",
                 "in": "header",
@@ -103,18 +103,18 @@ def _operation(route: Route) -> dict[str, Any]:
                 "schema": {"type": "integer", "minimum": 0},
             }
         )
-    if route.transfer == "upload":
-        operation["requestBody"] = {"required": True, "content": {_CONTENT: {"schema": _BINARY}}}
-    if route.request is not None:
-        needed = any(field.required for field in msgspec.structs.fields(route.request))
-        content = {"application/json": {"schema": _ref(route.request)}}
-        operation["requestBody"] = {"required": needed, "content": content}
-    return operation
+    if operation.transfer == "upload":
+        described["requestBody"] = {"required": True, "content": {_CONTENT: {"schema": _BINARY}}}
+    if operation.takes.request is not None:
+        needed = any(field.required for field in msgspec.structs.fields(operation.takes.request))
+        content = {"application/json": {"schema": _ref(operation.takes.request)}}
+        described["requestBody"] = {"required": needed, "content": content}
+    return described
 
 
-def _operation_id(route: Route) -> str:
-    words = [word.strip("{}").replace(".", "_") for word in route.path.split("/") if word not in ("", API_VERSION)]
-    return "_".join([route.method.lower(), *words])
+def _operation_id(operation: AnyOperation) -> str:
+    words = [word.strip("{}").replace(".", "_") for word in operation.path.split("/") if word not in ("", API_VERSION)]
+    return "_".join([operation.method.lower(), *words])
 
 
 def _parameters(form: type[Query], place: str) -> list[dict[str, Any]]:
@@ -143,17 +143,17 @@ def _without_null(rule: dict[str, Any]) -> dict[str, Any]:
     return rule
 
 
-def _responses(route: Route) -> dict[str, Any]:
-    responses: dict[str, Any] = {str(route.status): _success(route)}
-    if route.unavailable is not None:
-        responses["503"] = _success(route)
+def _responses(operation: AnyOperation) -> dict[str, Any]:
+    responses: dict[str, Any] = {str(operation.status): _success(operation)}
+    if operation.may_be_unready:
+        responses["503"] = _success(operation)
         return responses
     codes: dict[int, list[str]] = {status: list(names) for status, names in _EVERYWHERE.items()}
-    if route.transfer == "upload":
+    if operation.transfer == "upload":
         codes[408] = ["timeout"]
-    if route.request is not None:
+    if operation.takes.request is not None:
         codes.update({status: list(names) for status, names in _WITH_BODY.items()})
-    for code in route.errors:
+    for code in operation.errors:
         codes.setdefault(STATUS_OF_CODE[code], []).append(code)
     for status in sorted(codes):
         error = {"application/json": {"schema": _ref(ANSWER_OF_CODE.get(codes[status][0], ErrorResponse))}}
@@ -161,28 +161,33 @@ def _responses(route: Route) -> dict[str, Any]:
     return responses
 
 
-def _success(route: Route) -> dict[str, Any]:
-    if route.transfer == "download":
+def _success(operation: AnyOperation) -> dict[str, Any]:
+    if operation.transfer == "download":
         description = (
-            f"{route.summary}; the connection ends early when it turns out not to be what `Artifact-Digest` says."
+            f"{operation.summary}; the connection ends early when it turns out not to be what `Artifact-Digest` says."
         )
         headers = {name: {"schema": {"type": "string"}} for name in ("Artifact-Digest", "Artifact-Size")}
         return {"description": description, "headers": headers, "content": {_CONTENT: {"schema": _BINARY}}}
-    if route.response is None:
-        return {"description": route.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
-    if route.transfer == "events":
-        name = "envelope" if route.response is Event else "message"
+    if operation.response is dict:
+        return {"description": operation.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
+    if operation.transfer == "events":
+        name = "envelope" if operation.response is Event else "message"
         description = (
             f"Events `{name}` and `gap`: `id` is the position to go on from, `data` one JSON object of the schema"
         )
-        description += f" {route.response.__name__}" + (" (a gap's of Event)." if name == "message" else ".")
+        description += f" {operation.response.__name__}" + (" (a gap's of Event)." if name == "message" else ".")
         return {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-    return {"description": route.summary, "content": {"application/json": {"schema": _ref(route.response)}}}
+    return {"description": operation.summary, "content": {"application/json": {"schema": _ref(operation.response)}}}
 
 
-def _schemas(routes: tuple[Route, ...]) -> dict[str, Any]:
+def _schemas() -> dict[str, Any]:
     types: list[type[msgspec.Struct]] = [ErrorResponse, *ANSWER_OF_CODE.values()]
-    types += [found for route in routes for found in (route.response, route.request) if found is not None]
+    types += [
+        form
+        for operation in OPERATIONS
+        for form in (operation.response, operation.takes.request)
+        if form not in (None, dict, bytes)
+    ]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
     forms = {form.__name__: form for form in _structs(types)}
     for name, schema in components.items():

@@ -10,8 +10,6 @@ import msgspec
 import msgspec.inspect
 
 from aghbus.daemon.api.http.exchange import Exchange
-from aghbus.daemon.api.route import Route
-from aghbus.daemon.api.router import split
 from aghbus.protocol.api.base import MAX_SEQ, RequestModel
 from aghbus.protocol.api.queries import Query
 from aghbus.protocol.base.errors import InvalidRequest
@@ -37,13 +35,13 @@ def unquoted(raw: str) -> str:
         raise InvalidRequest("path: is not percent-encoded UTF-8") from None
 
 
-def path_arguments(route: Route, segments: Sequence[str]) -> list[Any]:
-    """The parameters of the route's path in order, from the percent-encoded segments that stand for them."""
-    values = dict(zip(_parameter_names(route.path), segments, strict=True))
+def path_arguments(form: type[Query], segments: Sequence[str]) -> list[Any]:
+    """The fields of `form` in their order, from the percent-encoded segments of the path that stand for them."""
+    values = dict(zip(form.__struct_fields__, segments, strict=True))
     for name, segment in values.items():
         if "%" in segment:
             values[name] = unquoted(segment)
-    return list(msgspec.structs.astuple(_convert(values, route.parameters)))
+    return list(msgspec.structs.astuple(_convert(values, form)))
 
 
 def query_string(raw: bytes, form: type[Q]) -> Q:
@@ -135,11 +133,6 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
     choices = _choices(form).get(name, ())
     hint = f"one of {', '.join(choices)}" if choices else ""
     return InvalidRequest(f"{field or 'body'}: {rule[:1].lower()}{rule[1:]}", hint=hint)
-
-
-@cache
-def _parameter_names(path: str) -> tuple[str, ...]:
-    return tuple(name[1:-1] for name in split(path) if name.startswith("{"))
 
 
 @cache

@@ -1,9 +1,9 @@
-"""Finding the route of a request."""
+"""Finding the operation of a request."""
 
 from collections.abc import Iterable
 
 from aghbus.daemon.api.http.errors import HttpRefusal
-from aghbus.daemon.api.route import Route
+from aghbus.protocol.api.operation import AnyOperation
 
 
 def split(path: str) -> list[str]:
@@ -12,23 +12,23 @@ def split(path: str) -> list[str]:
 
 
 class _Pattern:
-    """The routes of one path with parameters, by method."""
+    """The operations of one path with parameters, by method."""
 
     def __init__(self, segments: list[str]) -> None:
         self.fixed = [at for at, word in enumerate(segments) if not word.startswith("{")]
         self.words = [segments[at] for at in self.fixed]
         self.parameters = [at for at, word in enumerate(segments) if word.startswith("{")]
-        self.methods: dict[str, Route] = {}
+        self.methods: dict[str, AnyOperation] = {}
 
 
 class Router:
-    """Routes by method and path: a word of the table goes before a parameter in the same place."""
+    """Operations by method and path: a word of the table goes before a parameter in the same place."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, operations: Iterable[AnyOperation]) -> None:
         patterns: dict[str, _Pattern] = {}
-        for route in routes:
-            pattern = patterns.setdefault(route.path, _Pattern(split(route.path)))
-            pattern.methods[route.method] = route
+        for operation in operations:
+            pattern = patterns.setdefault(operation.path, _Pattern(split(operation.path)))
+            pattern.methods[operation.method] = operation
         self._plain = {path: pattern for path, pattern in patterns.items() if not pattern.parameters}
         self._patterns: dict[tuple[int, str], list[_Pattern]] = {}  # by number of segments and the second one, a word
         for path in sorted(patterns, key=lambda path: [word.startswith("{") for word in split(path)]):
@@ -36,8 +36,8 @@ class Router:
                 segments = split(path)
                 self._patterns.setdefault((len(segments), segments[1]), []).append(patterns[path])
 
-    def find(self, method: str, path: str) -> tuple[Route, list[str]]:
-        """The route and its parameters' raw segments in order. `path` is as on the wire, percent-encoded.
+    def find(self, method: str, path: str) -> tuple[AnyOperation, list[str]]:
+        """The operation and its parameters' raw segments in order. `path` is as on the wire, percent-encoded.
 
         Raises HttpRefusal: 404 for a path that is not in the table, 405 with `Allow` for another method.
         """
@@ -52,7 +52,7 @@ class Router:
         raise HttpRefusal(404, "unknown_path", f"{path}: no such path", "GET /openapi.json lists the paths")
 
 
-def _wrong_method(pattern: _Pattern, method: str, path: str) -> Route:
+def _wrong_method(pattern: _Pattern, method: str, path: str) -> AnyOperation:
     allowed = ", ".join(sorted(pattern.methods))
     raise HttpRefusal(
         405,

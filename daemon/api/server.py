@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.daemon.api.app import BODY_SECONDS, ApiApp, Mounted
+from aghbus.daemon.api.handlers import Handler
 from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
 from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
-from aghbus.daemon.api.route import Operation, Route
 from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
+from aghbus.protocol.api.operation import AnyOperation
 
 logger = logging.getLogger("aghbus.daemon.api")
 
@@ -35,7 +36,7 @@ class ApiServer:
 
     def __init__(
         self,
-        operations: Mapping[Route, Operation],
+        handlers: Mapping[AnyOperation, Handler],
         *,
         socket_path: Path,
         private_folder: bool = False,
@@ -54,7 +55,7 @@ class ApiServer:
 
         `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
         request's head may take, a connection without a request may stay, and a body may take, and the silence on a
-        stream before a comment. `mounted` serves other paths than those of the routes.
+        stream before a comment. `mounted` serves other paths than those of the operations.
         """
         self._socket_path = socket_path
         self._private_folder = private_folder
@@ -65,7 +66,7 @@ class ApiServer:
         self._idle_seconds = idle_seconds
         self._draining = Draining()
         self._app = ApiApp(
-            operations,
+            handlers,
             self._draining,
             max_body=max_body,
             body_seconds=body_seconds,

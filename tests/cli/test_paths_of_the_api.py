@@ -1,11 +1,11 @@
-"""Every path that aghctl and the client ask for is in the table of routes."""
+"""Every path that aghctl and the client ask for is in the table of operations."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from aghbus.daemon.api.routes import ROUTES
+from aghbus.protocol.api.operations import OPERATIONS
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,4 +41,4 @@ def test_every_path_that_aghctl_asks_for_is_a_route() -> None:
         path for folder in ("cli", "client") for source in (ROOT / folder).rglob("*.py") for path in paths_in(source)
     }
     assert len(asked) > 20
-    assert {path for path in asked if not any(fits(path, route.path) for route in ROUTES)} == set()
+    assert {path for path in asked if not any(fits(path, operation.path) for operation in OPERATIONS)} == set()

@@ -105,7 +105,7 @@ async def serving(
 ) -> AsyncIterator[Api]:
     node = SimulatedDaemon()
     server = ApiServer(
-        node.operations(),
+        node.handlers(),
         socket_path=path,
         max_body=BODY_LIMIT,
         head_seconds=head_seconds,

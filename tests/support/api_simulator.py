@@ -1,6 +1,6 @@
 """A daemon in memory behind the API: it records the calls of its operations, and responds as a test says.
 
-Every route of the table has an operation here: one of this module, or one that returns an example of the route's response.
+Every operation of the table has a handler here: one of this module, or one that returns an example of the response.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-from aghbus.daemon.api.route import Operation, Route
-from aghbus.daemon.api.routes import ROUTES
+from aghbus.daemon.api.handlers import Handler, openapi
 from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.messages import Event, Message, MessagesResponse, SendRequest, SendResponse
+from aghbus.protocol.api.operation import AnyOperation
+from aghbus.protocol.api.operations import OPERATIONS, Operations
 from aghbus.protocol.api.peers import CapabilityRecord, WhoisRequest, WhoisResponse
 from aghbus.protocol.api.queries import ArtifactsQuery, EventsQuery, MessagesQuery, WorkQuery
 from aghbus.protocol.api.status import HealthResponse, ReadinessResponse
@@ -94,10 +95,10 @@ def inbox_item(seq: int, lease: str | None = None) -> InboxItem:
 
 
 class SimulatedDaemon:
-    """The operations of a daemon that has no broker and no disk. Tests edit its attributes while it serves.
+    """The handlers of a daemon that has no broker and no disk. Tests edit its attributes while it serves.
 
-    `calls` has `METHOD path` and the arguments of each operation called. `respond` replaces operations by that name, and `futures`
-    the answers of operations.
+    `calls` has `METHOD path` and the arguments of each operation called. `respond` replaces handlers by that name, and `futures`
+    the answers of handlers.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ class SimulatedDaemon:
         self.content: dict[str, list[bytes]] = {}  # artifacts by `work_id/name`, in the pieces that a GET gives
         self.content_failure: Exception | None = None  # raised by a GET after the pieces
         self.max_content = 1_000_000
-        self.respond: dict[str, Operation] = {
+        self.respond: dict[str, Handler] = {
             "GET /healthz": self._health,
             "GET /readyz": self._readiness,
             "POST /v1/whois": self._whois,
@@ -134,39 +135,38 @@ class SimulatedDaemon:
             "GET /v1/bridge/{format}/stream": self._bridge_stream,
         }
 
-    def operations(self) -> dict[Route, Operation]:
-        """An operation for every route that has one."""
-        return {route: self._recorded(route) for route in ROUTES if route.operation is not None}
+    def handlers(self) -> dict[AnyOperation, Handler]:
+        """A handler for every operation; that of the OpenAPI document is the daemon's."""
+        return {operation: self._recorded(operation) for operation in OPERATIONS} | {Operations.openapi: openapi}
 
     def names(self) -> list[str]:
         """The operations called, in order."""
         return [name for name, _ in self.calls]
 
-    def _recorded(self, route: Route) -> Operation:
-        name = f"{route.method} {route.path}"
+    def _recorded(self, operation: AnyOperation) -> Handler:
+        name = operation.route
 
-        def operation(*arguments: Any) -> Any:
+        def handler(*arguments: Any) -> Any:
             self.calls.append((name, arguments))
             if name in self.futures:
                 self.waiting.set()
                 return self.futures[name]
-            if route.transfer == "json":
-                return self._responding(self.respond.get(name, self._example_of(route)), arguments)
+            if operation.transfer == "json":
+                return self._responding(self.respond.get(name, self._example_of(operation)), arguments)
             return self.respond[name](*arguments)
 
-        return operation
+        return handler
 
-    async def _responding(self, operation: Operation, arguments: tuple[Any, ...]) -> Any:
+    async def _responding(self, handler: Handler, arguments: tuple[Any, ...]) -> Any:
         if self.failure is not None:
             raise self.failure
-        return await operation(*arguments)
+        return await handler(*arguments)
 
-    def _example_of(self, route: Route) -> Operation:
-        async def operation(*_: Any) -> Any:
-            assert route.response is not None
-            return example(route.response)
+    def _example_of(self, operation: AnyOperation) -> Handler:
+        async def handler(*_: Any) -> Any:
+            return example(operation.response)
 
-        return operation
+        return handler
 
     async def append(self, *events: Event) -> None:
         """More events for the streams."""

@@ -60,7 +60,7 @@ async def test_another_user_is_disconnected_even_on_a_world_writable_socket(
 ) -> None:
     caplog.set_level(logging.WARNING, "aghbus.daemon.api")
     path, node = open_folder / "d.sock", SimulatedDaemon()
-    server = ApiServer(node.operations(), socket_path=path)
+    server = ApiServer(node.handlers(), socket_path=path)
     await server.start()
     path.chmod(0o666)  # as a careless operator might
     try:
@@ -104,7 +104,7 @@ def test_only_the_own_user_and_root_are_accepted() -> None:
 
 async def test_connections_on_tcp_do_not_count_on_the_socket(socket_path: Path) -> None:
     node = SimulatedDaemon()
-    server = ApiServer(node.operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(node.handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     silent = [await asyncio.open_connection(*server.tcp_address) for _ in range(MAX_CONNECTIONS + 10)]

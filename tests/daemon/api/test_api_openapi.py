@@ -11,14 +11,14 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from aghbus.daemon.api.documents import openapi_text, types_text, with_table
+from aghbus.daemon.api.documents import openapi_text, with_table
+from aghbus.daemon.api.handlers import HANDLERS
 from aghbus.daemon.api.router import Router
-from aghbus.daemon.api.routes import ROUTES
 from aghbus.protocol import api as types
 from aghbus.protocol.api.base import EmptyRequest, RequestModel, ResponseModel
+from aghbus.protocol.api.operations import OPERATIONS, Operations
 from aghbus.protocol.api.queries import NoParameters
 from tests.support.api_harness import Api
-from tests.support.api_simulator import SimulatedDaemon
 
 DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 
@@ -42,9 +42,9 @@ def operations(document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield method.upper(), path, operation
 
 
-async def test_every_route_is_in_the_document_and_the_other_way_round(document: Any) -> None:
+async def test_every_operation_is_in_the_document_and_the_other_way_round(document: Any) -> None:
     assert document["openapi"] == "3.1.0"
-    assert {(method, path) for method, path, _ in operations(document)} == {(r.method, r.path) for r in ROUTES}
+    assert {(method, path) for method, path, _ in operations(document)} == {(o.method, o.path) for o in OPERATIONS}
 
 
 async def test_every_reference_resolves(document: Any) -> None:
@@ -101,28 +101,27 @@ async def test_responses_have_the_fields_of_their_schemas(api: Api, document: An
     assert set((await api.get("/nowhere")).json) == set(error["properties"])
 
 
-async def test_every_route_is_reached_by_its_path(api: Api) -> None:
-    """No route of the table is dead: each is reached by its own path, without a 404 or 405 of the router."""
-    for route in ROUTES:
-        if route.transfer in ("events", "download"):  # no JSON to be had from them
+async def test_every_operation_is_reached_by_its_path(api: Api) -> None:
+    """No operation of the table is dead: each is reached by its own path, without a 404 or 405 of the router."""
+    for operation in OPERATIONS:
+        if operation.transfer in ("events", "download"):  # no JSON to be had from them
             continue
-        target = route.path.replace("{id}", "test.run").replace("{seq}", "1").replace("{verb}", "accept")
-        reply = await api.request(route.method, target)
+        target = operation.path.replace("{id}", "test.run").replace("{seq}", "1").replace("{verb}", "accept")
+        reply = await api.request(operation.method, target)
         assert reply.status != 405
         assert reply.json.get("code") != "unknown_path", target
 
 
 def test_words_go_before_parameters() -> None:
-    route, values = Router(ROUTES).find("POST", "/v1/inbox/next")
-    assert (route.path, values) == ("/v1/inbox/next", [])
-    route, values = Router(ROUTES).find("POST", "/v1/works/a%2Fb/fail")
-    assert (route.path, values) == ("/v1/works/{id}/{verb}", ["a%2Fb", "fail"])
+    router = Router(OPERATIONS)
+    assert router.find("POST", "/v1/inbox/next") == (Operations.next_message, [])
+    assert router.find("POST", "/v1/works/a%2Fb/fail") == (Operations.step_work, ["a%2Fb", "fail"])
 
 
-def test_every_request_and_response_type_belongs_to_a_route() -> None:
-    """A type of protocol/api that no route takes or gives is forgotten, or has lost its route."""
+def test_every_request_and_response_type_belongs_to_an_operation() -> None:
+    """A type of protocol/api that no operation takes or returns is forgotten, or has lost its operation."""
     _, components = msgspec.json.schema_components(
-        [t for r in ROUTES for t in (r.response, r.request) if t is not None]
+        [form for o in OPERATIONS for form in (o.response, o.takes.request) if form is not None]
     )
     modules = [
         importlib.import_module(name) for _, name, _ in pkgutil.iter_modules(types.__path__, types.__name__ + ".")
@@ -142,32 +141,27 @@ def test_the_documents_in_docs_match_the_table() -> None:
     text = DOCS.read_text()
     assert with_table(text) == text
     assert (DOCS.parent / "openapi.json").read_text() == openapi_text()
-    assert (DOCS.parent / "api-types.md").read_text() == types_text()
 
 
-def test_every_type_named_in_the_manual_has_its_fields_documented() -> None:
-    documented = set(re.findall(r"^## (\w+)$", types_text(), re.MULTILINE))
+async def test_every_type_named_in_the_manual_is_in_the_document(document: Any) -> None:
+    documented = set(document["components"]["schemas"])
     named = set(re.findall(r"`(\w+(?:Request|Response))`", DOCS.read_text()))
     assert named and named <= documented
 
 
-def test_each_route_names_the_types_of_its_operation() -> None:
-    for route in ROUTES:
-        if route.operation is None:
-            continue
-        given = get_type_hints(route.operation)
+def test_every_operation_has_a_handler_with_its_types() -> None:
+    assert set(HANDLERS) == set(OPERATIONS) - {Operations.openapi}
+    for operation, handler in HANDLERS.items():
+        given, takes = get_type_hints(handler), operation.takes
         returned = given.pop("return")
-        in_path = len(msgspec.structs.fields(route.parameters))
-        expected: list[Any] = [route.query] if route.query is not NoParameters else []
-        expected += [route.request] if route.request not in (None, EmptyRequest) else []
-        expected += [AsyncIterator[bytes]] if route.transfer == "upload" else []
-        assert list(given.values())[in_path:] == expected, route.path
-        if route.transfer in ("json", "upload"):
-            assert returned in (route.response, Awaitable[route.response]), route.path  # type: ignore[name-defined]
-
-
-async def test_the_simulated_daemon_has_every_operation() -> None:
-    assert set(SimulatedDaemon().operations()) == {route for route in ROUTES if route.operation is not None}
+        in_path = len(msgspec.structs.fields(takes.path))
+        expected: list[Any] = [takes.query] if takes.query is not NoParameters else []
+        expected += [takes.request] if takes.request not in (None, EmptyRequest) else []
+        expected += [AsyncIterator[bytes]] if operation.transfer == "upload" else []
+        assert list(given.values())[in_path:] == expected, operation.route
+        if operation.transfer in ("json", "upload"):
+            form: Any = operation.response
+            assert returned in (form, Awaitable[form]), operation.route
 
 
 async def test_every_property_and_parameter_is_described(document: Any) -> None:

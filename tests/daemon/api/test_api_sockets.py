@@ -33,7 +33,7 @@ def exists(path: Path) -> bool:
 async def test_socket_and_folder_are_private_under_any_umask(socket_path: Path) -> None:
     before = os.umask(0)
     try:
-        server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path)
+        server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path)
         await server.start()
         assert os.umask(0) == 0  # start left the mask as it was
         assert is_socket(socket_path)
@@ -71,7 +71,7 @@ async def test_stale_socket_is_replaced(socket_path: Path) -> None:
         dead.bind(str(socket_path))
         dead.listen()
     assert exists(socket_path)
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path)
     await server.start()
     reply = await Api(server, SimulatedDaemon(), socket_path).get("/healthz")
     assert reply.status == 200
@@ -79,7 +79,7 @@ async def test_stale_socket_is_replaced(socket_path: Path) -> None:
 
 
 async def test_live_socket_is_refused_and_left_alone(api: Api) -> None:
-    second = ApiServer(SimulatedDaemon().operations(), socket_path=api.path)
+    second = ApiServer(SimulatedDaemon().handlers(), socket_path=api.path)
     with pytest.raises(ListenError, match="another daemon listens") as caught:
         await second.start()
     assert str(api.path) in caught.value.message
@@ -137,7 +137,7 @@ async def test_a_folder_of_another_user_is_refused_when_it_must_be_private(socke
 
 async def test_stop_leaves_a_successors_socket(api: Api) -> None:
     api.path.unlink()
-    successor = ApiServer(SimulatedDaemon().operations(), socket_path=api.path)
+    successor = ApiServer(SimulatedDaemon().handlers(), socket_path=api.path)
     await successor.start()
     await api.server.stop(1.0)
     assert exists(api.path)
@@ -188,7 +188,7 @@ async def tcp(server: ApiServer, headers: dict[str, str], target: str = "/v1/sta
 
 
 async def test_tcp_needs_the_token(socket_path: Path) -> None:
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     assert server.tcp_address[1] != 0
@@ -211,7 +211,7 @@ async def test_tcp_needs_the_token(socket_path: Path) -> None:
 
 
 async def test_tcp_refuses_other_names_and_web_pages(socket_path: Path) -> None:
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     port = server.tcp_address[1]
@@ -228,7 +228,7 @@ async def test_tcp_refuses_other_names_and_web_pages(socket_path: Path) -> None:
 
 
 async def test_tcp_with_two_host_headers_is_refused(socket_path: Path) -> None:
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     host, port = server.tcp_address
@@ -243,7 +243,7 @@ async def test_tcp_with_two_host_headers_is_refused(socket_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", "", "127.0.0.1.example.com"])
 async def test_only_loopback_is_bound(socket_path: Path, host: str) -> None:
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=(host, 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=(host, 0), token=TOKEN)
     with pytest.raises(ListenError, match="is not a loopback address"):
         await server.start()
     assert not exists(socket_path)
@@ -251,7 +251,7 @@ async def test_only_loopback_is_bound(socket_path: Path, host: str) -> None:
 
 @pytest.mark.parametrize("token", [None, "", "short", "has a newline\nin it, long enough", "ümlaut-but-long-enough"])
 async def test_tcp_without_a_good_token_is_refused(socket_path: Path, token: str | None) -> None:
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=token)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=token)
     with pytest.raises(ListenError, match="needs a token"):
         await server.start()
     assert not exists(socket_path)
@@ -261,9 +261,7 @@ async def test_a_port_in_use_leaves_no_listener(socket_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = ApiServer(
-            SimulatedDaemon().operations(), socket_path=socket_path, tcp=taken.getsockname(), token=TOKEN
-        )
+        server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=taken.getsockname(), token=TOKEN)
         with pytest.raises(ListenError, match="cannot listen on"):
             await server.start()
     assert not exists(socket_path)

@@ -72,7 +72,7 @@ def test_a_process_without_the_token_gets_neither_token_nor_request(answer: byte
 @contextlib.asynccontextmanager
 async def listening(socket_path: Path) -> AsyncIterator[int]:
     """The port of a server on TCP."""
-    server = ApiServer(SimulatedDaemon().operations(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
+    server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=TOKEN)
     await server.start()
     assert server.tcp_address is not None
     try:

@@ -1,0 +1,106 @@
+"""Which method of which part carries out each operation of the local API."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from aghbus.daemon.artifacts.store import Artifacts
+from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.bridge.deliver import MessageDelivery
+from aghbus.daemon.bridge.submit import MessageSubmitter
+from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.services.inbox import InboxService
+from aghbus.daemon.services.inbox_purge import InboxPurge
+from aghbus.daemon.services.mcp_sessions import McpSessions
+from aghbus.daemon.services.messages import MessageService
+from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.status import StatusService
+from aghbus.daemon.services.trust_explain import TrustExplainer
+from aghbus.daemon.services.trust_rules import TrustRuleService
+from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.api.operation import AnyOperation
+from aghbus.protocol.api.operations import Operations
+from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
+
+Handler = Callable[..., Any]
+"""Takes the parameters of the path in their order, then the query and the body where the operation has them.
+
+Returns the response, or raises RequestError. Of events, it returns an asynchronous iterator of pages of them. It takes the bytes
+of an upload last, as an asynchronous iterator, and returns an Artifact and an iterator of bytes for a download.
+"""
+
+HANDLERS: Final[dict[AnyOperation, Handler]] = {
+    Operations.health: StatusService.health,
+    Operations.readiness: StatusService.readiness,
+    Operations.version: StatusService.versions,
+    Operations.status: StatusService.status,
+    Operations.peers: PeerService.list_peers,
+    Operations.whois: Discovery.whois,
+    Operations.send: MessageService.send,
+    Operations.messages: MessageService.list_messages,
+    Operations.message: MessageService.get_message,
+    Operations.works: WorkService.list_works,
+    Operations.open_work: WorkService.open_work,
+    Operations.work: WorkService.get_work,
+    Operations.step_work: WorkService.step_work,
+    Operations.threads: MessageService.list_threads,
+    Operations.directs: MessageService.list_directs,
+    Operations.inbox: InboxService.list_items,
+    Operations.next_message: InboxService.next,
+    Operations.purge_inbox: InboxPurge.purge,
+    Operations.lease: InboxService.lease,
+    Operations.ack: InboxService.ack,
+    Operations.nack: InboxService.nack,
+    Operations.requeue: InboxService.requeue,
+    Operations.capabilities: PeerService.list_capabilities,
+    Operations.capability: PeerService.get_capability,
+    Operations.quarantine: MessageService.list_quarantine,
+    Operations.trust_rules: TrustRuleService.list_rules,
+    Operations.change_trust: TrustRuleService.change,
+    Operations.explain_trust: TrustExplainer.explain,
+    Operations.artifacts: Artifacts.list_artifacts,
+    Operations.put_artifact: Artifacts.put,
+    Operations.get_artifact: Artifacts.get,
+    Operations.events: MessageService.events,
+    Operations.submit_foreign: MessageSubmitter.submit,
+    Operations.foreign_messages: MessageDelivery.stream,
+    Operations.foreign_message: MessageDelivery.get,
+    Operations.ack_foreign: MessageDelivery.ack,
+    Operations.foreign_log: Bridge.list_log,
+    Operations.start_chain: ChainService.start,
+    Operations.chain_runs: ChainService.list_runs,
+    Operations.chain_run: ChainService.get_run,
+    Operations.answer_chain: ChainService.answer,
+    Operations.cancel_chain: ChainService.cancel,
+    Operations.mcp_sessions: McpSessions.list_sessions,
+    Operations.report_mcp_session: McpSessions.report,
+}
+"""Methods of the classes of parts, by operation; but for `openapi`."""
+
+MAX_BODY: Final[dict[AnyOperation, int]] = {Operations.submit_foreign: 2 * MAX_MESSAGE_BYTES}
+"""Bytes of a body that may be larger than the API's usual one: a message as a string, whose quotes and line ends are escaped."""
+
+
+def bind(parts: Iterable[object]) -> dict[AnyOperation, Handler]:
+    """The handler of each operation as a bound method of the part whose class has it. LookupError when none has."""
+    parts = tuple(parts)
+    bound = {operation: _bound(handler, parts) for operation, handler in HANDLERS.items()}
+    return {**bound, Operations.openapi: openapi}
+
+
+def _bound(handler: Handler, parts: tuple[object, ...]) -> Handler:
+    name = handler.__name__
+    for part in parts:
+        if getattr(type(part), name, None) is handler:
+            bound: Handler = getattr(part, name)
+            return bound
+    raise LookupError(f"no part of the daemon has the handler {handler.__qualname__}")
+
+
+async def openapi() -> msgspec.Raw:
+    """The OpenAPI document."""
+    from aghbus.daemon.api.openapi import document  # which only this operation needs
+
+    return msgspec.Raw(document())
