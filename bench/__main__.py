@@ -42,7 +42,9 @@ def measure(scale: Scale, figures: Sequence[Figure]) -> report.Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 when every figure was measured or had a reason not to be, 1 when one failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     how = parser.add_mutually_exclusive_group()
     for name, text in (
         ("quick", "under three minutes (default)"),
