@@ -1,4 +1,4 @@
-"""Draws the tables and the diagram of docs/protocol.md from the code: `python -m tests.support.draw_protocol_docs` rewrites them in place.
+"""Draws tables and diagram of docs/protocol.md from the code: `python -m tests.support.draw_protocol_docs` rewrites them.
 
 Between `<!-- drawn: NAME -->` and `<!-- end: NAME -->` everything belongs to this file; a test compares.
 """
