@@ -95,7 +95,7 @@ api-docs: $(STAMP) ## write docs/openapi.json and the routes of docs/api.md
 bench: $(BENCHED) ## figures of this machine, in three minutes
 	$(BIN)/python -m bench --quick
 
-bench-full: $(BENCHED) ## the same in half an hour, with the large sizes
+bench-full: $(BENCHED) ## the same in half an hour, with the large sizes; writes the plots of docs/img
 	$(BIN)/python -m bench --full
 
 dist: $(STAMP) ## build the wheel and the source distribution into dist/; the same sources give the same bytes

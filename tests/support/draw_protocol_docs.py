@@ -1,4 +1,4 @@
-"""Draws the tables of docs/protocol.md from the code: `python -m tests.support.draw_protocol_docs` rewrites them in place.
+"""Draws tables and diagram of docs/protocol.md from the code: `python -m tests.support.draw_protocol_docs` rewrites them.
 
 Between `<!-- drawn: NAME -->` and `<!-- end: NAME -->` everything belongs to this file; a test compares.
 """
@@ -8,12 +8,31 @@ from pathlib import Path
 from typing import Final
 
 from aghbus.protocol.agh import limits
-from aghbus.protocol.agh.lifecycle import OPEN_STATES, PROGRESS, TRANSITIONS
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, PROGRESS, TERMINAL_STATES, TRANSITIONS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 PAGE: Final = ROOT / "docs" / "protocol.md"
 EVENTS: Final = ("message", *dict.fromkeys(event for _, event in TRANSITIONS if event != "message"), "trace:submitted")
 _CONSTANT: Final = re.compile(r"^(?P<name>[A-Z_]+): Final = .*?  # (?P<source>.+)$", re.MULTILINE)
+
+
+def states_diagram() -> str:
+    """The changes of state as a Mermaid diagram. An end has the events that lead to it from every open state."""
+    events: dict[tuple[str, str], list[str]] = {}
+    for (state, event), after in TRANSITIONS.items():
+        if after != state:
+            events.setdefault((state, after), []).append(_event(event))
+    between = [
+        f"        {state} --> {after}: {'<br/>'.join(names)}"
+        for (state, after), names in events.items()
+        if after in OPEN_STATES
+    ]
+    common = {after: [events[state, after] for state in OPEN_STATES] for after in TERMINAL_STATES}
+    if any(names != found[0] for found in common.values() for names in found):
+        raise ValueError("an end has not the same events in all open states: draw its transitions one by one")
+    ends = [f"    open --> {after}: {'<br/>'.join(found[0])}" for after, found in common.items()]
+    head = ["```mermaid", "stateDiagram-v2", "    direction LR", "    [*] --> open: opening", "    state open {"]
+    return "\n".join([*head, f"        [*] --> {OPEN_STATES[0]}", *between, "    }", *ends, "```"])
 
 
 def lifecycle_table() -> str:
@@ -31,8 +50,8 @@ def limits_table() -> str:
 
 
 def drawn(page: str) -> str:
-    """`page` with both tables drawn anew. ValueError when a marker is missing."""
-    for name, table in (("lifecycle", lifecycle_table()), ("limits", limits_table())):
+    """`page` with diagram and tables drawn anew. ValueError when a marker is missing."""
+    for name, table in (("states", states_diagram()), ("lifecycle", lifecycle_table()), ("limits", limits_table())):
         begin, end = f"<!-- drawn: {name} -->", f"<!-- end: {name} -->"
         before, found_begin, rest = page.partition(begin)
         _, found_end, behind = rest.partition(end)

@@ -102,9 +102,8 @@ class DedupWindow:
         """Whether there is room for an id that would be kept for `remaining` seconds, with `capacity` ids at most in
         all, after `more` other ids.
 
-        Up to half of it every id is admitted, beyond it ever shorter-lived ones: an id that would take its place
-        for days has to wait, and one that expires in minutes still passes. Forgetting an id early instead would let
-        its envelope in twice.
+        When the window is more than half full, it admits only short-lived ids: the fuller it is, the shorter. Forgetting
+        an id early instead would let its envelope in twice.
         """
         free = capacity - len(self.keys) - more
         return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
