@@ -92,7 +92,9 @@ def test_toml_of_others_survives_install_and_uninstall(fragments: list[str], env
     assert applied("codex", installed, ["/bin/aghctl", "mcp"], env) == installed
     after = applied("codex", installed, None, {})[path]
     assert tomllib.loads(after) == before
-    assert sorted(lines(after)) == sorted(lines(text))  # tomlkit moves a table that is not beside the others of its parent
+    assert sorted(lines(after)) == sorted(
+        lines(text)
+    )  # tomlkit moves a table that is not beside the others of its parent
 
 
 def lines(text: str) -> list[str]:
