@@ -44,7 +44,7 @@ def _apply(context: Context, values: dict[str, Any], command: list[str] | None) 
         files = [{"path": change.path, "text": change.apply("")} for change in wanted]
         context.output.answer({"host": host, "files": files}, _text)
         return YES
-    done = [{"path": change.path, "changed": rewrite(change.path, change.apply)} for change in wanted]
+    done = [{"path": change.path, "changed": rewrite(change)} for change in wanted]
     context.output.answer({"host": host, "files": done}, _human)
     if any(file["changed"] for file in done):
         context.output.note(f"sessions of {host} that run already do not notice: start a new one")

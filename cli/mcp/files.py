@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
-from aghbus.cli.mcp.json_text import Broken
+from aghbus.cli.mcp.config_text import Broken
+from aghbus.cli.mcp.hosts import Change
 from aghbus.client.errors import ConfigurationError
 from aghbus.host.files import make_private_folder, sync_folder
 
 _ATTEMPTS = 10
 
 
-def rewrite(path: str, change: Callable[[str], str]) -> bool:
-    """Replace the text of the file at `path` by `change` of it; whether it differs. A file that is not there is empty.
+def rewrite(change: Change) -> bool:
+    """Apply `change` to its file; whether the file differs. A file that is not there is empty.
 
     The mode stays; a symbolic link is followed. If the file changes meanwhile, `change` is applied again. Raises
     ConfigurationError.
     """
-    path = os.path.realpath(path)
+    path = os.path.realpath(change.path)
     try:
         for _ in range(_ATTEMPTS):
             before = _read(path)
             text = before.decode()
-            after = change(text)
+            after = change.apply(text)
             if after == text:
                 return False
             if _replace(path, before, after.encode()):
                 return True
     except (Broken, UnicodeError) as error:
-        raise ConfigurationError(f"{path} cannot be changed: {error}", "correct it, or see --print") from None
+        raise ConfigurationError(f"{path} cannot be changed: {error}", _by_hand(change)) from None
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     raise ConfigurationError(f"{path} changes all the time", "end its program, and try again")
+
+
+def _by_hand(change: Change) -> str:
+    """What to do with a file that cannot be changed."""
+    added = change.apply("")
+    if not added:
+        return "correct it, or remove the entry yourself"
+    if change.path.endswith(".toml"):
+        return "correct it, or add what --print shows yourself"
+    return "correct it, or add this yourself: " + " ".join(line.strip() for line in added.splitlines())
 
 
 def _read(path: str) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import partial
 
-from aghbus.cli.mcp import json_text
+from aghbus.cli.mcp.config_text import Broken, Edit, edit_json, edit_toml, member
 from aghbus.protocol.base.annotations import Any
 
 HOSTS = ("claude", "codex", "gemini", "cursor", "vscode")
@@ -17,113 +18,80 @@ HOOK_SECONDS = 3600
 
 
 class Change:
-    """A change of the file at `path`. `apply` takes its text and returns the new one, or raises json_text.Broken."""
+    """A change of the file at `path`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, edit: Edit) -> None:
         self.path = path
+        self._edit = edit
+        self._edit_text = edit_toml if path.endswith(".toml") else edit_json
 
     def apply(self, text: str) -> str:
-        """The new text."""
-        raise NotImplementedError
+        """The new text of the file. Raises Broken."""
+        return self._edit_text(text, self._edit)
 
 
-class JsonServer(Change):
-    """An entry of an object of servers; None removes it. Members of the entry that are not ours stay."""
-
-    def __init__(self, path: str, servers: str, name: str, entry: Mapping[str, Any] | None) -> None:
-        super().__init__(path)
-        self._at = (servers, name)
-        self._entry = entry
-
-    def apply(self, text: str) -> str:
-        """The new text."""
-        data = json_text.load(text)
-        if self._entry is None:
-            return _dropped(text, self._at)
-        found = _at(data, self._at)
-        if not isinstance(found, dict):
-            return json_text.put(text, self._at, self._entry)
-        for key, value in self._entry.items():
-            kept = found.get(key)
-            merged = {**kept, **value} if isinstance(value, dict) and isinstance(kept, dict) else value
-            if kept != merged:
-                text = json_text.put(text, (*self._at, key), merged)
-        return text
+def _set_server(servers: str, name: str, entry: Mapping[str, Any] | None, document: dict[str, Any]) -> None:
+    """Put an entry into the object of servers; None removes it. Members of the entry that are not ours stay."""
+    all_servers = member(document, servers)
+    found = None if all_servers is None else member(all_servers, name)
+    if entry is None:
+        if found is not None:
+            del all_servers[name]
+            if not all_servers:
+                del document[servers]
+    elif all_servers is None:
+        document[servers] = {name: entry}
+    elif not isinstance(found, dict):
+        all_servers[name] = entry
+    else:
+        for key, value in entry.items():
+            if isinstance(value, dict) and isinstance(found.get(key), dict):
+                found[key].update(value)
+            elif found.get(key) != value:
+                found[key] = value
 
 
-class TomlServer(Change):
-    """A table of servers in Codex's file; None removes it."""
-
-    def __init__(self, path: str, name: str, entry: Mapping[str, Any] | None) -> None:
-        super().__init__(path)
-        self._at = ("mcp_servers", name)
-        self._entry = entry
-
-    def apply(self, text: str) -> str:
-        """The new text."""
-        from aghbus.cli.mcp import toml_text  # its tomllib is slow to load
-
-        found = _at(toml_text.load(text), self._at)
-        if self._entry is None:
-            return toml_text.drop_table(text, self._at)
-        table = found if isinstance(found, dict) else {}
-        values = {key: value for key, value in self._entry.items() if table.get(key) != value}
-        env = values.pop("env", None)
-        if env and "env" in table:
-            missing = {key: value for key, value in env.items() if table["env"].get(key) != value}
-            text = toml_text.put_table(text, (*self._at, "env"), missing) if missing else text
-        elif env:
-            values["env"] = env
-        return toml_text.put_table(text, self._at, values) if values else text
+def _set_stop_hook(command: str | None, document: dict[str, Any]) -> None:
+    """Put the Stop hook into Claude Code's settings; None removes it."""
+    hooks = member(document, "hooks") or {}
+    groups = member(hooks, "Stop") or []
+    if not isinstance(groups, list):
+        raise Broken("'Stop' is not an array")
+    ours = [hook for group in groups for hook in _hooks_of(group) if _is_ours(hook)]
+    if command is not None and ours:
+        ours[0]["command"] = command
+    elif command is not None:
+        hook = {"type": "command", "command": command, "timeout": HOOK_SECONDS, "asyncRewake": True}
+        document["hooks"] = {**hooks, "Stop": [*groups, {"hooks": [hook]}]}
+    elif ours:
+        hooks["Stop"] = _without_ours(groups)
+        if not hooks["Stop"]:
+            del hooks["Stop"]
+        if not hooks:
+            del document["hooks"]
 
 
-class StopHook(Change):
-    """The Stop hook in Claude Code's settings; None removes it."""
-
-    def __init__(self, path: str, command: str | None) -> None:
-        super().__init__(path)
-        self._command = command
-
-    def apply(self, text: str) -> str:
-        """The new text."""
-        groups = _at(json_text.load(text), ("hooks", "Stop"))
-        ours = _our_hooks(groups)
-        if self._command is None:
-            for group, place in reversed(ours):
-                text = json_text.drop(text, ("hooks", "Stop", group, "hooks", place))
-            return text
-        if not ours:
-            hook = {"type": "command", "command": self._command, "timeout": HOOK_SECONDS, "asyncRewake": True}
-            at = len(groups) if isinstance(groups, list) else 0
-            return json_text.put(text, ("hooks", "Stop", at), {"hooks": [hook]})
-        group, place = ours[0]
-        if groups[group]["hooks"][place]["command"] == self._command:
-            return text
-        return json_text.put(text, ("hooks", "Stop", group, "hooks", place, "command"), self._command)
+def _without_ours(groups: list[Any]) -> list[Any]:
+    """The groups without our hooks, and without groups that held nothing else."""
+    kept: list[Any] = []
+    for group in groups:
+        hooks = _hooks_of(group)
+        rest = [hook for hook in hooks if not _is_ours(hook)]
+        if rest == hooks:
+            kept.append(group)
+        elif rest:
+            kept.append({**group, "hooks": rest})
+    return kept
 
 
-def _our_hooks(groups: Any) -> list[tuple[int, int]]:
-    """Group and place of each hook that is ours."""
-    found = []
-    for group, entry in enumerate(groups if isinstance(groups, list) else ()):
-        hooks = entry.get("hooks") if isinstance(entry, dict) else None
-        for place, hook in enumerate(hooks if isinstance(hooks, list) else ()):
-            command = hook.get("command") if isinstance(hook, dict) else None
-            if isinstance(command, str) and command.endswith(HOOK_WORDS) and "aghctl" in command:
-                found.append((group, place))
-    return found
+def _hooks_of(group: Any) -> list[Any]:
+    hooks = group.get("hooks") if isinstance(group, dict) else None
+    return hooks if isinstance(hooks, list) else []
 
 
-def _dropped(text: str, at: tuple[str, ...]) -> str:
-    while _at(json_text.load(text), at) is not None:  # a key may be there twice
-        text = json_text.drop(text, at)
-    return text
-
-
-def _at(data: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data
+def _is_ours(hook: Any) -> bool:
+    command = hook.get("command") if isinstance(hook, dict) else None
+    return isinstance(command, str) and command.endswith(HOOK_WORDS) and "aghctl" in command
 
 
 def scopes(host: str) -> tuple[str, ...]:
@@ -140,22 +108,29 @@ def changes(
     """
     project = scope == "project"
     entry = None if command is None else _entry(host, command, env)
+    servers = {"codex": "mcp_servers", "vscode": "servers"}.get(host, "mcpServers")
+    edits = {_file(host, env, home, folder, project=project): partial(_set_server, servers, name, entry)}
     if host == "claude":
-        own = env.get("CLAUDE_CONFIG_DIR")
-        servers = f"{folder}/.mcp.json" if project else f"{own or home}/.claude.json"
-        settings = f"{folder}/.claude/settings.json" if project else f"{own or home + '/.claude'}/settings.json"
+        settings = f"{folder}/.claude" if project else env.get("CLAUDE_CONFIG_DIR") or f"{home}/.claude"
         hook = None if command is None else f"{shlex.quote(command[0])} {HOOK_WORDS}"
-        return [JsonServer(servers, "mcpServers", name, entry), StopHook(settings, hook)]
+        edits[f"{settings}/settings.json"] = partial(_set_stop_hook, hook)
+    return [Change(path, edit) for path, edit in edits.items()]
+
+
+def _file(host: str, env: Mapping[str, str], home: str, folder: str, *, project: bool) -> str:
+    """The file with the servers of a host."""
+    if host == "claude":
+        return f"{folder}/.mcp.json" if project else f"{env.get('CLAUDE_CONFIG_DIR') or home}/.claude.json"
     if host == "codex":
-        root = f"{folder}/.codex" if project else env.get("CODEX_HOME") or f"{home}/.codex"
-        return [TomlServer(f"{root}/config.toml", name, entry)]
+        return f"{folder}/.codex/config.toml" if project else f"{env.get('CODEX_HOME') or home + '/.codex'}/config.toml"
+    if host == "vscode" and project:
+        return f"{folder}/.vscode/mcp.json"
     if host == "vscode":
         user = f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/Code/User"
         if sys.platform == "darwin":
             user = f"{home}/Library/Application Support/Code/User"
-        return [JsonServer(f"{folder}/.vscode/mcp.json" if project else f"{user}/mcp.json", "servers", name, entry)]
-    file = {"gemini": ".gemini/settings.json", "cursor": ".cursor/mcp.json"}[host]
-    return [JsonServer(f"{folder if project else home}/{file}", "mcpServers", name, entry)]
+        return f"{user}/mcp.json"
+    return f"{folder if project else home}/" + {"gemini": ".gemini/settings.json", "cursor": ".cursor/mcp.json"}[host]
 
 
 def _entry(host: str, command: list[str], env: Mapping[str, str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.mcp import json_text
+from aghbus.cli.mcp.config_text import Broken
 from aghbus.cli.mcp.hosts import HOSTS, changes
 from tests.support.daemons import Home
 
@@ -88,26 +88,35 @@ def test_toml_of_others_survives_install_and_uninstall(fragments: list[str], env
         **({"env": env} if env else {}),
     }
     assert {"mcp_servers": {}, **before} == found
-    assert installed[path].startswith(text)
+    assert all(fragment.rstrip() in installed[path] for fragment in fragments)
     assert applied("codex", installed, ["/bin/aghctl", "mcp"], env) == installed
-    assert applied("codex", installed, None, {})[path].strip() == text.strip()
+    after = applied("codex", installed, None, {})[path]
+    assert tomllib.loads(after) == before
+    assert sorted(lines(after)) == sorted(
+        lines(text)
+    )  # tomlkit moves a table that is not beside the others of its parent
 
 
-def test_comments_trailing_commas_and_what_a_person_added_stay() -> None:
-    text = '// mine\n{\n  "servers": {\n    "x": {"command": "x"}, // of x\n    /* last */\n  },\n}\n'
+def lines(text: str) -> list[str]:
+    """The lines that are not empty."""
+    return [line for line in text.splitlines() if line]
+
+
+def test_order_indentation_and_what_a_person_added_to_a_json_file_stay() -> None:
+    text = '{\n    "z": "é",\n    "servers": {\n        "x": {\n            "command": "x"\n        }\n    },\n    "a": 1\n}\n'
     path = "/home/u/.config/Code/User/mcp.json"
     installed = applied("vscode", {path: text}, ["/bin/aghctl", "mcp"], {})
-    assert json_text.load(installed[path])["servers"]["aghbus"]["command"] == "/bin/aghctl"
-    assert all(comment in installed[path] for comment in ("// mine", "// of x", "/* last */"))
-    own = json_text.put(installed[path], ("servers", "aghbus", "disabled"), True)
+    assert list(json.loads(installed[path])) == ["z", "servers", "a"]
+    assert installed[path].startswith(text[: text.index("        }\n    }")])
+    own = installed[path].replace('"args"', '"disabled": true, "args"')
     changed = applied("vscode", {path: own}, ["/opt/aghctl", "mcp"], {})
-    assert json_text.load(changed[path])["servers"]["aghbus"] == {
+    assert json.loads(changed[path])["servers"]["aghbus"] == {
         "type": "stdio",
         "command": "/opt/aghctl",
         "args": ["mcp"],
         "disabled": True,
     }
-    assert applied("vscode", {path: installed[path]}, None, {})[path] == text
+    assert applied("vscode", installed, None, {})[path] == text
 
 
 def test_a_table_keeps_the_keys_that_a_person_added() -> None:
@@ -125,15 +134,24 @@ def test_a_table_keeps_the_keys_that_a_person_added() -> None:
     assert applied("codex", changed, None, {})[path].strip() == ""
 
 
-@pytest.mark.parametrize("text", ["{", '{"mcpServers": []}', "[1]", '{"a": 1,, }', "nonsense"])
+def test_an_inline_table_of_servers_gets_the_entry() -> None:
+    path, text = "/home/u/.codex/config.toml", "mcp_servers = { other = { command = 1 } }\n"
+    installed = applied("codex", {path: text}, ["/bin/aghctl", "mcp"], {})
+    assert set(tomllib.loads(installed[path])["mcp_servers"]) == {"other", "aghbus"}
+    assert applied("codex", installed, None, {})[path] == text
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"mcpServers": []}', "[1]", '{"a": 1, // b\n}', '{"mcpServers": {},}', '{"a": 1,, }', "nonsense"]
+)
 def test_a_broken_json_file_is_refused(text: str) -> None:
-    with pytest.raises(json_text.Broken):
+    with pytest.raises(Broken):
         applied("cursor", {"/home/u/.cursor/mcp.json": text}, ["/bin/aghctl", "mcp"], {})
 
 
-@pytest.mark.parametrize("text", ["[", "mcp_servers = { other = { command = 1 } }", "mcp_servers = 1"])
+@pytest.mark.parametrize("text", ["[", "mcp_servers = 1", "mcp_servers = [1]"])
 def test_a_toml_file_that_cannot_be_changed_is_refused(text: str) -> None:
-    with pytest.raises(json_text.Broken):
+    with pytest.raises(Broken):
         applied("codex", {"/home/u/.codex/config.toml": text}, ["/bin/aghctl", "mcp"], {})
 
 
@@ -164,17 +182,24 @@ def test_the_command_installs_an_entry_that_starts_a_relay_and_removes_it(host: 
     assert "aghbus" not in "".join(Path(file["path"]).read_text() for file in removed["files"])
 
 
-def test_print_changes_nothing_and_a_broken_file_is_an_error(tmp_path: Path) -> None:
+def test_print_changes_nothing(tmp_path: Path) -> None:
     home = Home(tmp_path)
     shown = home.ctl("--name", "ops", "mcp", "install", "codex", "--print").stdout.decode()
     assert "[mcp_servers.aghbus]" in shown
     assert not (tmp_path / ".codex").exists()
+
+
+def test_a_json_file_with_comments_is_refused_with_what_to_paste(tmp_path: Path) -> None:
+    home, text = Home(tmp_path), '{"mcpServers": {}} // mine\n'
     (tmp_path / ".cursor").mkdir()
-    (tmp_path / ".cursor/mcp.json").write_text('{"mcpServers": {,}}')
+    (tmp_path / ".cursor/mcp.json").write_text(text)
     refused = home.ctl("--name", "ops", "mcp", "install", "cursor")
     assert refused.returncode != 0
-    assert b"mcp.json cannot be changed" in refused.stderr
-    assert (tmp_path / ".cursor/mcp.json").read_text() == '{"mcpServers": {,}}'
+    assert b"mcp.json cannot be changed: it is not plain JSON" in refused.stderr
+    entry = json.loads(refused.stderr.partition(b"add this yourself: ")[2])["mcpServers"]["aghbus"]
+    assert entry["args"] == ["--name", "ops", "mcp"]
+    assert b"remove the entry yourself" in home.ctl("mcp", "uninstall", "cursor").stderr
+    assert (tmp_path / ".cursor/mcp.json").read_text() == text
 
 
 def test_a_link_is_followed_and_the_mode_stays(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Pat
 
 
 def test_hops_counts_calls_and_files_of_a_message() -> None:
-    command = [sys.executable, "-m", "bench.hops", "-o", "json", "--warm-up", "2", "--rounds", "3"]
+    command = [sys.executable, "-m", "bench.micro.hops", "-o", "json", "--warm-up", "2", "--rounds", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(done.stdout)

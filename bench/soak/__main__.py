@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.soak_load import Load
+from bench.soak.load import Load
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance, unrest
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 INTERVAL = 10.0  # seconds between two samples
 WARM_UP = 30.0  # seconds that are not counted: caches, the first growth of the heap
 RETENTION = "16MiB"  # the smallest that can be configured

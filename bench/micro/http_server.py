@@ -1,4 +1,4 @@
-"""The HTTP server of the local API against uvicorn used by its documented interface: `python -m bench.http_server`.
+"""The HTTP server of the local API against uvicorn used by its documented interface: `python -m bench.micro.http_server`.
 
 Variants, each in a fresh process, with asyncio, msgspec and NATS already imported, on uvloop:
 
@@ -170,7 +170,7 @@ def measure(variant: str, requests: int, *, hostile: bool) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/run/d.sock"
         child = subprocess.Popen(
-            [sys.executable, "-m", "bench.http_server", "--serve", variant, path],
+            [sys.executable, "-m", "bench.micro.http_server", "--serve", variant, path],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

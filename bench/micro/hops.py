@@ -1,4 +1,4 @@
-"""Python calls and source files of one message: `python -m bench.hops [-o json] [--files]`.
+"""Python calls and source files of one message: `python -m bench.micro.hops [-o json] [--files]`.
 
 Four cases, each one message at rest in a real `aghd run` (default settings, uvloop) on a real nats-server:
 
@@ -87,7 +87,7 @@ class CountedDaemon(Daemon):
         arguments = ["--daemon", "run", "--name", self.name, "--quiet", *self.args]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.hops", *arguments],
+                [sys.executable, "-m", "bench.micro.hops", *arguments],
                 cwd=ROOT,
                 env=self.env,
                 stdin=subprocess.DEVNULL,
@@ -212,7 +212,7 @@ def main() -> int:
         Recorder()
         return entry(sys.argv[2:])
     parser = argparse.ArgumentParser(
-        prog="python -m bench.hops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.micro.hops", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of: {', '.join(CASES)} (default: all)")
     parser.add_argument("-o", "--output", choices=("human", "json"), default="human", help="form of the output")

@@ -1,4 +1,4 @@
-"""Machine instructions of the daemons for a message or a work: `python -m bench.instructions [receive send works …]`.
+"""Machine instructions of the daemons for a message or a work: `python -m bench.micro.instructions [receive send works …]`.
 
 Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
 what else the machine does: where times jump by half, it shows a change of one part in a hundred. It is not a time: how many
@@ -125,7 +125,7 @@ PATHS: Final[dict[str, _Path]] = {  # load, how much of it, daemons, JetStream
 
 def main() -> int:
     """Measures the paths that are named, or all."""
-    parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.instructions", description=__doc__)
     parser.add_argument("paths", nargs="*", metavar="PATH", help=f"of {', '.join(PATHS)}; default: all")
     parser.add_argument("--profiles", type=Path, help="keep callgrind's files in this folder")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
 """The cost of a message from the connection's bytes to the subscriber: nats-py's parser, queue and task beside our parser.
 
-    python -m bench.nats_parse --rounds 9 --messages 20000
+    python -m bench.micro.nats_parse --rounds 9 --messages 20000
 
 Both ways in turn in one process, without a broker; the bytes come in pieces of 32 KiB, as the library reads them. Medians; only
 the ratios mean anything. See docs/adr/0007-messages-parsed-by-ourselves.md.

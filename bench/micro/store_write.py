@@ -1,4 +1,4 @@
-"""Ways to make messages durable in SQLite, side by side in one run: `python -m bench.store_write [--messages N]`.
+"""Ways to make messages durable in SQLite, side by side in one run: `python -m bench.micro.store_write [--messages N]`.
 
 They arrive as from a subscription: in bursts, parsed while earlier ones are being committed, with at most IN_FLIGHT not yet
 durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL. Only the ratios carry over to another machine.
