@@ -171,6 +171,7 @@ def _random_of_store(tx: Transaction, name: str) -> str:
 def _begin_identity(tx: Transaction, self_id: str) -> list[str]:
     """Record `self_id` as our present peer id; returns the earlier ids that have not retired."""
     identities.begin(tx, self_id, clock.Clock().millis())
+    tx.flush()
     return [one.peer_id for one in identities.former(tx.db, self_id)]
 
 

@@ -136,8 +136,8 @@ def deliver(
     memory = tx.memory
     seq = envelopes.insert(tx, envelope, stored, None, received_ms, delivered=True, remembered=(key, record.until))
     if memory.events.subscribers:
-        memory.events.pending.append(Appended(seq, envelope, stored, None, received_ms, "ready", None))
-    memory.inbox.add(seq, envelope.sender, len(envelope.raw), None)
+        memory.events.add(tx, Appended(seq, envelope, stored, None, received_ms, "ready", None))
+    memory.inbox.add(tx, seq, envelope.sender, len(envelope.raw), None)
     return Applied(seq, (), True)
 
 
@@ -177,7 +177,7 @@ class _Application(msgspec.Struct):
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
                 assert result.seq is not None
-                tx.memory.inbox.add(result.seq, envelope.sender, len(envelope.raw), envelope.work_id)
+                tx.memory.inbox.add(tx, result.seq, envelope.sender, len(envelope.raw), envelope.work_id)
                 result.delivered = True
             elif type(effect) is Hold:
                 assert result.seq is not None
@@ -248,7 +248,7 @@ class _Application(msgspec.Struct):
             elif verdict is not None and envelope.work_id is not None:
                 role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
             row = Appended(seq, envelope, effect, state, self.now_ms, delivery, role)
-            self.tx.memory.events.pending.append(row)
+            self.tx.memory.events.add(self.tx, row)
         return seq
 
     def _settle_opening(self, work: WorkView) -> None:

@@ -159,6 +159,7 @@ async def _sweep_envelopes(store: Store, bound: _Bound, now_ms: int, swept: Swep
 def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     """One window after sequence `after`. The sweep ends when a whole window holds nothing past the bounds: single rows
     may be out of order in time, after the clock was set."""
+    tx.flush()
     found = [_Candidate(*row) for row in tx.db.execute(_CANDIDATES, (after, STEP_ROWS))]
     works = {row.work for row in found if row.seq == row.work_opened_seq and row.may_remove_work(bound)}
     removed = [row for row in found if row.may_remove(bound)]
@@ -182,6 +183,7 @@ def _surplus(tx: Transaction, max_bytes: int, span: tuple[int, int], step: int) 
     The sequence is None when the store fits, or when all of `span` were removed that may be.
     """
     done, end = span
+    tx.flush()
     used = _used_bytes(tx.db)
     surplus = max(0, used - max_bytes)
     first, last = tx.db.execute(_ENDS, (end,)).fetchone()

@@ -67,9 +67,9 @@ class PresenceWriteBehind:
 
     def _write(self, tx: Transaction, *, exact: bool = False) -> None:
         ids, self._ids = self._ids, {}
-        tx.after_rollback(lambda: self._put_back(ids))
+        tx.undo.append(lambda: self._put_back(ids))
         changes = self._presence.take_changes(exact=exact)
-        tx.after_rollback(lambda: self._presence.put_back(changes))
+        tx.undo.append(lambda: self._presence.put_back(changes))
         for key, until in ids.items():
             tx.memory.dedup.remember(tx, key, until)
         if changes.dropped:

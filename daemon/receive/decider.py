@@ -386,7 +386,7 @@ class Decider:
         """One audit row for all skipped messages, so that a flood of them does not displace the other rows."""
         skipped, self._skipped = self._skipped, 0
         if skipped:
-            tx.after_rollback(lambda: self._unskip(skipped))
+            tx.undo.append(lambda: self._unskip(skipped))
             audit.note_policy(
                 tx, at_ms, "not_kept", f"{skipped} refused messages not recorded: quarantine rate exceeded"
             )

@@ -113,7 +113,7 @@ class UnresponsivePeers:
             if found.expedite:
                 retry.expedite(tx, subject, now_ms)
                 found.expedite = False
-                tx.after_rollback(found.returned)
+                tx.undo.append(found.returned)
         return frozenset(subject for subject, found in self.subjects.items() if found.back)
 
     def clear(self, subjects: Iterable[str]) -> None:
@@ -144,7 +144,7 @@ class UnresponsivePeers:
     def _choose(self, tx: Transaction, found: _Subject, mine: list[Outgoing], ceiling: float) -> list[Outgoing]:
         """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
         now = self._clock.monotonic()
-        tx.after_rollback(partial(self._restore, found, found.state))
+        tx.undo.append(partial(self._restore, found, found.state))
         older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
         going = unanswered[:1] if unanswered[0].seq == mine[0].seq else []

@@ -78,7 +78,7 @@ class ClockSteps:
         step = offset - before
         if abs(step) < STEP_MS:
             return now_ms
-        tx.after_rollback(lambda: self._restore(before))  # registered before anything that may raise
+        tx.undo.append(lambda: self._restore(before))  # registered before anything that may raise
         self._apply(tx, step)
         return now_ms
 

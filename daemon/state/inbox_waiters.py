@@ -105,7 +105,7 @@ class InboxWaiters:
             return
         self.waiting[waiter] = None
         if tx is not None:
-            tx.after_rollback(partial(self.leave, waiter))
+            tx.undo.append(partial(self.leave, waiter))
 
     def leave(self, waiter: InboxWaiter) -> None:
         """`waiter` waits no longer. No effect after a lease: it gets that message with the commit."""
@@ -129,7 +129,7 @@ class InboxWaiters:
         item = waiter.lease(tx, fresh)
         if item is not None:
             del self.waiting[waiter]
-            tx.after_rollback(partial(waiter.end, None))
+            tx.undo.append(partial(waiter.end, None))
             tx.after_commit(partial(waiter.end, item))
         return item
 

@@ -64,18 +64,18 @@ def note_refused(
     else:
         claimed_id, claimed_sender = (encodable(text, _TEXT_CHARS) or None for text in (msg_id, sender))
         entry = (at_ms, "reject", "refused", reason, None, claimed_id, claimed_sender, None, None, None, None)
-        tx.memory.chain.entries.append((*entry, sha256(raw).hexdigest()))
+        tx.memory.chain.note(tx, (*entry, sha256(raw).hexdigest()))
 
 
 def note_delivery(tx: Transaction, at_ms: int, seq: int, outcome: str) -> None:
     """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead`, `purged`,
     `requeued` or `held`."""
-    tx.memory.chain.entries.append((at_ms, "deliver", outcome, None, seq))
+    tx.memory.chain.note(tx, (at_ms, "deliver", outcome, None, seq))
 
 
 def note_outgoing(tx: Transaction, at_ms: int, seq: int, outcome: str, reason: str) -> None:
     """Our envelope `seq`, kept before, is sent `again`, or given up as `expired` or `dead`, for `reason`."""
-    tx.memory.chain.entries.append((at_ms, "send", outcome, shorten(reason, _TEXT_CHARS), seq))
+    tx.memory.chain.note(tx, (at_ms, "send", outcome, shorten(reason, _TEXT_CHARS), seq))
 
 
 def note_policy(
@@ -86,11 +86,11 @@ def note_policy(
     if envelope is not None:
         _note_unstored(tx, at_ms, "policy", outcome, reason, envelope)
     else:
-        tx.memory.chain.entries.append((at_ms, "policy", outcome, reason))
+        tx.memory.chain.note(tx, (at_ms, "policy", outcome, reason))
 
 
 def _note_unstored(
     tx: Transaction, at_ms: int, event: AuditEvent, outcome: str, reason: str | None, envelope: Envelope
 ) -> None:
     entry = (at_ms, event, outcome, reason, None, envelope.id, envelope.sender, envelope.to, envelope.channel)
-    tx.memory.chain.entries.append((*entry, envelope.kind, envelope.work_id, envelope.digest))
+    tx.memory.chain.note(tx, (*entry, envelope.kind, envelope.work_id, envelope.digest))

@@ -70,6 +70,7 @@ def record_removal(tx: Transaction, at_ms: int, seqs: list[int]) -> None:
     if not seqs:
         return
     removed = set(seqs)
+    tx.flush()
     for link in _links_of(tx.db, seqs):
         rows = tx.db.execute("SELECT seq FROM envelopes WHERE seq BETWEEN ? AND ?", (link.first, link.last))
         stored = {seq for (seq,) in rows}
@@ -77,7 +78,7 @@ def record_removal(tx: Transaction, at_ms: int, seqs: list[int]) -> None:
             tx.db.execute("UPDATE chain SET removed = NULL WHERE n = ? AND removed IS NOT NULL", (link.n,))
         else:
             _keep_records(tx.db, link.n, sorted(stored & removed))
-    tx.memory.chain.entries.append((at_ms, "policy", REMOVED, encode_ranges(ranges_of(seqs))))
+    tx.memory.chain.note(tx, (at_ms, "policy", REMOVED, encode_ranges(ranges_of(seqs))))
 
 
 def _keep_records(db: Connection, n: int, seqs: list[int]) -> None:

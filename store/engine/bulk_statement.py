@@ -6,6 +6,7 @@ BLOBs are buffered as bytearrays: sqlite3 looks for no adapter for those, which 
 (store/engine/database.py).
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, Final
@@ -70,6 +71,16 @@ class BulkStatement:
             for size in _ROWS_PER_UPDATE
         ]
         return cls(columns, [*texts, (len(columns), one)], rank=rank)
+
+    def write(self, db: sqlite3.Connection, values: list[Any]) -> None:
+        """Executes it for all rows of these values."""
+        at = 0
+        if self.merge is not None:
+            values = self.merge(values)
+        for size, text in self.texts:
+            while len(values) - at >= size:
+                db.execute(text, values[at : at + size])
+                at += size
 
     def column(self, values: list[Any], name: str) -> list[Any]:
         """The values of one column, of all rows."""

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.store.engine.sql import insert_into
+from aghbus.store.engine.unit_of_work import UnitOfWork
 
 RECORD_COLUMNS: Final = (
     *("seq", "received_ms", "remember_until"),
@@ -109,6 +110,11 @@ class CommitChain:
         """The time of the newest link."""
         self.gap: str | None = None
         """How the chain differed from the watermark when the store was opened; None when it did not."""
+
+    def note(self, tx: UnitOfWork, entry: Entry) -> None:
+        """Adds an entry to the link of `tx`."""
+        self.entries.append(entry)
+        tx.undo.append(self.entries.pop)
 
     def load(self, db: sqlite3.Connection) -> None:
         """Finds the end of the chain in `db`."""

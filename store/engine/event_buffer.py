@@ -19,6 +19,7 @@ from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.messages import Event, Message, OutboxState
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.api.works import Role, WorkChange
+from aghbus.store.engine.unit_of_work import UnitOfWork
 
 MAX_EVENTS: Final = 2_048  # half a receive queue; a consumer that lags further reads from the file
 MAX_BYTES: Final = 4 * 1024 * 1024  # of raw envelopes: with their parsed members about three times that
@@ -77,11 +78,17 @@ class EventBuffer:
             if not self.subscribers:
                 self._clear()
 
+    def add(self, tx: UnitOfWork, row: Appended) -> None:
+        """An envelope joins the buffer with the commit of `tx`."""
+        self.pending.append(row)
+        tx.undo.append(self.pending.pop)
+
     def publish(self) -> None:
         """The pending envelopes have become durable."""
-        if not self.subscribers:
+        added = self.pending.copy()
+        self.pending.clear()
+        if not added or not self.subscribers:
             return
-        added = self.pending
         if added[-1].seq - added[0].seq >= len(added):
             added = _unbroken(added)
         if self._rows and added[0].seq != self._rows[-1].seq + 1:

@@ -28,7 +28,8 @@ class GenerationalCache(dict[K, V]):
 
     def put(self, tx: UnitOfWork, key: K, value: V) -> None:
         """Caches `value`, unless the job that calls is undone."""
-        tx.replaced.append((self, key, self.pop(key, None)))
+        tx.save(self, key)
+        self.pop(key, None)
         if len(self) >= 2 * self._size:
             for oldest in list(islice(self, self._size)):
                 del self[oldest]

@@ -27,10 +27,20 @@ class InboxMemory:
     All untouched messages are after the position `seq`. A message that is taken out of order stays after it, and has a row
     in table `inbox`. `waiting` counts the messages that are ready or leased, `size` their bytes, `senders` both by sender.
     `holding`: openings may be held since a restore.
-    `pending` are the changes of these counts in the open transaction: sender, messages, bytes, work.
+    `changed_works` are the works whose counts the open transaction has changed, None for messages without one.
     """
 
-    __slots__ = ("_out_of_order", "_untouched", "holding", "pending", "senders", "seq", "size", "waiting", "works")
+    __slots__ = (
+        "_out_of_order",
+        "_untouched",
+        "changed_works",
+        "holding",
+        "senders",
+        "seq",
+        "size",
+        "waiting",
+        "works",
+    )
 
     def __init__(self) -> None:
         self.seq = 0
@@ -39,7 +49,7 @@ class InboxMemory:
         self.holding = False
         self.senders: dict[str, tuple[int, int]] = {}
         self.works: dict[str, int] = {}
-        self.pending: list[tuple[str, int, int, str | None]] = []
+        self.changed_works: set[str | None] = set()
         self._untouched: deque[int] = deque()  # those taken out of order included
         self._out_of_order: set[int] = set()
 
@@ -64,16 +74,21 @@ class InboxMemory:
         """Whether a message of the work, or without one any message, is ready or leased, or may be if the open transaction is
         rolled back."""
         if work_id is None:
-            return self.waiting > 0 or bool(self.pending)
-        return work_id in self.works or any(work_id == changed for *_, changed in self.pending)
+            return self.waiting > 0 or bool(self.changed_works)
+        return work_id in self.works or work_id in self.changed_works
 
-    def add(self, seq: int, sender: str, size: int, work_id: str | None) -> None:
+    def add(self, tx: UnitOfWork, seq: int, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)
-        self.count(sender, 1, size, work_id)
+        tx.undo.append(self._untouched.pop)
+        self.count(tx, sender, 1, size, work_id)
 
-    def count(self, sender: str, messages: int, size: int, work_id: str | None) -> None:
+    def count(self, tx: UnitOfWork, sender: str, messages: int, size: int, work_id: str | None) -> None:
         """So many messages of `sender` and the work wait from now on, of `size` bytes together; negative: no longer."""
+        self._count(sender, messages, size, work_id)
+        tx.undo.append(partial(self._count, sender, -messages, -size, work_id))
+
+    def _count(self, sender: str, messages: int, size: int, work_id: str | None) -> None:
         held = self.senders.get(sender)
         if held is None:
             self.senders[sender] = (messages, size)
@@ -87,19 +102,19 @@ class InboxMemory:
                 del self.works[work_id]
         self.waiting += messages
         self.size += size
-        self.pending.append((sender, messages, size, work_id))
+        self.changed_works.add(work_id)
 
     def take(self, tx: UnitOfWork, seq: int) -> bool:
         """Message `seq`, which was not taken, is. Returns whether the position has passed it."""
         if self._untouched[0] != seq:
             self._out_of_order.add(seq)
-            tx.after_rollback(partial(self._out_of_order.discard, seq))
+            tx.undo.append(partial(self._out_of_order.discard, seq))
             return False
         passed = [self._untouched.popleft()]
         while self._untouched and self._untouched[0] in self._out_of_order:
             passed.append(self._untouched.popleft())
         self._out_of_order.difference_update(passed)
-        tx.after_rollback(partial(self._restore, self.seq, passed))
+        tx.undo.append(partial(self._restore, self.seq, passed))
         self.seq = passed[-1]
         return True
 
@@ -108,29 +123,21 @@ class InboxMemory:
         end = self._end(last_seq)
         if end <= self.seq:
             return False
-        tx.after_rollback(partial(self._restore, self.seq, []))
+        tx.undo.append(partial(self._restore, self.seq, []))
         self.seq = end
         return True
-
-    def undo(self, last_seq: int, pending: int) -> None:
-        """The envelopes after `last_seq` were not stored, and the counts did not change after the first `pending` times."""
-        undone = self.pending[pending:]
-        for sender, messages, size, work_id in reversed(undone):
-            self.count(sender, -messages, -size, work_id)
-        del self.pending[pending:]
-        while self._untouched and self._untouched[-1] > last_seq:
-            self._untouched.pop()
 
     def load(self, db: sqlite3.Connection, last_seq: int) -> None:
         """Reads the position of a store that is being opened, and the messages after it, and moves the position as far as
         possible: the next opening searches less."""
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
         for seq, sender, size, work_id in db.execute(_UNTOUCHED, (self.seq,)):
-            self.add(seq, sender, size, work_id)
+            self._untouched.append(seq)
+            self._count(sender, 1, size, work_id)
         self.holding = bool(db.execute(f"SELECT EXISTS (SELECT 1 FROM inbox WHERE {HELD})").fetchone()[0])  # noqa: S608 - a constant
         for sender, size, work_id in db.execute(_TAKEN):
-            self.count(sender, 1, size, work_id)
-        self.pending.clear()
+            self._count(sender, 1, size, work_id)
+        self.changed_works.clear()
         if (end := self._end(last_seq)) > self.seq:
             self.seq = end
             meta.put(db, "inbox_position", end)

@@ -3,8 +3,9 @@ job."""
 
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -42,8 +43,7 @@ _NUMBERS: Final = (
     "quarantine_rows",
     "quarantine_bytes",
 )
-numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
-"""The numbers of an `InMemoryState`."""
+_numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
 
 
 class CachedWork(msgspec.Struct, frozen=True):
@@ -109,11 +109,12 @@ class OpenStreams:
         if len(self._last) >= self._sweep_at:
             self._sweep(now)
         before = self._last.get(stream)
-        tx.replaced.append((self._last, stream, before))
-        tx.replaced.append((self._streams, seq, None))
+        tx.save(self._last, stream)
+        tx.save(self._streams, seq)
         if before is not None:
             before_seq, _, before_until = before
-            tx.replaced.append((self._streams, before_seq, self._streams.pop(before_seq)))
+            tx.save(self._streams, before_seq)
+            del self._streams[before_seq]
             if before_until > fresh_until:
                 fresh_until = before_until
         self._last[stream] = (seq, message_id, fresh_until)
@@ -121,10 +122,11 @@ class OpenStreams:
 
     def settle(self, tx: UnitOfWork, seq: int) -> None:
         """Our envelope `seq` was answered, and everything before it in its stream was too, or needs no answer."""
-        stream = self._streams.pop(seq, None)
+        stream = self._streams.get(seq)
         if stream is not None:
-            tx.replaced.append((self._streams, seq, stream))
-            tx.replaced.append((self._last, stream, self._last.pop(stream)))
+            tx.save(self._streams, seq)
+            tx.save(self._last, stream)
+            del self._streams[seq], self._last[stream]
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the unanswered envelopes of a store that is being opened."""
@@ -148,8 +150,6 @@ class InMemoryState:
     `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of a foreign format.
     `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table keeps it.
 
-    `pending` is what its parts have of the open transaction.
-
     Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
     (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
     """
@@ -168,7 +168,6 @@ class InMemoryState:
         "inbox_due_ms",
         "last_seq",
         "log",
-        "pending",
         "quarantine_bytes",
         "quarantine_rows",
         "streams",
@@ -196,25 +195,20 @@ class InMemoryState:
         self.addressed = GenerationalCache[int, Addressed]()
         self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
 
-        chain, log = self.chain, self.log
-        self.pending: Final[tuple[list[Any], ...]] = (
-            *(self.dedup.pending, log.streams.pending, log.verdicts.pending, self.inbox.pending),
-            *(chain.records, chain.entries, self.events.pending),
-        )
+    def restoring_numbers(self) -> Callable[[], None]:
+        """A step of undo: the numbers are what they are now."""
+        return partial(self._set_numbers, _numbers_of(self))
 
-    def undo(self, pending: tuple[int, ...], numbers: tuple[int, ...]) -> None:
-        """The state as it was in the same transaction when so much was `pending`, with these numbers. Caches and trust rules
-        are undone by the transaction."""
-        dedup, streams, verdicts, inbox, *_ = pending
-        self.dedup.undo(dedup)
-        self.log.streams.undo(streams)
-        self.log.verdicts.undo(verdicts)
-        for name, value in zip(_NUMBERS, numbers, strict=True):
+    def committed(self) -> None:
+        """The open transaction is durable."""
+        self.chain.records.clear()
+        self.chain.entries.clear()
+        self.inbox.changed_works.clear()
+        self.events.publish()
+
+    def _set_numbers(self, values: tuple[int, ...]) -> None:
+        for name, value in zip(_NUMBERS, values, strict=True):
             setattr(self, name, value)
-        self.log.tail.undo(self.last_seq)
-        self.inbox.undo(self.last_seq, inbox)
-        for added, length in zip(self.pending, pending, strict=True):
-            del added[length:]
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup

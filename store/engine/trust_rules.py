@@ -80,13 +80,13 @@ class TrustRules:
         before = self._rules.get(rule.key)
         tx.db.execute(_PUT, msgspec.structs.astuple(rule))
         self._put(rule)
-        tx.after_rollback(lambda: self._put(before) if before is not None else self._drop(rule.key))
+        tx.undo.append(lambda: self._put(before) if before is not None else self._drop(rule.key))
 
     def remove(self, tx: UnitOfWork, rule: Rule) -> None:
         """Removes a rule."""
         tx.db.execute("DELETE FROM trust_rules WHERE rule = ? AND subject = ? AND who = ?", rule.key)
         self._drop(rule.key)
-        tx.after_rollback(lambda: self._put(rule))
+        tx.undo.append(lambda: self._put(rule))
 
     def _put(self, rule: Rule) -> None:
         self._drop(rule.key)

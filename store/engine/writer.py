@@ -24,7 +24,7 @@ from aghbus.store.engine.commits.policy import CommitPolicy
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Savepoint, Transaction
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -105,7 +105,6 @@ class Writer:
         self._watermark_file = watermark_file
         self._chain = memory.chain
         self._tx = Transaction(db, memory)
-        self._start = self._tx.begin_job()
         self._queue: collections.deque[_QueuedJob] = collections.deque()
         self._batch: list[_QueuedJob] = []
         self._awaited = 0  # jobs of the batch that a caller waits for
@@ -133,8 +132,8 @@ class Writer:
         """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
 
         The job runs on the event loop inside a transaction that it shares with others. It decides first and writes
-        then; it may run twice, so it changes nothing outside `tx` except through `after_commit` and
-        `after_rollback`. Its exception is set on its own future; StoreUnavailable on all when the transaction
+        then; it may run twice, so it changes nothing outside `tx` except in `after_commit`, or with a step in
+        `tx.undo`. Its exception is set on its own future; StoreUnavailable on all when the transaction
         failed. A `deferred` job begins no transaction of its own within DEFER_SECONDS.
         """
         future: asyncio.Future[T] = self._loop.create_future()
@@ -180,7 +179,6 @@ class Writer:
             self._queue.clear()
 
     async def _transact(self) -> None:
-        self._start = self._tx.begin_job()
         self._was_concurrent, self._awaited = self._awaited >= MIN_CONCURRENT_WAITERS, 0
         self._isolated = False
         try:
@@ -236,7 +234,7 @@ class Writer:
             queued = self._queue.popleft()
             if queued.future.done():  # its waiter was cancelled before it began
                 continue
-            savepoint = self._tx.begin_job() if self._batch else self._start
+            savepoint = self._tx.begin_job()
             self._batch.append(queued)
             self._awaited += not queued.deferred
             try:
@@ -249,12 +247,12 @@ class Writer:
             if time.perf_counter() >= until:
                 return
 
-    def _job_failed(self, queued: _QueuedJob, error: Exception, savepoint: Savepoint) -> None:
+    def _job_failed(self, queued: _QueuedJob, error: Exception, savepoint: int) -> None:
         if self._isolated or _is_environment(error):
             raise error
         if self._tx.can_undo:
             queued.error = error
-            self._tx.undo(savepoint)
+            self._tx.roll_back(savepoint)
         else:
             self._rerun()
 
@@ -279,7 +277,7 @@ class Writer:
                 raise
             queued.error = error
             self._db.execute("ROLLBACK TO job")
-            self._tx.undo(savepoint)
+            self._tx.roll_back(savepoint)
         self._db.execute("RELEASE job")
 
     async def _commit(self, changes: int) -> None:
@@ -301,7 +299,7 @@ class Writer:
 
     async def _write(self, changes: int) -> None:
         """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
-        self._tx.rows.flush(self._db)
+        self._tx.flush()
         head = self._chain.append(self._db, self._tx.memory.last_seq)
         if self._policy.commits_on_loop(changes):
             self._policy.commit(on_loop=True)
@@ -357,8 +355,7 @@ class Writer:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
             _log.exception("a rollback failed")
-        self._tx.undo(self._start)
-        self._tx.rows.discard()
+        self._tx.roll_back(0)
 
     def _fail(self, batch: list[_QueuedJob], error: StoreUnavailable) -> None:
         for queued in batch:

@@ -178,7 +178,7 @@ class StoredMessageHistory:
         """Whether an envelope of this id is stored from this channel."""
         where = "e.workspace_id = ? AND e.channel = ?"
         tx = self.tx
-        return find_by_id(tx.db, tx.memory.log, "1", envelope_id, where, self.workspace_id, self.channel) is not None
+        return find_by_id(tx, "1", envelope_id, where, self.workspace_id, self.channel) is not None
 
     def opening(self, work: WorkView) -> BridgedMessage | None:
         """The message of this format that opened a work; None when a native envelope did."""
@@ -208,13 +208,14 @@ class StoredMessageHistory:
             WHERE {_SAME_WORK} AND e.sender = ? AND e.kind IN {kinds} AND e.outcome IN ('opened', 'advanced', 'unchanged')
             ORDER BY e.seq DESC LIMIT 1"""  # noqa: S608 - constants
         of_work = self.tx.memory.log.of_work(work.work_id)
+        self.tx.flush()
         row = self.tx.db.execute(sql, (*of_work, *_key(work), work.other(self.us))).fetchone()
         return work.opening_id if row is None else str(row[0])
 
     def sent(self, envelope_id: str) -> WorkView | Literal[True] | None:
         """Whether we sent an envelope of this id before: None, else its work as it is now (True: it has none)."""
         tx = self.tx
-        row = find_by_id(tx.db, tx.memory.log, "e.channel, e.work_id", envelope_id, OURS, self.workspace_id)
+        row = find_by_id(tx, "e.channel, e.work_id", envelope_id, OURS, self.workspace_id)
         if row is None:
             return None
         work = works.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
@@ -230,6 +231,7 @@ class StoredMessageHistory:
         return found[0] if found else None
 
     def _all_known(self, where: str, *params: Any) -> list[BridgedMessage]:
+        self.tx.flush()
         rows = self.tx.db.execute(
             f"{_SELECT_KNOWN} {where}", (self.name, self.workspace_id, self.channel, *params)
         ).fetchall()
@@ -264,6 +266,7 @@ def remember(
     """
     carried = _carried(name, envelope.raw)
     tx.memory.bridged = True
+    tx.flush()
     stored = None if carried is not None and same_json(carried[0], message) else msgspec.json.encode(message)
     return (
         tx.db.execute(
@@ -298,7 +301,7 @@ def envelopes_of_work(tx: Transaction, work: WorkView, limit: int) -> list[Bridg
 def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> BridgeEnvelope | None:
     """The envelope of this id and sender."""
     where = "e.workspace_id = ? AND e.sender = ?"
-    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, where, workspace_id, sender)
+    row = find_by_id(tx, "e.seq", message_id, where, workspace_id, sender)
     return None if row is None else load_envelope(tx, row[0])
 
 
@@ -310,6 +313,7 @@ def trace_id_of(tx: Transaction, workspace_id: str, message_id: str, sender: str
 
 
 def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEnvelope]:
+    tx.flush()
     return [BridgeEnvelope(*row) for row in tx.db.execute(f"{_SELECT_ENVELOPE} {where}", params).fetchall()]
 
 
@@ -330,11 +334,13 @@ def is_settled(tx: Transaction, envelope: BridgeEnvelope) -> bool:
     if envelope.direction != "in" or envelope.kind not in ("say", "capability") or envelope.work_id is None:
         return False
     key = (envelope.workspace_id, envelope.channel, envelope.work_id, envelope.seq)
+    tx.flush()
     return tx.db.execute(_SETTLED, key).fetchone() is not None
 
 
 def mark_ended_by_daemon(tx: Transaction, seq: int) -> None:
     """Our envelope `seq` ended a work of our agent without its request: the agent must be notified."""
+    tx.flush()
     tx.db.execute("INSERT OR IGNORE INTO own_terminal_messages (seq) VALUES (?)", (seq,))
 
 
@@ -349,7 +355,7 @@ def position(tx: Transaction, name: str) -> int:
 
 def advance_position(tx: Transaction, name: str, seq: int) -> int:
     """Moves a position forward, never back; where it is then."""
-    (now,) = tx.db_unflushed.execute(
+    (now,) = tx.db.execute(
         "INSERT INTO bridge_positions (name, seq) VALUES (?, ?)"
         " ON CONFLICT DO UPDATE SET seq = max(seq, excluded.seq) RETURNING seq",
         (name, seq),
@@ -359,6 +365,7 @@ def advance_position(tx: Transaction, name: str, seq: int) -> int:
 
 def inbox_of(tx: Transaction, name: str, upto: int, limit: int) -> list[int]:
     """Sequences up to `upto` that wait in the inbox and crossed in this format."""
+    tx.flush()
     return [seq for (seq,) in tx.db.execute(_INBOX_OF, (name, upto, limit))]
 
 

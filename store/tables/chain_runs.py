@@ -200,6 +200,7 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
         "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
     ).fetchone()
     telling = "e.seq = ?" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?"
+    tx.flush()
     found = tx.db.execute(
         f"SELECT e.seq, {INTACT_RAW} FROM envelopes AS e WHERE e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ?"  # noqa: S608 - constants
         f" AND e.work_id = ? AND e.outcome IN ('advanced', 'unchanged') AND {telling} ORDER BY e.seq DESC LIMIT 1",

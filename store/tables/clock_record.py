@@ -30,7 +30,7 @@ class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
 
 def put(tx: Transaction, record: ClockRecord) -> None:
     """Replaces the record."""
-    tx.db_unflushed.execute(_PUT, (msgspec.json.encode(record).decode(),))
+    tx.db.execute(_PUT, (msgspec.json.encode(record).decode(),))
 
 
 async def get(reader: Reader) -> ClockRecord | None:

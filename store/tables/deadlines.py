@@ -33,7 +33,7 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
     """A work was opened at `now_ms` with these limits."""
     due = [limit for limit in (accept_ms, progress_ms) if limit is not None]
     if due:
-        tx.db_unflushed.execute(
+        tx.db.execute(
             _BEGIN, (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id)
         )
         works.begin_deadline(tx, work)
@@ -44,9 +44,9 @@ def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_
     other."""
     key = (work.workspace_id, work.channel, work.work_id)
     if work.state in TERMINAL_STATES:
-        tx.db_unflushed.execute(_LIFT, key)
+        tx.db.execute(_LIFT, key)
     elif accepted or traced:
-        tx.db_unflushed.execute(_AGAIN, (now_ms, *key))
+        tx.db.execute(_AGAIN, (now_ms, *key))
 
 
 def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
@@ -63,10 +63,10 @@ def overdue(tx: Transaction, now_ms: int, limit: int = 100) -> list[Overdue]:
 
 def next_due_ms(tx: Transaction) -> int | None:
     """When the next deadline passes; None when no work has one."""
-    value: int | None = tx.db_unflushed.execute("SELECT min(due_ms) FROM works WHERE due_ms IS NOT NULL").fetchone()[0]
+    value: int | None = tx.db.execute("SELECT min(due_ms) FROM works WHERE due_ms IS NOT NULL").fetchone()[0]
     return value
 
 
 def lift(tx: Transaction, late: Overdue) -> None:
     """The deadline was handled: it is removed."""
-    tx.db_unflushed.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))
+    tx.db.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))

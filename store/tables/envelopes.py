@@ -1,6 +1,7 @@
 """Envelopes: appending one to the log, finding one by its id, and reading them as messages."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from zlib import crc32
@@ -15,9 +16,9 @@ from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.gil_yield import yield_gil_while
-from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Connection, Reader
+from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader
+from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
@@ -135,29 +136,35 @@ def insert(
     else:
         key, remember_until = remembered
         id_key = key ^ log.ids.sender_key(envelope.workspace_id, envelope.sender)
-        memory.dedup.remember_logged(key, remember_until)
-    tx.rows[_INSERT] += (
-        seq,
-        stream,
-        log.verdicts.ids.get(verdict) or log.verdicts.number(tx, verdict),
-        received_ms,
-        remember_until,
-        envelope.id,
-        envelope.work_id,
-        crc32(raw) - CHECKSUM_BASE,  # as `checksum_of`
-        bytearray(raw),
-    )
+        memory.dedup.remember_logged(tx, key, remember_until)
+    number = log.verdicts.ids.get(verdict) or log.verdicts.number(tx, verdict)
+    message_id, work_id, checksum = envelope.id, envelope.work_id, crc32(raw) - CHECKSUM_BASE  # as `checksum_of`
+    tx.append(_INSERT, (seq, stream, number, received_ms, remember_until, message_id, work_id, checksum, raw))
     memory.chain.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))
-    log.tail.rows.append((seq, id_key, stream, envelope.work_id))
+    log.tail.rows.append((seq, id_key, stream, work_id))
+    tx.undo.append(partial(_forget_last, memory))
     return seq
 
 
+def _forget_last(memory: InMemoryState) -> None:
+    memory.chain.records.pop()
+    memory.log.tail.pop()
+
+
 def find_by_id(
-    db: Connection, log: LogMemory, columns: str, message_id: str, where: str, *params: str, joined: str = ""
+    tx: Transaction, columns: str, message_id: str, where: str, *params: str, joined: str = ""
 ) -> Row | None:
     """`columns` of the newest envelope `e` with this id for which `where` holds, of a table that is `joined` too; None
     when there is none. The tail is searched first: most questions are about recent messages."""
-    key, recent = log.of_id(message_id)
+    tx.flush()
+    return find_committed(tx, columns, message_id, where, *params, joined=joined)
+
+
+def find_committed(
+    tx: Transaction, columns: str, message_id: str, where: str, *params: str, joined: str = ""
+) -> Row | None:
+    """As `find_by_id`, without the envelopes of this transaction that are not written yet."""
+    db, (key, recent) = tx.db, tx.memory.log.of_id(message_id)
     select = f"SELECT {columns} FROM envelopes AS e {joined}"  # noqa: S608 - constants of the callers
     tail = f"AND e.msg_id = ? AND {where} ORDER BY e.seq DESC LIMIT 1"
     row: Row | None = None
@@ -173,19 +180,19 @@ def find_by_id(
 def raw_of(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> bytes | None:
     """The envelope of this id and sender; None when it is not stored, or damaged."""
     where = f"{INTACT} AND e.workspace_id = ? AND e.sender = ?"
-    row = find_by_id(tx.db, tx.memory.log, "e.raw", message_id, where, workspace_id, sender)
+    row = find_by_id(tx, "e.raw", message_id, where, workspace_id, sender)
     return None if row is None else bytes(row[0])
 
 
 def find_sent(tx: Transaction, workspace_id: str, message_id: str) -> Sent | None:
     """The envelope that we sent under this id; None when there is none."""
-    row = find_by_id(tx.db, tx.memory.log, "e.seq, e.raw, o.state", message_id, OURS, workspace_id, joined=_WITH_OUTBOX)
+    row = find_by_id(tx, "e.seq, e.raw, o.state", message_id, OURS, workspace_id, joined=_WITH_OUTBOX)
     return None if row is None else Sent(*row)
 
 
 def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     """Whether we sent an envelope under this id."""
-    return find_by_id(tx.db, tx.memory.log, "1", message_id, OURS, workspace_id) is not None
+    return find_by_id(tx, "1", message_id, OURS, workspace_id) is not None
 
 
 def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
@@ -195,7 +202,7 @@ def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
     """
     columns = "e.raw, e.outcome, e.state_after, e.reason"
     where = "e.direction = 'in' AND e.workspace_id = ? AND e.sender = ?"
-    row = find_by_id(tx.db, tx.memory.log, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
+    row = find_by_id(tx, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
     if row is None:
         return Ack(envelope.id, "refused", "duplicate", envelope.digest)
     raw, outcome, state, reason = row

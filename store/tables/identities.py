@@ -63,6 +63,7 @@ async def read_former(reader: Reader, self_id: str) -> list[Former]:
 
 def retire_idle(tx: Transaction, self_id: str, now_ms: int) -> list[str]:
     """Retires the idle former ids. Returns them."""
+    tx.flush()
     idle = [one.peer_id for one in former(tx.db, self_id) if one.idle]
     tx.db.executemany("UPDATE identities SET retired_ms = ? WHERE peer_id = ?", [(now_ms, peer_id) for peer_id in idle])
     return idle

@@ -119,6 +119,7 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
 
     The capacity of the inbox does not apply: the message was a committed request.
     """
+    tx.flush()
     added = tx.db.execute(
         "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
         (seq, error[:ERROR_CHARS]),
@@ -133,6 +134,7 @@ def hold(tx: Transaction, seq: int, restored_ms: int) -> None:
     the restore at Unix millisecond `restored_ms`."""
     when = f"it may have been carried out before the restore of {spell(restored_ms)}"
     why = f"held: {when}; `aghctl inbox requeue {seq}` runs it"
+    tx.flush()
     tx.db.execute(_SET, (seq, "dead", 0, 0, None, why))
     tx.memory.inbox.holding = True
 
@@ -176,7 +178,7 @@ def lease_next(
         if message.damaged:
             _count(tx, message.seq, -1)
         else:
-            memory.inbox.count(message.sender, -1, -len(message.envelope), message.work_id)
+            memory.inbox.count(tx, message.sender, -1, -len(message.envelope), message.work_id)
         _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)
@@ -237,6 +239,7 @@ def _lease_oldest(
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
+    tx.flush()
     while (seq := _oldest_ready(tx, now_ms, work_id)) is not None:
         if seq == tx.memory.inbox.oldest or not tx.db.execute(_LEASE, (state, lease, until, seq)).rowcount:
             _take(tx, seq, state, lease, until)
@@ -264,7 +267,7 @@ def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None) -> int | No
 def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
     """Leases or acks an untouched message. One that is acked in order needs no row."""
     if not _pass(tx, seq) or state != "acked":
-        tx.rows[_INSERT] += (seq, state, 1, 0, lease, until)
+        tx.append(_INSERT, (seq, state, 1, 0, lease, until))
         tx.memory.inbox_acked += state == "acked"
 
 
@@ -283,13 +286,14 @@ def advance(tx: Transaction) -> None:
 
 
 def _write_position(tx: Transaction) -> None:
-    tx.rows[_MOVE] += ("inbox_position", tx.memory.inbox.seq)
+    tx.append(_MOVE, ("inbox_position", tx.memory.inbox.seq))
 
 
 def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS) -> int:
     """Makes leases that expired by `now_ms` ready again, or dead after `max_attempts`. Returns how many they were."""
     if now_ms < tx.memory.inbox_due_ms:
         return 0
+    tx.flush()
     expired = tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()
     for seq, state in expired:
         if state == "dead":
@@ -400,7 +404,7 @@ def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
 def _count(tx: Transaction, seq: int, change: int) -> None:
     """Message `seq` waits from now on (`change` is 1), or no longer (-1)."""
     sender, size, work_id = tx.db.execute(_COUNTED, (seq,)).fetchone()
-    tx.memory.inbox.count(sender, change, change * size, work_id)
+    tx.memory.inbox.count(tx, sender, change, change * size, work_id)
 
 
 def _sweep(tx: Transaction) -> None:
@@ -411,14 +415,16 @@ def _sweep(tx: Transaction) -> None:
     """
     if tx.memory.inbox_acked < 2 * SWEEP_ROWS:
         return
+    tx.flush()
     row = tx.db.execute(_OLDEST_KEPT, (SWEEP_ROWS - 1,)).fetchone()
     kept = 0 if row is None else row[0]
     for _ in range(PASSED_ROWS):
         if (seq := tx.memory.inbox.oldest) is None or seq >= kept:
             break
         _pass(tx, seq)
-        tx.rows[_INSERT] += (seq, "ready", 0, 0, None, None)
+        tx.append(_INSERT, (seq, "ready", 0, 0, None, None))
     advance(tx)
+    tx.flush()
     tx.db.execute(_SWEEP, (kept,))
     tx.memory.inbox_acked = SWEEP_ROWS
 
@@ -430,6 +436,7 @@ def backoff_ms(attempts: int) -> int:
 
 def item(tx: Transaction, seq: int) -> InboxItem:
     """The inbox row of envelope `seq`. Raises NotFound."""
+    tx.flush()
     row = tx.db.execute(f"{SELECT_ITEM} WHERE e.seq = ? AND {INBOX_STATE} IS NOT NULL", (seq,)).fetchone()
     if row is None:
         raise _not_found(seq)
@@ -450,6 +457,7 @@ def _held(tx: Transaction, seq: int, lease: str | None) -> _Held:
 
 
 def _find(tx: Transaction, seq: int) -> _Held | None:
+    tx.flush()
     row = tx.db.execute(_SELECT_HELD, (seq,)).fetchone()
     return None if row is None or row[0] is None else _Held(*row)
 

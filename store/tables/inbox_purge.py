@@ -42,6 +42,7 @@ def purge(tx: Transaction, seqs: Sequence[int], senders: Collection[str]) -> lis
     """Makes those of the messages `seqs` dead that were received from `senders` and are ready or leased. Call it with some
     dozens of messages at a time."""
     params = [msgspec.json.encode(values).decode() for values in (list(seqs), list(senders))]
+    tx.flush()
     purged = [Purged(*row) for row in tx.db.execute(_PURGED, params)]
     for message in purged:
         inbox.give_up(tx, message.seq, REASON)

@@ -17,7 +17,7 @@ from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.engine.state import Addressed
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, find_committed
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
@@ -78,7 +78,7 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     """Queues the envelope stored under `seq`."""
     workspace_id, message_id, sender, to = envelope.workspace_id, envelope.id, envelope.sender, envelope.to
     subject, fresh_until = subject_for(workspace_id, envelope.channel, to), envelope.fresh_until
-    tx.rows[_INSERT] += (seq, "queued", 0, fresh_until, subject)
+    tx.append(_INSERT, (seq, "queued", 0, fresh_until, subject))
     if to is not None:
         tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject, envelope.digest))
         stream = (workspace_id, envelope.channel, sender, to, envelope.container)
@@ -100,7 +100,7 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed:
 
     With `only_failed` only one that was given up: None for any other.
     """
-    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, OURS, workspace_id)
+    row = find_by_id(tx, "e.seq", message_id, OURS, workspace_id)
     if row is None:
         return None
     sql = (
@@ -115,6 +115,7 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed:
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
     """Messages queued after `after_seq`, in order, inside a write job: those of this transaction included."""
+    tx.flush()
     return within_bytes(tx.db.execute(_QUEUED, (after_seq, limit)))
 
 
@@ -143,14 +144,13 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     """
     if tx.memory.arrived.get((workspace_id, message_id)):
         return False
-    db = tx.db_unflushed
-    row = find_by_id(db, tx.memory.log, "e.seq", message_id, f"{OURS} AND e.recipient = ?", workspace_id, by)
+    row = find_committed(tx, "e.seq", message_id, f"{OURS} AND e.recipient = ?", workspace_id, by)
     if row is None:
         return False
     sql = (
         "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE seq = ? AND state NOT IN ('receipted', 'refused')"
     )
-    if not db.execute(sql, row).rowcount:
+    if not tx.db.execute(sql, row).rowcount:
         return False
     tx.memory.arrived.put(tx, (workspace_id, message_id), True)
     tx.memory.streams.settle(tx, row[0])
@@ -159,7 +159,7 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
 
 def mark_answered(tx: Transaction, seq: int) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
-    tx.rows[_ANSWERED].append(seq)
+    tx.append(_ANSWERED, (seq,))
     tx.memory.streams.settle(tx, seq)
     if (sent := tx.memory.addressed.get(seq)) is not None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)

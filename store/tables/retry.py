@@ -53,25 +53,27 @@ class Schedule(msgspec.Struct, frozen=True):
 
 def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
     """The broker has them, for the first or another time. An answered message stays answered."""
-    rows = tx.rows[_PUBLISHED]
     for schedule in schedules:
-        rows += (schedule.seq, now_ms, schedule.next_ms)
+        tx.append(_PUBLISHED, (schedule.seq, now_ms, schedule.next_ms))
 
 
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
     """The `limit` messages that have been due longest at `now_ms`, in order of the sequence."""
+    tx.flush()
     rows = tx.db.execute(f"{SELECT_OUTGOING} WHERE o.next_ms <= ? ORDER BY o.next_ms, o.seq LIMIT ?", (now_ms, limit))
     return sorted(within_bytes(rows))
 
 
 def count_due(tx: Transaction, now_ms: int) -> int:
     """How many messages are due at `now_ms`."""
+    tx.flush()
     count: int = tx.db.execute("SELECT count(*) FROM outbox WHERE next_ms <= ?", (now_ms,)).fetchone()[0]
     return count
 
 
 def unanswered(tx: Transaction, subject: str, before_seq: int, limit: int) -> list[Outgoing]:
     """The oldest `limit` messages to `subject` before sequence `before_seq` that wait for an answer, in order."""
+    tx.flush()
     rows = tx.db.execute(
         f"{SELECT_OUTGOING} WHERE o.next_ms IS NOT NULL AND o.subject = ? AND o.seq < ? ORDER BY o.seq LIMIT ?",
         (subject, before_seq, limit),
@@ -84,6 +86,7 @@ def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -
 
     `tried`: the subject has no subscriber. For a message published before, that counts as another attempt.
     """
+    tx.flush()
     tx.db.execute(
         "UPDATE outbox SET next_ms = ?, attempts = attempts + (? AND state = 'published')"
         " WHERE seq = ? AND state IN ('queued', 'published')",
@@ -93,23 +96,27 @@ def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -
 
 def next_due_ms(tx: Transaction) -> int | None:
     """When the next message is due; None when none waits for an answer."""
+    tx.flush()
     value: int | None = tx.db.execute("SELECT min(next_ms) FROM outbox WHERE next_ms IS NOT NULL").fetchone()[0]
     return value
 
 
 def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
     """Makes messages due now that are due after `latest_ms`, later than any backoff: the clock was set back."""
+    tx.flush()
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
 def expedite(tx: Transaction, subject: str, now_ms: int) -> None:
     """The peer of `subject` is back: makes the messages that wait for its answer due now, all at one time, so that
     `due` keeps their order."""
+    tx.flush()
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
 
 
 def subjects(tx: Transaction) -> list[str]:
     """The subjects with messages that wait for an answer."""
+    tx.flush()
     return [subject for (subject,) in tx.db.execute("SELECT DISTINCT subject FROM outbox WHERE next_ms IS NOT NULL")]
 
 
@@ -120,14 +127,14 @@ def addressed(tx: Transaction, seq: int, message_id: str) -> Addressed | None:
     sql = """SELECT e.workspace_id, e.msg_id, e.sender, e.recipient, o.subject, e.raw
              FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
              WHERE o.seq = ? AND e.msg_id = ? AND e.recipient IS NOT NULL"""
-    row = tx.db_unflushed.execute(sql, (seq, message_id)).fetchone()
+    row = tx.db.execute(sql, (seq, message_id)).fetchone()
     return None if row is None else Addressed(row[0], row[1], row[2], row[3], row[4], sha256(row[5]).hexdigest())
 
 
 def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     """Whether neither our envelope `message_id` nor any before it in its stream is outstanding."""
     columns, outbox = "o.state, o.next_ms, e.raw", "JOIN outbox AS o ON o.seq = e.seq"
-    while (row := find_by_id(tx.db, tx.memory.log, columns, message_id, OURS, workspace_id, joined=outbox)) is not None:
+    while (row := find_by_id(tx, columns, message_id, OURS, workspace_id, joined=outbox)) is not None:
         state, next_ms, raw = row
         if state == "queued" or next_ms is not None:
             return False
@@ -140,6 +147,7 @@ def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
 
 def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
     """Makes the message after our envelope `seq` in its stream due now, if it waits for an answer. Returns whether it does."""
+    tx.flush()
     sql = "UPDATE outbox SET next_ms = ?2 WHERE next_ms > ?2 AND seq = ?1"
     return tx.db.execute(sql, (_next_of_stream(tx, seq), now_ms)).rowcount > 0
 
@@ -157,12 +165,13 @@ def _next_of_stream(tx: Transaction, seq: int) -> int | None:
 def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:
     """Peer `by`, its receiver, has refused our envelope `message_id`; None when that changes nothing."""
     where = f"{OURS} AND e.recipient = ?"
-    row = find_by_id(tx.db, tx.memory.log, "e.seq", message_id, where, workspace_id, by)
+    row = find_by_id(tx, "e.seq", message_id, where, workspace_id, by)
     return None if row is None else give_up(tx, row[0], "refused", detail)
 
 
 def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
     """Ends envelope `seq` as `refused`, `expired` or `dead` with the reason; None when it was answered or ended before."""
+    tx.flush()
     changed = tx.db.execute(
         "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL WHERE seq = ? AND state IN ('queued', 'published')",
         (state, detail, seq),
@@ -178,6 +187,7 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
 
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:
     """Messages that are queued or unanswered and have expired at Unix second `now`: no peer would accept them."""
+    tx.flush()
     rows = tx.db.execute(
         "SELECT seq FROM outbox WHERE state = 'queued' AND state NOT IN ('published', 'receipted') AND expires_at <= ?1"
         " UNION SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND expires_at <= ?1 LIMIT ?2",
@@ -188,6 +198,7 @@ def stale(tx: Transaction, now: int, limit: int) -> list[int]:
 
 def stale_from(tx: Transaction) -> int | None:
     """The first Unix second at which a message is `stale`; None when none is queued or unanswered."""
+    tx.flush()
     sql = (
         "SELECT min(first) FROM (SELECT min(expires_at) AS first FROM outbox WHERE state = 'queued'"
         " AND state NOT IN ('published', 'receipted') UNION ALL SELECT min(expires_at) FROM outbox WHERE next_ms IS NOT NULL)"

@@ -60,7 +60,7 @@ _place_of: Final = itemgetter(
 
 def bound(tx: Transaction, workspace_id: str, channel: str, direct_id: str) -> Binding | None:
     """The current pair of `direct_id`; None when it was never used."""
-    row = tx.db_unflushed.execute(
+    row = tx.db.execute(
         "SELECT pair_a, pair_b, authoritative FROM rooms"
         " WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND current = 1",
         (workspace_id, channel, direct_id),
@@ -86,6 +86,7 @@ def forget_empty(tx: Transaction, streams: Iterable[Stream]) -> int:
     if places:
         places -= set(map(_place_of, tx.memory.log.streams.ids))  # which the index may not have
     ended = 0
+    tx.flush()
     for place in places:
         workspace_id, channel, surface, container, *pair = place
         if container is None or tx.db.execute(_IN_USE, place).fetchone() is not None:

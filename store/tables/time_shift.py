@@ -19,6 +19,7 @@ _SHIFTS: Final = (
 
 def shift(tx: Transaction, step_ms: int) -> None:
     """Moves retries, deadlines, leases, delays and times to live by `step_ms`, the size of the clock step."""
+    tx.flush()
     for sql in _SHIFTS:
         tx.db.execute(sql, (step_ms,))
     tx.memory.inbox_due_ms = 0  # so that the next lease queries the file

@@ -76,7 +76,7 @@ def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Work
     cached = tx.memory.works.get(work_id)
     if cached is not None and (cached.work.workspace_id, cached.work.channel) == (workspace_id, channel):
         return cached.work
-    row = tx.db_unflushed.execute(_ROW, (workspace_id, channel, work_id)).fetchone()  # most are new, and have none
+    row = tx.db.execute(_ROW, (workspace_id, channel, work_id)).fetchone()  # most are new, and have none
     return None if row is None else _view_of(tx.db.execute(_VIEW, row).fetchone())
 
 
@@ -98,7 +98,7 @@ def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role
     cached = _cached(tx, workspace_id, channel, work_id)
     if cached is not None:
         return cached.role
-    row = tx.db_unflushed.execute(
+    row = tx.db.execute(
         "SELECT role FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
         (workspace_id, channel, work_id),
     ).fetchone()
@@ -110,7 +110,7 @@ def opened_seq(tx: Transaction, work: WorkView) -> int | None:
     cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
     if cached is not None:
         return cached.opened_seq
-    row = tx.db_unflushed.execute(
+    row = tx.db.execute(
         "SELECT opened_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?",
         (work.workspace_id, work.channel, work.work_id),
     ).fetchone()
@@ -133,6 +133,7 @@ def find(tx: Transaction, work_id: str, channel: str | None) -> Known | None:
     cached = tx.memory.works.get(work_id)
     if cached is not None and channel in (None, cached.work.channel):
         return Known(cached.work, cached.trace_id)
+    tx.flush()
     row = tx.db.execute(_FIND, (work_id, channel)).fetchone()
     if row is None:
         return None
@@ -152,7 +153,7 @@ def open_work(
     """A new work, opened by `envelope`, stored under `seq`."""
     role, text = role_of(work, self_id), shorten(_opening_text(envelope), TEXT_CHARS)
     values = (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text)
-    row = tx.db_unflushed.execute(_OPEN, values).lastrowid
+    row = tx.db.execute(_OPEN, values).lastrowid
     assert row is not None
     tx.memory.works.put(tx, work.work_id, CachedWork(work, row, role, envelope.trace_id, seq, seq))
 
@@ -164,7 +165,7 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     if cached is not None:
         row = cached.row
     else:
-        (row,) = tx.db_unflushed.execute(_ROW, (work.workspace_id, work.channel, work.work_id)).fetchone()
+        (row,) = tx.db.execute(_ROW, (work.workspace_id, work.channel, work.work_id)).fetchone()
     body, message = envelope.body, None
     if isinstance(body, Trace):
         message = body.message
@@ -173,7 +174,7 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     result_seq = seq if isinstance(body, Trace) and body.result is not None else None
     message = shorten(message, MESSAGE_CHARS) if message else None
     state = (work.state, work.advanced, work.terminal_id, work.terminal_sender)
-    tx.db_unflushed.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, row))
+    tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
         return True

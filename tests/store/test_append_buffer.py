@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import AppendBuffer, Transaction
+from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, rooms
@@ -37,6 +37,7 @@ def failing(text: str, *, look: bool) -> Callable[[Transaction], None]:
     def job(tx: Transaction) -> None:
         receiving(envelope)(tx)
         if look:
+            tx.flush()
             tx.db.execute("SELECT count(*) FROM envelopes").fetchone()
         raise NotFound("after all")
 
@@ -51,6 +52,7 @@ def late(tx: Transaction) -> None:
 
 
 def seqs(tx: Transaction) -> list[int]:
+    tx.flush()
     return [seq for (seq,) in tx.db.execute("SELECT seq FROM envelopes ORDER BY seq")]
 
 
@@ -123,7 +125,7 @@ async def test_rows_appended_after_a_flush_are_undone(store: Store) -> None:
 
 async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
-        tx.rows[META] += ("key", "\ud800")  # no UTF-8
+        tx.append(META, ("key", "\ud800"))  # no UTF-8
 
     jobs: list[asyncio.Future[Any]] = [
         store.submit(receiving(say())),
@@ -138,12 +140,14 @@ async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store
 
 async def test_rows_that_cannot_be_written_do_not_fail_later_jobs_that_flush_them(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
-        tx.rows[OUTBOX] += (999, "queued", 0, 0, "subject")  # of no envelope
+        tx.append(OUTBOX, (999, "queued", 0, 0, "subject"))  # of no envelope
 
     jobs: list[asyncio.Future[Any]] = [
         store.submit(impossible),
-        store.submit(lambda tx: tx.db.execute("SELECT 7").fetchone()[0]),
-        store.submit(lambda tx: tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)").rowcount),
+        store.submit(lambda tx: (tx.flush(), tx.db.execute("SELECT 7").fetchone()[0])[1]),
+        store.submit(
+            lambda tx: (tx.flush(), tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)").rowcount)[1]
+        ),
         store.submit(receiving(say())),
     ]
     done = await asyncio.gather(*jobs, return_exceptions=True)
@@ -233,16 +237,6 @@ async def test_any_mixture_of_jobs_leaves_the_writes_of_the_successful_ones(
         assert store.memory.inbox.waiting == len(store.memory.dedup) == len(kept)
     finally:
         await store.close()
-
-
-def test_undo_drops_the_rows_appended_since_the_position() -> None:
-    rows = AppendBuffer()
-    rows[META] += ("key", 1)
-    before = tuple(map(len, rows.values()))
-    rows[META] += ("other", 2)
-    rows[OUTBOX] += (1, "queued", 0, 0, "subject")
-    rows.undo(before)
-    assert (rows[META], rows[OUTBOX]) == (["key", 1], [])
 
 
 class Defect(BaseException):

@@ -80,7 +80,7 @@ async def test_a_recently_opened_work_needs_no_query(store: Store) -> None:
         tx.db.set_trace_callback(asked.append)
         receiving(trace("working", work_id=WORK))(tx)
         known(tx)
-        tx.db_unflushed.set_trace_callback(None)
+        tx.db.set_trace_callback(None)
 
     await store.write(job)
     assert [sql.split()[0] for sql in asked] == ["UPDATE"]  # of the row of the work

@@ -167,7 +167,7 @@ async def test_callbacks_follow_the_commit_in_order_and_before_the_futures(store
         def job(tx: Transaction) -> None:
             meta.bump(tx.db, name)
             tx.after_commit(lambda: seen.append(f"committed {name}"))
-            tx.after_rollback(lambda: seen.append(f"never {name}"))
+            tx.undo.append(lambda: seen.append(f"never {name}"))
 
         return job
 
@@ -186,7 +186,7 @@ async def test_a_callback_runs_once_though_its_job_ran_twice(store: Store) -> No
         runs.append("run")
         meta.bump(tx.db, "good")
         tx.after_commit(lambda: seen.append("committed"))
-        tx.after_rollback(lambda: seen.append("rolled back"))
+        tx.undo.append(lambda: seen.append("rolled back"))
 
     first = store.submit(good)
     second = store.submit(refuse_late)
@@ -201,7 +201,7 @@ async def test_a_callback_runs_once_though_its_job_ran_twice(store: Store) -> No
 async def test_a_failing_callback_breaks_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     def job(tx: Transaction) -> int:
         meta.bump(tx.db, "x")
-        tx.after_commit(lambda: 1 // 0)  # type: ignore[arg-type]
+        tx.after_commit(lambda: 1 // 0)
         return 3
 
     assert await store.write(job) == 3

@@ -224,7 +224,7 @@ async def test_a_known_stream_and_verdict_cost_no_query(store: Store) -> None:
     def job(tx: Transaction) -> None:
         tx.db.set_trace_callback(asked.append)
         receiving(say())(tx)
-        tx.db_unflushed.set_trace_callback(None)
+        tx.db.set_trace_callback(None)
 
     await store.write(job)
     assert asked == []
@@ -297,7 +297,7 @@ async def test_a_new_thread_is_looked_up_once_for_all_its_streams(store: Store) 
         tx.db.set_trace_callback(asked.append)
         for sender in (BOB, EVE):
             receiving(say(sender, container="thread_new"))(tx)
-        tx.db_unflushed.set_trace_callback(None)
+        tx.db.set_trace_callback(None)
 
     await store.write(job)
     assert len([sql for sql in asked if "streams" in sql]) == 1

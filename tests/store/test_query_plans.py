@@ -52,7 +52,7 @@ async def test_sending_and_its_answer_make_no_tables_for_the_conditions_of_an_in
         (row,) = sending(say(sender=US, to=BOB))(tx).outgoing
         retry.published(tx, [Schedule(row.seq, NOW_MS)], NOW_MS)
         outbox.mark_answered(tx, row.seq)
-        tx.db_unflushed.set_trace_callback(asked.append)
+        tx.db.set_trace_callback(asked.append)
         tx.flush()
         tx.db.set_trace_callback(None)
         changes = [sql for sql in asked if "outbox" in sql]

@@ -8,6 +8,7 @@ has removed since. Memory has the keys by the minute of their expiry, so that ex
 import sqlite3
 import struct
 from collections import defaultdict
+from functools import partial
 from hashlib import blake2b
 from typing import Final
 
@@ -85,12 +86,10 @@ class MessageIds:
 class DedupWindow:
     """The remembered ids, those of the open transaction included: ask it inside a write job only.
 
-    `keys` are those of the envelopes that were received before, as `MessageIds.dedup_key` gives them. `pending` are the
-    minutes and keys that the open transaction has added.
+    `keys` are those of the envelopes that were received before, as `MessageIds.dedup_key` gives them.
     """
 
     def __init__(self) -> None:
-        self.pending: list[tuple[int, int]] = []
         self.keys: set[int] = set()
         self._minutes: defaultdict[int, list[int]] = defaultdict(list)
         self._horizon = 0
@@ -108,32 +107,29 @@ class DedupWindow:
         free = capacity - len(self.keys) - more
         return free > 0 and remaining * capacity <= 2 * free * MAX_LIFETIME
 
-    def remember_logged(self, key: int, until: int) -> None:
+    def remember_logged(self, tx: UnitOfWork, key: int, until: int) -> None:
         """Keeps `key` until Unix second `until` and the grace after it. This transaction appends its envelope to the log,
         with this second."""
         minute = (until + _LATER) // _BUCKET
         self.keys.add(key)
         self._minutes[minute].append(key)
-        self.pending.append((minute, key))
+        tx.undo.append(partial(self._remove, minute, key))
 
     def remember(self, tx: UnitOfWork, key: int, until: int) -> None:
         """The same for an envelope that is not stored. A key that is kept already stays as it is."""
         if key not in self.keys:
-            tx.rows[_INSERT] += (until, key)
-            self.remember_logged(key, until)
+            tx.append(_INSERT, (until, key))
+            self.remember_logged(tx, key, until)
 
     def retain(self, tx: UnitOfWork, key: int, until: int) -> None:
         """The envelope of `key`, which is kept until Unix second `until`, is removed from the log."""
         if until >= _first_kept(self._horizon):
-            tx.rows[_INSERT] += (until, key)
+            tx.append(_INSERT, (until, key))
 
-    def undo(self, pending: int) -> None:
-        """Forgets the keys of the open transaction beyond the first `pending`."""
-        for minute, key in reversed(self.pending[pending:]):
-            self.keys.discard(key)
-            if self._minutes[minute]:
-                self._minutes[minute].pop()
-        del self.pending[pending:]
+    def _remove(self, minute: int, key: int) -> None:
+        self.keys.discard(key)
+        if self._minutes[minute]:
+            self._minutes[minute].pop()
 
     def expire(self, tx: UnitOfWork, now: int, limit: int = 500) -> int:
         """Forgets up to `limit` ids that have expired at Unix second `now`, the oldest first. Returns how many."""
@@ -141,6 +137,7 @@ class DedupWindow:
             self._horizon = now  # what has expired is not loaded again
             meta.put(tx.db, _HORIZON, now)
         first_kept = _first_kept(now)
+        tx.flush()
         sql = "DELETE FROM remembered_ids WHERE (until, key) IN (SELECT until, key FROM remembered_ids WHERE until < ? LIMIT ?)"
         removed = tx.db.execute(sql, (first_kept, limit)).rowcount
         return max(removed, self._forget(now // _BUCKET, limit))

@@ -5,6 +5,7 @@ envelope; `Stream` and `Verdict` name the columns.
 """
 
 import sqlite3
+from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
@@ -61,30 +62,26 @@ _CONTAINER: Final = Stream._fields.index("container")
 
 
 class _Dictionary(Generic[V]):
-    """Numbers of values, those of the open transaction included: `ids` of those in memory, `number` of any. `pending` are
-    the values that the transaction has added."""
+    """Numbers of values, those of the open transaction included: `ids` of those in memory, `number` of any."""
 
-    __slots__ = ("_insert", "_last", "_values", "ids", "pending")
+    __slots__ = ("_insert", "_last", "_values", "ids")
 
     def __init__(self, insert: BulkStatement) -> None:
-        self.pending: list[Values] = []
         self._insert = insert
         self.ids: dict[Values, int] = {}
         self._values: dict[int, Values] = {}
         self._last = 0
 
-    def undo(self, pending: int) -> None:
-        """The open transaction did not add the numbers beyond the first `pending`; it forgets their values itself."""
-        self._last -= len(self.pending) - pending
-        del self.pending[pending:]
-
     def _add(self, tx: UnitOfWork, values: Values) -> int:
         self._last = number = self._last + 1
-        tx.rows[self._insert] += (number, *values)
-        self.pending.append(values)
-        tx.replaced.extend([(self.ids, values, None), (self._values, number, None)])
+        tx.append(self._insert, (number, *values))
+        tx.undo.append(partial(self._remove, number, values))
         self._keep(number, values)
         return number
+
+    def _remove(self, number: int, values: Values) -> None:
+        self._forget(values)
+        self._last = number - 1
 
     def _keep(self, number: int, values: Values) -> None:
         self.ids[values] = number
@@ -140,7 +137,7 @@ class Streams(_Dictionary[Stream]):
         values = self._values.get(number)
         if values is None:
             sql = f"SELECT {', '.join(Stream._fields)} FROM streams WHERE id = ?"  # noqa: S608 - constants
-            values = tx.db_unflushed.execute(sql, (number,)).fetchone()
+            values = tx.db.execute(sql, (number,)).fetchone()
         if values is None:
             raise KeyError(number)
         return Stream._make(values)
@@ -148,7 +145,8 @@ class Streams(_Dictionary[Stream]):
     def forget(self, tx: UnitOfWork, number: int) -> None:
         """The row of this stream was removed."""
         if (values := self._values.get(number)) is not None:
-            tx.replaced.extend([(self.ids, values, number), (self._values, number, values)])
+            tx.save(self.ids, values)
+            tx.save(self._values, number)
             self._forget(values)
 
     def in_container(self, container: str) -> list[int]:
@@ -173,9 +171,9 @@ class Streams(_Dictionary[Stream]):
         container = values[_CONTAINER]
         if container in self._new_containers:
             return self._add(tx, values)
-        is_indexed, number = tx.db_unflushed.execute(_FIND_STREAM, values).fetchone()
+        is_indexed, number = tx.db.execute(_FIND_STREAM, values).fetchone()
         if not is_indexed:
-            tx.replaced.append((self._new_containers, container, None))
+            tx.save(self._new_containers, container)
             self._new_containers[container] = True
         if number is None:
             return self._add(tx, values)

@@ -41,6 +41,7 @@ def remove(tx: UnitOfWork, log: LogMemory, dedup: DedupWindow, seqs: Sequence[in
 
     Ids that are still in the dedup window stay in it.
     """
+    tx.flush()
     db = tx.db
     removed = [row for seq in seqs if (row := _delete(db, log, seq)) is not None]
     streams = {row.stream: log.streams.value(tx, row.stream) for row in removed}

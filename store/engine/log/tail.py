@@ -39,16 +39,14 @@ class Tail:
         self._index()
         return self._works.get(work_id, [])
 
-    def undo(self, last_seq: int) -> None:
-        """Drops the envelopes after sequence `last_seq`: their job is undone."""
-        rows = self.rows
-        while rows and rows[-1][0] > last_seq:
-            row = rows.pop()
-            if len(rows) < self._indexed:
-                self._indexed -= 1
-                for index, key in ((self._ids, row[1]), (self._streams, row[2]), (self._works, row[3])):
-                    if key is not None:
-                        index[key].pop()  # type: ignore[index]
+    def pop(self) -> None:
+        """Drops the last envelope: its job is undone."""
+        row = self.rows.pop()
+        if len(self.rows) < self._indexed:
+            self._indexed -= 1
+            for index, key in ((self._ids, row[1]), (self._streams, row[2]), (self._works, row[3])):
+                if key is not None:
+                    index[key].pop()  # type: ignore[index]
 
     def drop(self, last_seq: int) -> None:
         """Drops the envelopes up to sequence `last_seq`: the indexes have them."""
