@@ -31,7 +31,6 @@ class AckQueue:
     """A queue of small publishes, and the task that empties it."""
 
     def __init__(self, link: Link) -> None:
-        self.refused = 0  # entries whose subject cannot be published to
         self._link = link
         self._queue: list[str] = []  # the frames of the publishes
         self._filled = asyncio.Event()
@@ -40,17 +39,10 @@ class AckQueue:
 
     def put(self, subject: str, data: str) -> None:
         """Publish `data`, in ASCII, to `subject` after everything that was put before; returns immediately."""
-        if subject.split() == [subject]:
-            self.put_frame(f"PUB {subject} {len(data)}\r\n{data}\r\n")
-        else:
-            self.refused += 1
-
-    def put_frame(self, frame: str) -> None:
-        """`put` for a PUB that needs no check."""
         if not self._queue:
             self._empty.clear()
             self._filled.set()
-        self._queue.append(frame)
+        self._queue.append(f"PUB {subject} {len(data)}\r\n{data}\r\n")
 
     def clear(self) -> None:
         """Drop everything: the stream is gone, and its sequences belong to other messages now."""
@@ -123,7 +115,7 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
         pending, sequence = self.pending, self.sequence
         if pending.acked.get(sequence) is False:
             pending.acked[sequence] = True
-            pending.acks.put_frame(f"PUB {self.reply} 4\r\n{ACK}\r\n")  # the reply subject was read as one word
+            pending.acks.put(self.reply, ACK)
 
     def nak(self, delay: float) -> None:
         """It could not be stored: deliver it again after `delay` seconds."""

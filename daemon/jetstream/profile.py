@@ -54,7 +54,6 @@ class JetStreamProfile:
         *,
         self_id: str,
         former: tuple[str, ...] = (),
-        delivery_token: str,
         ack_inboxes: AckInboxes,
         channels: tuple[tuple[str, str], ...],
         observe: bool,
@@ -64,9 +63,8 @@ class JetStreamProfile:
         check_interval: float = CHECK_INTERVAL,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. `delivery_token` is a
-        random value of our store that no other program knows. Receivers acknowledge in `ack_inboxes`.
-        `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
+        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. Receivers
+        acknowledge in `ack_inboxes`. `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
         """
         self._link = link
         self._self_id = self_id
@@ -89,7 +87,6 @@ class JetStreamProfile:
                 link,
                 self.acks,
                 peer_id=peer_id,
-                delivery_token=delivery_token,
                 workspace_id=workspace_id,
                 channel=channel,
                 observe=observe,

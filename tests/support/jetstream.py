@@ -68,7 +68,6 @@ class Peer:
             self.link,
             **{
                 "self_id": name,
-                "delivery_token": f"{id(self):x}",
                 "ack_inboxes": ack_inboxes,
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
