@@ -230,8 +230,6 @@ class Node:
             await self._health.stop()
         self._parts.discovery.close()
         await self._parts.background.close(left(0.3))
-        if self._parts.jetstream is not None:
-            await self._parts.jetstream.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.acks import NAK, AckQueue, PendingAcks
+from aghbus.daemon.jetstream.acks import NAK, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, Subscription
@@ -46,7 +46,6 @@ class DurableConsumer:
     def __init__(
         self,
         link: Link,
-        acks: AckQueue,
         *,
         peer_id: str,
         workspace_id: str,
@@ -63,7 +62,6 @@ class DurableConsumer:
         self.is_provisioned = False  # made by the operator: then our permissions cover little of JetStream's API
         self.duplicates = 0  # deliveries of messages that were pending or acked already
         self._link = link
-        self._acks = acks
         self._flush_timeout = flush_timeout
         self._expected = consumer_config(
             self.name,
@@ -74,7 +72,7 @@ class DurableConsumer:
         self._inbox = f"{inbox(peer_id, 'deliver')}.{secrets.token_hex(12)}"
         self._requested = 0  # messages that we have requested and not got
         self._refusal = ""  # why the broker refused the last request
-        self._pending = PendingAcks(acks)
+        self._pending = PendingAcks(link)
         self._stream = ""  # the `created` of the stream that we were last attached to
         self._connection = -1  # the link's count of reconnects when lost deliveries were last requested
         self._subscription: Subscription | None = None
@@ -90,9 +88,8 @@ class DurableConsumer:
         JetStreamError, LinkError."""
         self._offer = offer
         if self._stream and stream != self._stream:
-            self._acks.clear()
             self._pending.drop()
-            self._pending = PendingAcks(self._acks)
+            self._pending = PendingAcks(self._link)
         refusal, self._refusal = self._refusal, ""
         received = self._subscription.received if self._subscription else 0
         info = await self._ensure(stream)
@@ -210,8 +207,7 @@ class DurableConsumer:
             return
         prefix, suffix = f"$JS.ACK.{STREAM}.{self.name}.1", f"{delivered.consumer_seq}.0.0"
         for sequence in lost[:-1]:
-            self._acks.put(f"{prefix}.{sequence}.{suffix}", NAK)
-        await self._acks.drained(self._flush_timeout)
+            await self._link.publish(f"{prefix}.{sequence}.{suffix}", NAK.encode())
         # The broker answers the last one after it has processed all of them: nothing newer is delivered before.
         await self._link.request(f"{prefix}.{lost[-1]}.{suffix}", NAK.encode(), self._flush_timeout)
 
@@ -226,8 +222,8 @@ class DurableConsumer:
         subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{STREAM}.{self.name}"
         frame = f"PUB {subject} {self._inbox} {len(request)}\r\n{request}\r\n"
         with contextlib.suppress(LinkError):  # the next message brings the next attempt, or the next check
-            if self._link.put(frame.encode()):
-                self._requested += _BATCH
+            self._link.put(frame.encode())
+            self._requested += _BATCH
 
     def _ended(self, headers: Mapping[str, str]) -> None:
         """A request has expired, is full, or was refused. Those that are lost otherwise are noticed by `check`."""

@@ -12,7 +12,6 @@ import pytest
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
-from aghbus.daemon.nats import client as nats_client
 from aghbus.daemon.nats.link import InboundMessage, LinkDown
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.identifiers import route_token, subject_for
@@ -389,33 +388,6 @@ async def test_a_second_daemon_with_the_same_peer_id_is_refused_and_the_first_co
         assert first.profile.attached and second.texts == []
         await first.cut()
         assert await second.profile.wait_attached(10)
-
-
-async def test_acks_are_sent_in_order_in_batches(server: NatsServer) -> None:
-    async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, received = peer.profile.acks, list[str]()
-        other.link.subscribe("acks.*", lambda message: received.append(message.subject))
-        await other.link.flush(5)
-        for number in range(1_000):
-            acks.put(f"acks.{number}", "+ACK")
-        assert await acks.drained(5)
-        await peer.link.flush(5)
-        await other.link.flush(5)
-        assert received == [f"acks.{number}" for number in range(1_000)]
-
-
-async def test_acks_wait_while_the_buffer_is_full(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Peer(server, "a").running() as peer, Peer(server, "b").running() as other:
-        acks, received = peer.profile.acks, list[str]()
-        other.link.subscribe("acks.*", lambda message: received.append(message.subject))
-        await other.link.flush(5)
-        monkeypatch.setattr(nats_client, "MAX_UNSENT", 0)
-        for number in range(1_000):
-            acks.put(f"acks.{number}", "+ACK")
-        assert await acks.drained(5)
-        await peer.link.flush(5)
-        await other.link.flush(5)
-        assert received == [f"acks.{number}" for number in range(1_000)]
 
 
 def test_the_stream_sequence_is_found_in_both_reply_forms() -> None:
