@@ -65,13 +65,11 @@ class Node:
         *,
         last_seq: int,
         instance: str,
-        delivery_token: str,
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
         restored: Restored | None = None,
     ) -> None:
-        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id;
-        `delivery_token` is a random value of the store that peers do not know.
+        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id.
 
         `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired. `restored` is the
         epoch of the store, if it was restored.
@@ -106,7 +104,6 @@ class Node:
             embedded=broker is not None,
             last_seq=last_seq,
             instance=instance,
-            delivery_token=delivery_token,
             restored=restored,
             tracing=self._tracing,
         )
@@ -233,8 +230,6 @@ class Node:
             await self._health.stop()
         self._parts.discovery.close()
         await self._parts.background.close(left(0.3))
-        if self._parts.jetstream is not None:
-            await self._parts.jetstream.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -71,8 +71,7 @@ async def _node(
 ) -> Node:
     """The node with its state of earlier runs from the store."""
     last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(lambda tx: _random_of_store(tx, "instance"))
-    delivery_token = await store.write(lambda tx: _random_of_store(tx, "delivery_token"))
+    instance = await store.write(_instance)
     self_id = settings.peer_id if signer is None else signer.handle
     earlier = await store.write(lambda tx: _begin_identity(tx, self_id))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
@@ -83,7 +82,6 @@ async def _node(
         broker,
         last_seq=last_seq,
         instance=instance,
-        delivery_token=delivery_token,
         signer=signer,
         former=former,
         restored=await store.write(_restored),
@@ -159,12 +157,12 @@ def _banner(node: Node, *, up: bool) -> str:
     )
 
 
-def _random_of_store(tx: Transaction, name: str) -> str:
-    """A random number that the store keeps under `name` from its first start."""
-    value = meta.get(tx.db, name)
+def _instance(tx: Transaction) -> str:
+    """A random number that the store keeps from its first start."""
+    value = meta.get(tx.db, "instance")
     if value is None:
         value = secrets.randbits(62)
-        meta.put(tx.db, name, value)
+        meta.put(tx.db, "instance", value)
     return f"{value:016x}"
 
 

@@ -88,12 +88,11 @@ class DaemonParts:
         embedded: bool,
         last_seq: int,
         instance: str,
-        delivery_token: str,
         restored: Restored | None,
         tracing: Tracing | None,
     ) -> None:
-        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id, which
-        peers get to know, and `delivery_token` a random value that they do not. `restored` is the epoch of the store.
+        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id.
+        `restored` is the epoch of the store.
         """
         spans = None if tracing is None else EnvelopeSpans(tracing)
         self.clock = clock = Clock()
@@ -118,7 +117,7 @@ class DaemonParts:
 
         # outbound
         self.ack_inboxes = AckInboxes(link, inbox_subject(identity.self_id, "ack"), self._acks_flooded)
-        self.jetstream = jetstream = self._jetstream(settings.current, identity, link, delivery_token)
+        self.jetstream = jetstream = self._jetstream(settings.current, identity, link)
         carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, self.ack_inboxes)
         self.publisher = publisher = Publisher(
             carrier,
@@ -263,9 +262,7 @@ class DaemonParts:
     def _waiting_for(self) -> str | None:
         return self.jetstream.waiting_for() if self.jetstream else None
 
-    def _jetstream(
-        self, settings: Settings, identity: Identity, link: Link, delivery_token: str
-    ) -> "JetStreamProfile | None":
+    def _jetstream(self, settings: Settings, identity: Identity, link: Link) -> "JetStreamProfile | None":
         counters, clock = self.counters, self.clock
         if settings.durability != "jetstream":
             return None
@@ -275,7 +272,6 @@ class DaemonParts:
             link,
             self_id=identity.self_id,
             former=identity.former_on_other_subjects,
-            delivery_token=delivery_token,
             ack_inboxes=self.ack_inboxes,
             channels=identity.channels,
             observe=settings.observe,

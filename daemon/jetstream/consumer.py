@@ -1,33 +1,33 @@
 """The durable consumer of one channel: it keeps our place in the stream while we are away.
 
-A push consumer with explicit acks and flow control; docs/jetstream.md has the measurements, and why messages do not come through
-the client library's subscriptions. The subject it pushes to belongs to this daemon's store, so that the broker refuses a second
-daemon under the same peer id.
+A pull consumer with explicit acks: the broker delivers what we have requested, to a subject that only the request names.
+docs/jetstream.md says why the requests do not come from the client library's subscriptions.
 """
 
 import asyncio
-import hashlib
-from collections.abc import Callable
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.acks import NAK, AckQueue, PendingAcks
+from aghbus.daemon.jetstream.acks import NAK, PendingAcks
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.jetstream import ConsumerConfig, ConsumerInfo
-from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkTimeout, Subscription
+from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link, LinkError, LinkTimeout, Subscription
 from aghbus.protocol.agh.identifiers import route_token
-from aghbus.protocol.agh.nats.jetstream import consumer_config
-from aghbus.protocol.agh.nats.names import durable_name, own_subjects, provisioned_delivery
+from aghbus.protocol.agh.nats.jetstream import NANOSECONDS, PROVISIONED, consumer_config
+from aghbus.protocol.agh.nats.names import JETSTREAM_API, durable_name, inbox, own_subjects
 
 _NOT_FOUND: Final = 10014
-_IN_USE: Final = 10013  # the consumer pushes to another subject, which has a subscriber
 FLUSH_TIMEOUT: Final = 5.0
 """Seconds for the broker to begin or end a subscription."""
-_MAX_FLOW_SUBJECT: Final = 512  # characters: the server ends a connection over a line too long
-_ACK_PREFIX: Final = "$JS.ACK."
-_SEQUENCE_DIGITS: Final = 20  # of 64 bits
+_BATCH: Final = 512  # messages of one request; the next request follows when half of them have come
+_REQUEST_BYTES: Final = 8 * 1_048_576  # of one request: the broker ends a connection with 64 MiB that were not read
+_REQUEST_EXPIRES: Final = 10 * NANOSECONDS  # before the link can notice that its connection is dead (nats/link.py)
 _MAX_REQUESTED: Final = 65_536  # stream sequences between the oldest and the newest delivery that are asked for again
 
 
@@ -46,39 +46,33 @@ class DurableConsumer:
     def __init__(
         self,
         link: Link,
-        acks: AckQueue,
         *,
         peer_id: str,
-        delivery_token: str,
         workspace_id: str,
         channel: str,
         observe: bool,
         settings: JetStreamSettings,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`delivery_token` is a random value of our store that no other program knows. `flush_timeout` in seconds is how
-        long the broker may take to begin or end the subscription.
-        """
+        """`flush_timeout` in seconds is how long the broker may take to begin or end the subscription."""
         self.channel = channel
         self.peer_id = peer_id
         self.name = durable_name(workspace_id, channel, route_token(peer_id))
         self.state = ConsumerState()
+        self.is_provisioned = False  # made by the operator: then our permissions cover little of JetStream's API
         self.duplicates = 0  # deliveries of messages that were pending or acked already
         self._link = link
-        self._acks = acks
         self._flush_timeout = flush_timeout
-        store_token = hashlib.sha256(f"{delivery_token} {peer_id}".encode()).hexdigest()[:24]
-        self._provisioned = provisioned_delivery(peer_id, workspace_id, channel)
         self._expected = consumer_config(
             self.name,
             filters=own_subjects(peer_id, workspace_id, channel, observe=observe),
-            deliver_to=f"{self._provisioned}.{store_token}",
             ack_wait=settings.ack_wait,
             max_in_flight=settings.max_in_flight,
         )
-        self._flow_prefix = f"$JS.FC.{STREAM}.{self.name}."
-        self._pending = PendingAcks(acks)
-        self._ack_prefix = ""  # of the last delivery's reply subject: what comes before the stream sequence
+        self._inbox = f"{inbox(peer_id, 'deliver')}.{secrets.token_hex(12)}"
+        self._requested = 0  # messages that we have requested and not got
+        self._refusal = ""  # why the broker refused the last request
+        self._pending = PendingAcks(link)
         self._stream = ""  # the `created` of the stream that we were last attached to
         self._connection = -1  # the link's count of reconnects when lost deliveries were last requested
         self._subscription: Subscription | None = None
@@ -89,31 +83,33 @@ class DurableConsumer:
         """Whether messages come: the consumer was there at the last look, and the subscription is live."""
         return self._subscription is not None and self._subscription.attached
 
-    @property
-    def is_provisioned(self) -> bool:
-        """Whether the operator made the consumer: then our permissions cover little of JetStream's API."""
-        return self._subscription is not None and self._subscription.subject == self._provisioned
-
     async def check(self, stream: str, offer: Callable[[InboundMessage], None]) -> None:
-        """Ensure the consumer on the stream created at `stream`, and the subscription, whose messages go to `offer`. Raises
+        """Ensure the consumer on the stream created at `stream`, and our requests, whose messages go to `offer`. Raises
         JetStreamError, LinkError."""
         self._offer = offer
         if self._stream and stream != self._stream:
-            self._acks.clear()
             self._pending.drop()
-            self._pending = PendingAcks(self._acks)
+            self._pending = PendingAcks(self._link)
+        refusal, self._refusal = self._refusal, ""
+        received = self._subscription.received if self._subscription else 0
         info = await self._ensure(stream)
-        known, self._stream = self._stream == stream, stream
-        self.state = _state(info)
-        if not known or self._connection != self._link.reconnects:
+        again = self._stream != stream or self._connection != self._link.reconnects
+        if again and info.num_waiting:  # no request of ours: one on an earlier connection has expired
+            raise self._in_use()
+        self._stream, self.state = stream, _state(info)
+        if again:
             await self._request_lost(info)
             self._connection = self._link.reconnects
-        deliver_to = str(info.config.deliver_subject)
-        if self._subscription is not None and self._subscription.subject != deliver_to:
-            await self._unsubscribe()  # the operator replaced our consumer by one of theirs, or the reverse
-        if self._subscription is None and not self._closed:
-            self._subscription = self._link.subscribe(deliver_to, self._delivered)
+        if self._closed:
+            return
+        if self._subscription is None:
+            self._subscription = self._link.subscribe(self._inbox, self._delivered)
             await self._link.flush(self._flush_timeout)
+        if again or not (info.num_waiting or self._subscription.received > received):
+            self._requested = 0  # the broker has no request of ours, and nothing is on its way
+            self._request()
+        if refusal:
+            raise JetStreamError(0, f"the consumer {self.name} refuses our requests: {refusal}")
 
     async def close(self) -> None:
         """Stop receiving; pending messages can still be settled. The consumer stays, it keeps our place. Raises LinkTimeout."""
@@ -145,17 +141,41 @@ class DurableConsumer:
                 raise
             return await self._put({**self._expected, **self._start(stream)})
         different = _differences(info.config, self._expected)
-        if info.config.deliver_subject == self._provisioned:
-            self._accept(different)
-            return info
-        return await self._put({**info.config.as_dict(), **self._expected}) if different else info
-
-    def _accept(self, different: set[str]) -> None:
-        """The operator's consumer (docs/security/broker.md) is used as it is if it delivers what we need."""
-        for key in ("filter_subjects", "ack_policy", "flow_control"):
+        if info.config.deliver_subject:
+            return await self._replace(stream, info)
+        self.is_provisioned = info.config.description == PROVISIONED
+        if not self.is_provisioned:
+            return await self._put({**info.config.as_dict(), **self._expected}) if different else info
+        for key in ("filter_subjects", "ack_policy"):
             if key in different:
-                hint = "delete it, and make it as `aghctl nats permissions --format json` says"
-                raise JetStreamError(0, f"the consumer {self.name} has another {key} than it needs ({hint})")
+                raise self._unusable(info, f"has another {key} than it needs")
+        return info
+
+    async def _replace(self, stream: str, info: ConsumerInfo) -> ConsumerInfo:
+        """A push consumer, as earlier versions had it, gives way to ours, which starts after what that one had settled."""
+        if str(info.config.deliver_subject).endswith(self.name):  # those of daemons had one token more
+            raise self._unusable(info, "is a push consumer")
+        if info.push_bound:
+            raise self._in_use()
+        self._stream, self.state = (
+            stream,
+            _state(info),
+        )  # if the link is lost in between, the next check goes on from here
+        await self.delete()
+        return await self._put({**self._expected, **self._start(stream)})
+
+    def _unusable(self, info: ConsumerInfo, why: str) -> JetStreamError:
+        """The operator's consumer (docs/security/broker.md) is used as it is, or not at all."""
+        start = ", ".join(f"{key} {value}" for key, value in _after(_state(info)).items())
+        hint = f"delete it, and make it as `aghctl nats permissions --format json` says, but with {start}"
+        return JetStreamError(0, f"the consumer {self.name} {why} ({hint})")
+
+    def _in_use(self) -> JetStreamError:
+        return JetStreamError(
+            0,
+            f"another daemon receives as {self.peer_id} on channel {self.channel}:"
+            " give one of them another --peer-id, or wait ten seconds for a connection that died",
+        )
 
     def _start(self, stream: str) -> dict[str, Any]:
         """A new consumer starts with new messages; one that replaces a lost consumer, after what that one had settled."""
@@ -163,21 +183,12 @@ class DurableConsumer:
             return {"deliver_policy": "new"}
         if stream != self._stream:
             return {"deliver_policy": "all"}
-        return {"deliver_policy": "by_start_sequence", "opt_start_seq": self.state.ack_floor + 1}
+        return _after(self.state)
 
     async def _put(self, config: dict[str, object]) -> ConsumerInfo:
         """Create or update: one request of the API."""
         wanted = ConsumerConfig.from_response(config)
-        try:
-            return await self._link.jetstream(lambda js: js.add_consumer(STREAM, wanted))
-        except JetStreamError as error:
-            if error.code != _IN_USE:
-                raise
-            raise JetStreamError(
-                error.code,
-                f"another daemon receives as {self.peer_id} on channel {self.channel}:"
-                " give one of them another --peer-id, or wait some minutes for a connection that died",
-            ) from None
+        return await self._link.jetstream(lambda js: js.add_consumer(STREAM, wanted))
 
     async def _request_lost(self, info: ConsumerInfo) -> None:
         """Have everything that was delivered to an earlier process or connection delivered again now, in order.
@@ -196,30 +207,43 @@ class DurableConsumer:
             return
         prefix, suffix = f"$JS.ACK.{STREAM}.{self.name}.1", f"{delivered.consumer_seq}.0.0"
         for sequence in lost[:-1]:
-            self._acks.put(f"{prefix}.{sequence}.{suffix}", NAK)
-        await self._acks.drained(self._flush_timeout)
+            await self._link.publish(f"{prefix}.{sequence}.{suffix}", NAK.encode())
         # The broker answers the last one after it has processed all of them: nothing newer is delivered before.
         await self._link.request(f"{prefix}.{lost[-1]}.{suffix}", NAK.encode(), self._flush_timeout)
 
     # receiving
 
+    def _request(self) -> None:
+        """Request more messages, unless enough are requested."""
+        if self._requested > _BATCH // 2 or self._closed:
+            return
+        size = max(_REQUEST_BYTES, 2 * self._link.max_payload)  # room for one message at least
+        request = json.dumps({"batch": _BATCH, "max_bytes": size, "expires": _REQUEST_EXPIRES})
+        subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{STREAM}.{self.name}"
+        frame = f"PUB {subject} {self._inbox} {len(request)}\r\n{request}\r\n"
+        with contextlib.suppress(LinkError):  # the next message brings the next attempt, or the next check
+            self._link.put(frame.encode())
+            self._requested += _BATCH
+
+    def _ended(self, headers: Mapping[str, str]) -> None:
+        """A request has expired, is full, or was refused. Those that are lost otherwise are noticed by `check`."""
+        description, left = headers.get("Description", ""), headers.get("Nats-Pending-Messages", "")
+        if description.startswith("Exceeded Max"):  # a limit of the server, or of the operator's consumer
+            self._refusal = description
+        if left.isdecimal():
+            self._requested = max(0, self._requested - int(left))
+            self._request()
+
     def _delivered(self, message: InboundMessage) -> None:
         headers = message.headers
         if headers is not None and not message.data and "Status" in headers:
-            flow_subject = message.reply or headers.get("Nats-Consumer-Stalled", "")
-            if self._is_flow_control(flow_subject):
-                self._acks.put(flow_subject, "")  # everything before it was received
+            self._ended(headers)
             return
-        reply = message.reply
-        rest = reply.removeprefix(self._ack_prefix)
-        if rest == reply:  # the first delivery, and one that is repeated
-            prefix = before_sequence(reply)
-            if not prefix:
-                return  # not from the stream: anyone may be able to publish to the delivery subject
-            self._ack_prefix, rest = prefix, reply.removeprefix(prefix)
-        sequence = first_sequence(rest)
+        self._requested -= 1
+        self._request()
+        sequence, reply = stream_sequence(message.reply), message.reply
         if not sequence:
-            return
+            return  # not from the stream
         delivery = self._pending.accept(sequence, reply)
         if delivery is None:
             self.duplicates += 1
@@ -227,11 +251,6 @@ class DurableConsumer:
         message.settlement = delivery
         message.reply = ""  # that was the broker's, for the settlement; the sender's is in a header
         self._offer(message)
-
-    def _is_flow_control(self, subject: str) -> bool:
-        """Whether `subject` belongs to this consumer's flow control: no other peer may direct what we publish."""
-        plain = subject.isprintable() and " " not in subject
-        return plain and len(subject) <= _MAX_FLOW_SUBJECT and subject.startswith(self._flow_prefix)
 
 
 def _differences(config: ConsumerConfig, expected: dict[str, Any]) -> set[str]:
@@ -254,20 +273,16 @@ def _state(info: ConsumerInfo) -> ConsumerState:
     )
 
 
-def before_sequence(reply: str) -> str:
-    """What comes before the stream sequence in the reply subject of a delivery, in either form of ADR-15 of NATS; empty for others.
+def _after(state: ConsumerState) -> dict[str, Any]:
+    """The start of a consumer that replaces one in that state."""
+    return {"deliver_policy": "by_start_sequence", "opt_start_seq": state.ack_floor + 1}
 
-    `$JS.ACK`, stream, consumer, count of deliveries, stream sequence, and three more; or with domain and account before the
-    stream, and perhaps more after.
+
+def stream_sequence(reply: str) -> str:
+    """The stream sequence in the reply subject of a delivery, in digits; empty for other subjects.
+
+    ADR-15 of NATS: `$JS.ACK`, stream, consumer, count of deliveries, stream sequence, and three more; or with domain and account
+    before the stream, and perhaps more after.
     """
     parts = reply.split(".")
-    if len(parts) < 9 or len(parts) == 10 or not reply.startswith(_ACK_PREFIX):
-        return ""
-    at = 5 if len(parts) == 9 else 7
-    return ".".join(parts[:at]) + "." if first_sequence(parts[at]) else ""
-
-
-def first_sequence(tokens: str) -> str:
-    """The sequence with which the tokens of a subject begin, in digits; empty for others."""
-    first = tokens.partition(".")[0]
-    return first if len(first) <= _SEQUENCE_DIGITS and first.isdigit() and first.isascii() else ""
+    return parts[5 if len(parts) == 9 else 7] if len(parts) >= 9 and parts[1] == "ACK" else ""

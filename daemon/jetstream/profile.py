@@ -18,7 +18,6 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.config.settings import JetStreamSettings
-from aghbus.daemon.jetstream.acks import AckQueue
 from aghbus.daemon.jetstream.carrier import JetStreamCarrier
 from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
@@ -34,7 +33,6 @@ CHECK_INTERVAL: Final = 5.0
 """Seconds between two checks of stream and consumers: how long a deleted one can go unnoticed. Two requests and one per channel."""
 _FIRST_RETRY: Final = 0.2  # seconds after a check that failed; doubled each time
 _LINK_WAIT: Final = 30.0  # seconds between two checks of a link that is down; it says itself when it is up
-_ACKS_WAIT: Final = 1.0  # seconds for the last acks at the end; the rest is delivered again
 
 PROBLEM: Final = "jetstream"
 PROBLEM_CONFIG: Final = "jetstream.stream"
@@ -54,7 +52,6 @@ class JetStreamProfile:
         *,
         self_id: str,
         former: tuple[str, ...] = (),
-        delivery_token: str,
         ack_inboxes: AckInboxes,
         channels: tuple[tuple[str, str], ...],
         observe: bool,
@@ -64,9 +61,8 @@ class JetStreamProfile:
         check_interval: float = CHECK_INTERVAL,
         flush_timeout: float = FLUSH_TIMEOUT,
     ) -> None:
-        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. `delivery_token` is a
-        random value of our store that no other program knows. Receivers acknowledge in `ack_inboxes`.
-        `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
+        """`former` are our former ids, whose consumers stay. `channels` are `(workspace_id, channel)`. Receivers
+        acknowledge in `ack_inboxes`. `flush_timeout` in seconds is how long the broker may take to begin or end a subscription.
         """
         self._link = link
         self._self_id = self_id
@@ -74,7 +70,6 @@ class JetStreamProfile:
         self._on_problem = on_problem
         self._on_solved = on_solved
         self._check_interval = check_interval
-        self.acks = AckQueue(link)
         self._clock = Clock()
         self._cleanup = StreamCleanup(link)
         self._refused_since: int | None = None  # Unix second
@@ -87,9 +82,7 @@ class JetStreamProfile:
         self.consumers = tuple(
             DurableConsumer(
                 link,
-                self.acks,
                 peer_id=peer_id,
-                delivery_token=delivery_token,
                 workspace_id=workspace_id,
                 channel=channel,
                 observe=observe,
@@ -152,35 +145,8 @@ class JetStreamProfile:
         return {"Nats-TTL": str(max(1, seconds))} if self._stream and self._stream.has_ttl else None
 
     async def run(self, offer: Callable[[InboundMessage], None]) -> None:
-        """Check and publish acks until cancelled; errors of the broker are reported, not raised. `offer` gets every message,
-        with a settlement."""
+        """Check until cancelled; errors of the broker are reported, not raised. `offer` gets every message, with a settlement."""
         self._offer = offer
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.acks.run(), name="jetstream-acks")
-            tasks.create_task(self._keep_checking(), name="jetstream-checks")
-
-    async def drain(self, timeout: float) -> None:
-        """Stop receiving, within `timeout` seconds; acknowledging and publishing continue."""
-        self._draining = True
-        self._attached.clear()
-        try:
-            async with asyncio.timeout(timeout):
-                await _close_all(self.consumers)
-        except TimeoutError:
-            return
-
-    async def close(self) -> None:
-        """Stop receiving, and send the last acks. Unsettled messages are delivered again at the next start."""
-        await self.drain(_ACKS_WAIT)
-        if self._link.state == "up":
-            await self.acks.drained(_ACKS_WAIT)
-
-    def link_down(self) -> None:
-        """The link is lost: nothing is received or sent until the next check."""
-        self._attached.clear()
-        self._check_now.set()
-
-    async def _keep_checking(self) -> None:
         backoff = Backoff(_FIRST_RETRY, self._check_interval)
         while True:
             if not await self._link.wait_up(_LINK_WAIT):
@@ -192,6 +158,21 @@ class JetStreamProfile:
                 await wait_set(self._check_now, self._check_interval)
             else:
                 await asyncio.sleep(backoff.next())
+
+    async def drain(self, timeout: float) -> None:
+        """Stop receiving, within `timeout` seconds; settling and publishing continue. What is not settled is delivered again."""
+        self._draining = True
+        self._attached.clear()
+        try:
+            async with asyncio.timeout(timeout):
+                await _close_all(self.consumers)
+        except TimeoutError:
+            return
+
+    def link_down(self) -> None:
+        """The link is lost: nothing is received or sent until the next check."""
+        self._attached.clear()
+        self._check_now.set()
 
     async def _checked(self) -> bool:
         """One check; False when something was wrong and it should soon be retried."""

@@ -244,11 +244,13 @@ class Link:
         client = self._connection.client
         return client.put(publish_frames(client.max_payload, messages), bounded=True)
 
-    def put(self, frames: bytes) -> bool:
-        """`publish_all_nowait` for frames that the caller has made, and checked."""
+    def put(self, frames: bytes) -> None:
+        """Buffers frames that the caller has made, and checked, for the next turn of the loop; LinkDown. For few bytes: they may
+        exceed the bound of the buffer.
+        """
         if self._connection is None:
             raise self._down()
-        return self._connection.client.put(frames, bounded=True)
+        self._connection.client.put(frames)
 
     async def flush(self, timeout: float) -> None:
         """Returns when the broker has everything that was published and subscribed before; LinkTimeout, LinkDown."""

@@ -11,13 +11,13 @@ from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO, Ack, encode_ack, may_answer, parse_ack
 from aghbus.protocol.agh.identifiers import route_token
-from aghbus.protocol.agh.nats.names import durable_name, provisioned_delivery
+from aghbus.protocol.agh.nats.jetstream import PROVISIONED
+from aghbus.protocol.agh.nats.names import durable_name
 from aghbus.protocol.agh.nats.permissions import Network, setup
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 
 NAME = durable_name(WORKSPACE, CHANNEL, route_token("b"))
-DELIVERY = provisioned_delivery("b", WORKSPACE, CHANNEL)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ async def test_the_operators_consumer_is_used_unchanged(server: NatsServer) -> N
             await receiver.has(8)
             assert receiver.texts == [str(n) for n in range(1, 9)]
         assert await config_of(api) == before
-        assert before["deliver_subject"] == DELIVERY
+        assert before["description"] == PROVISIONED
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_the_operators_consumer_is_used_unchanged(server: NatsServer) -> N
     [
         ("filter_subjects", {"filter_subjects": ["agh.network.v0.ws_test.builders.broadcast"]}),
         ("ack_policy", {"ack_policy": "none", "max_ack_pending": 0}),
-        ("flow_control", {"flow_control": False}),
+        ("push consumer", {"deliver_subject": f"_INBOX.b.deliver.{NAME}"}),
     ],
 )
 async def test_an_operators_consumer_that_loses_messages_is_refused_until_corrected(
@@ -67,8 +67,9 @@ async def test_an_operators_consumer_that_loses_messages_is_refused_until_correc
     async with admin(server) as api:
         await provision(api, **changes)
         async with Peer(server, "b").running(attached=False) as peer:
-            await wait_until(lambda: f"has another {key}" in peer.problems.get("jetstream", ""), 30, "the report")
-            assert "aghctl nats permissions" in peer.problems["jetstream"]
+            await wait_until(lambda: key in peer.problems.get("jetstream", ""), 30, "the report")
+            for hint in ("aghctl nats permissions", "deliver_policy by_start_sequence, opt_start_seq 1"):
+                assert hint in peer.problems["jetstream"]
             assert not peer.profile.attached
             await api.call(f"CONSUMER.DELETE.{STREAM}.{NAME}")
             await wait_until(lambda: peer.profile.attached and not peer.problems, 15, "the problem to be solved")
@@ -80,7 +81,7 @@ async def test_a_daemon_switches_to_the_operators_consumer(server: NatsServer) -
         Peer(server, "b", check_interval=3600).running() as receiver,
         admin(server) as api,
     ):
-        assert (await config_of(api))["deliver_subject"] != DELIVERY
+        assert "description" not in await config_of(api)
         await sender.profile.carrier.carry([row(1, "b")])
         await receiver.has(1)
         await api.call(f"CONSUMER.DELETE.{STREAM}.{NAME}")
@@ -93,25 +94,7 @@ async def test_a_daemon_switches_to_the_operators_consumer(server: NatsServer) -
         await sender.profile.carrier.carry([row(2, "b")])
         await receiver.has(2)
         assert receiver.texts == ["1", "2"]
-        assert [sub.subject for sub in receiver.link.subscriptions if ".deliver." in sub.subject] == [DELIVERY]
-
-
-async def test_flow_control_does_not_publish_to_foreign_subjects(server: NatsServer) -> None:
-    """Flow control is answered only on its own subjects: an empty message would be an ack elsewhere."""
-    async with Peer(server, "b").running(), admin(server) as api:
-        received: list[InboundMessage] = []
-        victim = api.link.subscribe("victim.>", received.append)
-        await api.link.flush(5)
-        subject = (await config_of(api))["deliver_subject"]
-        genuine = f"$JS.FC.{STREAM}.{NAME}.token"
-        flow = api.link.subscribe(genuine, received.append)
-        await api.link.publish(subject, b"", {"Status": "100"}, "victim.reply")
-        await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": "victim.header"})
-        await api.link.publish(subject, b"", {"Status": "100", "Nats-Consumer-Stalled": genuine})
-        await wait_until(lambda: received, 20, "the answer to flow control, which comes after the others")
-        assert [message.subject for message in received] == [genuine]
-        victim.unsubscribe()
-        flow.unsubscribe()
+        assert receiver.profile.consumers[0].is_provisioned
 
 
 async def test_receivers_acknowledge_on_another_inbox_than_the_stream(server: NatsServer) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,9 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from aghbus.protocol.agh.identifiers import route_token
-from aghbus.protocol.agh.nats.names import durable_name
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, wait_for
 from tests.support.jetstream import admin
-from tests.support.natsutil import NatsServer, wait_until
+from tests.support.natsutil import NatsServer
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
 
@@ -70,21 +66,6 @@ async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(tmp_p
             ops.start()
             wait_for(lambda: {delivery(ops, one) for one in fresh} == {"receipted"}, 60, "the acknowledgements")
             assert texts(worker) == [f"number {n}" for n in range(30)]
-
-
-async def test_what_a_daemon_says_of_itself_does_not_tell_where_its_messages_are_delivered(tmp_path: Path) -> None:
-    """A peer that knows the delivery subject can have messages dropped there, where the broker has no permissions."""
-    async with NatsServer(jetstream=True) as server, admin(server) as api:
-        seen: list[dict[str, Any]] = []
-        api.link.subscribe("agh.network.v0.>", lambda message: seen.append(json.loads(message.data)))
-        await api.link.flush(20)
-        with Daemon(Home(tmp_path), "worker", "--nats", server.url, *DURABLE) as worker:
-            wait_for(lambda: attached(worker), 30, "the consumer")
-            await wait_until(lambda: seen, 30, "a greet")
-            instance = seen[0]["ext"]["aghbus.instance"]
-            name = durable_name("ws_local", "default", route_token("worker"))
-            deliver_to = (await api.call(f"CONSUMER.INFO.{STREAM}.{name}"))["config"]["deliver_subject"]
-    assert deliver_to.rpartition(".")[2] != hashlib.sha256(f"{instance} worker".encode()).hexdigest()[:24]
 
 
 @pytest.mark.parametrize(("first", "second"), [((), DURABLE), (DURABLE, ())], ids=["core-to-stream", "stream-to-core"])

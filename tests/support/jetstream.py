@@ -68,7 +68,6 @@ class Peer:
             self.link,
             **{
                 "self_id": name,
-                "delivery_token": f"{id(self):x}",
                 "ack_inboxes": ack_inboxes,
                 "channels": ((WORKSPACE, CHANNEL),),
                 "observe": False,
@@ -111,7 +110,7 @@ class Peer:
                 assert await self.profile.wait_attached(15), self.problems
             yield self
         finally:
-            await self.profile.close()
+            await self.profile.drain(1)
             await self.cut()
 
     async def cut(self) -> None:

@@ -15,7 +15,8 @@ MAX_MESSAGE_BYTES: Final = MAX_ENVELOPE_BYTES + 65_536
 """Largest envelope and its headers (spec section 7); ours take under 2 KiB, relays may add some."""
 DUPLICATE_WINDOW: Final = 120
 """Seconds in which the stream recognizes a `Nats-Msg-Id`: NATS' default, longer than one publish can be in doubt."""
-_HEARTBEAT: Final = 5 * NANOSECONDS  # of an idle consumer; flow control needs one
+PROVISIONED: Final = "made by the operator"
+"""The description of a consumer that daemons use as it is and never update."""
 
 STREAM_AGE: Final = MAX_LIFETIME
 """Seconds that the stream keeps an envelope by default: nothing is fresh for longer."""
@@ -52,22 +53,17 @@ def stream_config(*, discard: str, max_age: int, max_bytes: int, replicas: int, 
     return {**config, "allow_msg_ttl": True} if expires else config
 
 
-def consumer_config(
-    name: str, *, filters: list[str], deliver_to: str, ack_wait: float, max_in_flight: int
-) -> dict[str, Any]:
-    """One durable consumer; `ack_wait` in seconds. No limit of deliveries: deduplication handles repetitions."""
+def consumer_config(name: str, *, filters: list[str], ack_wait: float, max_in_flight: int) -> dict[str, Any]:
+    """One durable pull consumer; `ack_wait` in seconds. No limit of deliveries: deduplication handles repetitions."""
     return {
         "name": name,
         "durable_name": name,
         "filter_subjects": filters,
-        "deliver_subject": deliver_to,
         "ack_policy": "explicit",
         "ack_wait": int(ack_wait * NANOSECONDS),
         "max_ack_pending": max_in_flight,
         "max_deliver": -1,
         "replay_policy": "instant",
-        "flow_control": True,
-        "idle_heartbeat": _HEARTBEAT,
     }
 
 

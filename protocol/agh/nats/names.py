@@ -4,7 +4,7 @@ A peer's inboxes begin with its route token, so that a broker's permissions can 
 
     _INBOX.<route token>.api.…        answers of JetStream to requests
     _INBOX.<route token>.pub.…        confirmations of the stream, by a random token for each publish
-    _INBOX.<route token>.deliver.…    deliveries of our durable consumers
+    _INBOX.<route token>.deliver.…    what we request of our durable consumers
     _INBOX.<route token>.ack.…        commit acknowledgements: the only one that other peers publish to
 
 The parts after these are random and independent of each other: who knows one inbox can guess no other.
@@ -38,11 +38,6 @@ def durable_name(workspace_id: str, channel: str, token: str) -> str:
     """Name of the consumer of the peer with that route token (spec section 7); durable names may not hold dots."""
     digest = hashlib.sha256(workspace_id.encode()).hexdigest()[:_HASH_DIGITS]
     return f"peer_{token}_{digest}_{channel}"
-
-
-def provisioned_delivery(peer: str, workspace_id: str, channel: str) -> str:
-    """The delivery subject of a consumer that the operator made for `peer`; consumers made by daemons have one token more."""
-    return f"{inbox(peer, 'deliver')}.{durable_name(workspace_id, channel, route_token(peer))}"
 
 
 def own_subjects(peer: str, workspace_id: str, channel: str, *, observe: bool = False) -> list[str]:

@@ -16,6 +16,7 @@ from aghbus.protocol.agh.nats.jetstream import (
     BUCKET_AGE,
     BUCKET_BYTES,
     MAX_IN_FLIGHT,
+    PROVISIONED,
     STREAM_AGE,
     STREAM_BYTES,
     bucket_config,
@@ -27,7 +28,6 @@ from aghbus.protocol.agh.nats.names import (
     STREAM,
     durable_name,
     own_subjects,
-    provisioned_delivery,
 )
 from aghbus.protocol.agh.nats.names import (
     JETSTREAM_API as API,
@@ -89,11 +89,11 @@ def _consumer(workspace_id: str, channel: str, peer: str) -> Setup:
     config = consumer_config(
         name,
         filters=own_subjects(peer, workspace_id, channel),
-        deliver_to=provisioned_delivery(peer, workspace_id, channel),
         ack_wait=ACK_WAIT,
         max_in_flight=MAX_IN_FLIGHT,
     )
-    payload = {"stream_name": STREAM, "config": {**config, "deliver_policy": "new"}, "action": "create"}
+    config |= {"deliver_policy": "new", "description": PROVISIONED}
+    payload = {"stream_name": STREAM, "config": config, "action": "create"}
     return Setup(f"{API}.CONSUMER.CREATE.{STREAM}.{name}", payload)
 
 
@@ -105,7 +105,7 @@ def _publish(network: Network, peer: str) -> list[str]:
         found += [f"{API}.INFO", f"{API}.STREAM.INFO.{STREAM}", f"{API}.CONSUMER.INFO.{STREAM}.*"]
         for channel in network.channels:
             name = durable_name(network.workspace_id, channel, route_token(peer))
-            found += [f"$JS.ACK.{STREAM}.{name}.>", f"$JS.FC.{STREAM}.{name}.>"]
+            found += [f"{API}.CONSUMER.MSG.NEXT.{STREAM}.{name}", f"$JS.ACK.{STREAM}.{name}.>"]
     if network.bucket is not None:
         stream = f"OBJ_{network.bucket}"
         found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "DIRECT.GET")]
