@@ -27,6 +27,7 @@ from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource, catalog_source
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
@@ -98,9 +99,9 @@ class Node:
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
         self._tracing = self._open_tracing()
-        self._parts = DaemonParts(
-            self.settings,
-            self.identity,
+        context = DaemonContext(self.settings, self.identity)
+        self._parts = parts = DaemonParts(
+            context,
             store,
             self.link,
             embedded=broker is not None,
@@ -110,9 +111,8 @@ class Node:
             restored=restored,
             tracing=self._tracing,
         )
-        self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
-        parts = self._parts
-        self._retention = Retention(store, self.settings, parts.steps, parts.trust, parts.counters, parts.log_limiter)
+        self._retirement = Retirement(context, store, self._retired)
+        self._retention = Retention(context, store, parts.steps, parts.trust)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
 
     # start

@@ -44,7 +44,7 @@ class Route:
 
 
 def bind(routes: Iterable[Route], parts: Iterable[object]) -> dict[Route, Operation]:
-    """The operation of each route as a bound method of the part whose class has it. LookupError when none has."""
+    """The operation of each route as a bound method of the part whose class, or a base of it, has it. LookupError when none has."""
     parts = tuple(parts)
     return {route: _bound(route.operation, parts) for route in routes if route.operation is not None}
 
@@ -52,7 +52,7 @@ def bind(routes: Iterable[Route], parts: Iterable[object]) -> dict[Route, Operat
 def _bound(operation: Operation, parts: tuple[object, ...]) -> Operation:
     name = operation.__name__
     for part in parts:
-        if getattr(type(part), name, None) is operation:
+        if any(vars(each).get(name) is operation for each in type(part).__mro__):
             bound: Operation = getattr(part, name)
             return bound
     raise LookupError(f"no part of the daemon has the operation {operation.__qualname__}")

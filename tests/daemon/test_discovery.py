@@ -17,6 +17,7 @@ from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.api.peers import WhoisRequest
@@ -260,8 +261,8 @@ async def test_a_duplicate_is_recognized_before_the_first_copy_is_committed(tmp_
 
 
 async def test_discovery_messages_of_an_interval_are_one_commit(tmp_path: Path) -> None:
-    write_behind = partial(PresenceWriteBehind, interval=0.5)
-    async with bench(tmp_path, link=RecordingLink(), write_behind=write_behind) as b:
+    replaced = Replacements(write_behind=partial(PresenceWriteBehind, interval=0.5))
+    async with bench(tmp_path, link=RecordingLink(), replaced=replaced) as b:
         before = b.store.stats.commits
         for _ in range(50):
             await b.offer(question(b))
@@ -370,8 +371,8 @@ async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:
 
 
 async def test_pending_discovery_is_bounded_while_the_store_cannot_write(tmp_path: Path) -> None:
-    write_behind = partial(PresenceWriteBehind, capacity=10)
-    async with bench(tmp_path, link=RecordingLink(), write_behind=write_behind) as b:
+    replaced = Replacements(write_behind=partial(PresenceWriteBehind, capacity=10))
+    async with bench(tmp_path, link=RecordingLink(), replaced=replaced) as b:
         pending = b.parts.write_behind
         await b.store.close()
         for _ in range(20):
