@@ -152,7 +152,7 @@ class Node:
         self._run("bridge", self._parts.bridge.follower.run)
         self._run("bridge log", self._parts.bridge.log.run)
         self._run("chains", self._parts.chains.run)
-        self._run("greeting", self._parts.discovery.keep_greeting)
+        self._run("greeting", self._parts.greeter.keep_greeting)
         self._run("catalog", self._catalog.run)
         self._run("retention", self._retention.run)
         self._run("retirement", self._retirement.run)
@@ -231,7 +231,8 @@ class Node:
             await self._api.stop(left(0.5))
         if self._health is not None:
             await self._health.stop()
-        self._parts.discovery.close()
+        self._parts.greeter.close()
+        self._parts.write_behind.close()
         await self._parts.background.close(left(0.3))
         if self._parts.jetstream is not None:
             await self._parts.jetstream.close()
@@ -276,7 +277,7 @@ class Node:
         if self._parts.jetstream is not None:
             await self._parts.jetstream.wait_attached(_ATTACH_WAIT)
         first, self._joined = not self._joined, True
-        await (self._parts.discovery.join() if first else self._parts.discovery.greet(joined=True))
+        await (self._parts.greeter.join() if first else self._parts.greeter.greet(joined=True))
 
     def _link_down(self, _link: Link, _reason: str) -> None:
         self._parts.denied.link_down()
@@ -304,7 +305,7 @@ class Node:
         self._parts.counters.solved("catalog")
         event(_log, logging.INFO, "catalog reloaded", records=len(catalog.records))
         if self.link.state == "up":
-            self._parts.background.spawn(self._parts.discovery.greet())
+            self._parts.background.spawn(self._parts.greeter.greet())
 
     def _bad_catalog(self, error: CatalogError) -> None:
         self._parts.own_card.problems = tuple(map(str, error.problems))

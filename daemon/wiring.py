@@ -20,8 +20,11 @@ from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.greeter import Greeter
+from aghbus.daemon.discovery.messages import DiscoveryMessages
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import mount
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
@@ -166,24 +169,21 @@ class DaemonParts:
         )
         self.limited = LimitedPeers()
         self.write_behind = replaced.write_behind(store, self.presence)
+        ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
+        messages = DiscoveryMessages(context, link, self.background, instance, ttl_headers)
+        self.greeter = Greeter(context, link, self.background, self.own_card, messages, self._restored)
+        self.questions = WhoisQuestions(context, link, self.background, self.presence, messages)
         self.discovery = Discovery(
-            link,
-            self.identity,
+            context,
             self.own_card,
-            self.settings,
-            self.clock,
             self.presence,
-            self.write_behind,
             self.limits,
             self.limited,
-            self.counters,
-            self.log_limiter,
-            self.background,
-            ttl_headers=self.jetstream.ttl_headers if self.jetstream else None,
-            instance=instance,
-            on_joined=self.publisher.peer_joined,
-            restored=self._restored,
-            restored_peers=RestoredPeers(context, store, self.background),
+            self.greeter,
+            self.questions,
+            messages,
+            RestoredPeers(context, store, self.background),
+            self.publisher.peer_joined,
         )
         decider = Decider(
             self.identity,
@@ -289,12 +289,12 @@ class DaemonParts:
             TrustExplainer(identity, store, self.trust),
             ChainService(settings, identity, clock, store, self.chains),
             McpSessions(clock),
-            self.discovery,
+            self.questions,
         )
         bridge = self.bridge
         self.operations = bind(ROUTES, (*services, bridge, bridge.artifacts, bridge.submitter, bridge.delivery))
         mcp = mount.endpoint(
-            MAX_BODY_BYTES, identity.self_id, self.discovery, peers, stored, works, self.inbox, self.notifier
+            MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, self.inbox, self.notifier
         )
         self.mounted = {mount.PATH: mcp}
 

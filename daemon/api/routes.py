@@ -12,7 +12,7 @@ from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
-from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -67,7 +67,7 @@ ROUTES: Final = (
         "POST",
         "/v1/whois",
         "Ask the peers of a channel for their Peer Cards",
-        Discovery.whois,
+        WhoisQuestions.whois,
         peers.WhoisResponse,
         request=peers.WhoisRequest,
         waits=True,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.discovery.greet_back import GREET_BACK_EVERY
+from aghbus.daemon.discovery.greeter import GREET_BACK_EVERY
 from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
@@ -111,7 +111,7 @@ async def test_an_answer_waits_for_a_full_connection(tmp_path: Path) -> None:
 async def test_a_whois_for_the_first_answer_ends_with_it(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", first=True, wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(query="test.run", first=True, wait=60))
         await wait_until(lambda: link.posted)
         asked = link.posted[0]
         await b.offer(answer(b, asked, "one"))
@@ -128,7 +128,7 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
     async with bench(tmp_path, link=link) as b:
         await b.offer(discovery(b, "worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
         ask = WhoisRequest(catalog=True, capability_ids=["other"], first=True, wait=60)
-        asking = b.parts.discovery.whois(ask)
+        asking = b.parts.questions.whois(ask)
         await wait_until(lambda: link.posted)
         for _ in range(2):
             for sender in ("worker", "unknown"):
@@ -213,7 +213,7 @@ class Unhurried(Clock):
 async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = asyncio.ensure_future(b.parts.discovery.whois(WhoisRequest(first=True, wait=60)))
+        asking = asyncio.ensure_future(b.parts.questions.whois(WhoisRequest(first=True, wait=60)))
         assert len(link.posted) == 1  # without a turn of the event loop
         asking.cancel()
         await asyncio.sleep(0)
@@ -225,7 +225,7 @@ async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone
 async def test_a_whois_waits_for_a_full_connection(tmp_path: Path) -> None:
     link = RecordingLink(full=True)
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(first=True, wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(first=True, wait=60))
         await wait_until(lambda: link.published)
         await b.offer(answer(b, link.published[0]))
         assert (await asking).ended == "first"
@@ -234,7 +234,7 @@ async def test_a_whois_waits_for_a_full_connection(tmp_path: Path) -> None:
 async def test_answers_that_arrive_together_are_all_found(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(query="test.run", wait=60))
         b.take(*(answer(b, link.posted[0], sender) for sender in ("one", "two", "three")))
         found = await asking
         assert [peer.peer_id for peer in found.peers] == ["one", "two", "three"]
@@ -243,7 +243,7 @@ async def test_answers_that_arrive_together_are_all_found(tmp_path: Path) -> Non
 
 async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
-        found = await b.parts.discovery.whois(WhoisRequest(to="nobody", wait=0.05))
+        found = await b.parts.questions.whois(WhoisRequest(to="nobody", wait=0.05))
         assert (found.ended, found.peers) == ("timeout", [])
 
 
@@ -299,7 +299,7 @@ class TestPeersInTheStore:
             await b.offer(self.greet(b, "test.run"))
             await b.flush()
             assert await peers.load(b.store.reader) == [first]
-            b.parts.discovery.close()
+            b.parts.write_behind.close()
             await b.store.write(lambda tx: None)
             (last,) = await peers.load(b.store.reader)
             assert last.last_seen_ms - first.last_seen_ms == 30_000
@@ -348,7 +348,7 @@ class TestPeersInTheStore:
                 b.parts.presence.load(await peers.load(b.store.reader))
                 await b.offer(greet)
                 assert [peer.peer_id for peer in b.parts.presence.all()] == ["worker"]
-                b.parts.discovery.close()
+                b.parts.write_behind.close()
                 await b.store.write(lambda tx: None)
                 assert len(await peers.load(b.store.reader)) == 1
                 assert await b.count("SELECT count(*) FROM envelopes") == 0
