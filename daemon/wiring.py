@@ -21,8 +21,8 @@ from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.greeter import Greeter
-from aghbus.daemon.discovery.messages import DiscoveryMessages
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import mount
@@ -170,9 +170,9 @@ class DaemonParts:
         self.limited = LimitedPeers()
         self.write_behind = replaced.write_behind(store, self.presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
-        messages = DiscoveryMessages(context, link, self.background, instance, ttl_headers)
-        self.greeter = Greeter(context, link, self.background, self.own_card, messages, self._restored)
-        self.questions = WhoisQuestions(context, link, self.background, self.presence, messages)
+        publisher = DiscoveryPublisher(context, link, self.background, instance, ttl_headers)
+        self.greeter = Greeter(context, link, self.background, self.own_card, publisher, self._restored)
+        self.questions = WhoisQuestions(context, link, self.background, self.presence, publisher)
         self.discovery = Discovery(
             context,
             self.own_card,
@@ -181,7 +181,7 @@ class DaemonParts:
             self.limited,
             self.greeter,
             self.questions,
-            messages,
+            publisher,
             RestoredPeers(context, store, self.background),
             self.publisher.peer_joined,
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import json
 
 from aghbus.daemon.discovery.greeter import JOINED_KEY, Greeter
-from aghbus.daemon.discovery.messages import INSTANCE_KEY, DiscoveryMessages
+from aghbus.daemon.discovery.publisher import INSTANCE_KEY, DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.state.context import DaemonContext
@@ -41,7 +41,7 @@ class Discovery:
         limited: LimitedPeers,
         greeter: Greeter,
         questions: WhoisQuestions,
-        messages: DiscoveryMessages,
+        publisher: DiscoveryPublisher,
         restored_peers: RestoredPeers,
         on_joined: Callable[[str], None],
     ) -> None:
@@ -57,7 +57,7 @@ class Discovery:
         self._limited = limited
         self._greeter = greeter
         self._questions = questions
-        self._messages = messages
+        self._publisher = publisher
         self._restored_peers = restored_peers
         self._on_joined = on_joined
         self._sent: PeerCard | None = None  # our card, once an envelope with it was validated
@@ -65,7 +65,7 @@ class Discovery:
 
     def conflict(self, envelope: Envelope) -> None:
         """Another daemon uses our peer id: report it here, and by a greet to the other daemon."""
-        if envelope.extensions().get(INSTANCE_KEY) == self._messages.instance:
+        if envelope.extensions().get(INSTANCE_KEY) == self._publisher.instance:
             return  # our own greet, delivered by a stream
         self._counters.add("identity.conflicts")
         sentence = f"another daemon uses our peer id {envelope.sender} in workspace {envelope.workspace_id}"
@@ -87,7 +87,7 @@ class Discovery:
         """Update presence, take an answer to our question, or answer the question of a peer of this standing."""
         if isinstance(effect, Discovered):
             self._discovered(effect, envelope)
-        elif self._messages.busy or not self._limits.allow_reply(envelope.sender, standing):
+        elif self._publisher.busy or not self._limits.allow_reply(envelope.sender, standing):
             self._counters.add("whois.suppressed")
             self._limited.note("answers", envelope.sender, standing, self._clock.monotonic())
         else:
@@ -138,7 +138,7 @@ class Discovery:
         plain = not ext
         if (summary := self._settings.current.summary) is not None:
             ext = {**ext, SUMMARY_KEY: summary}
-        draft = self._messages.draft(
+        draft = self._publisher.draft(
             "whois",
             request.workspace_id,
             request.channel,
@@ -147,7 +147,7 @@ class Discovery:
             ext=ext,
             request=request,
         )
-        size = self._messages.send(draft, validated=card is self._sent and plain)
+        size = self._publisher.send(draft, validated=card is self._sent and plain)
         self._limits.replied(size, standing)
         if size:
             self._sent = card

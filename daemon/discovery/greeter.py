@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Final
 
 from aghbus.daemon.base.background import BackgroundTasks
-from aghbus.daemon.discovery.messages import DiscoveryMessages
+from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
@@ -32,7 +32,7 @@ class Greeter:
         link: Link,
         background: BackgroundTasks,
         own_card: OwnCard,
-        messages: DiscoveryMessages,
+        publisher: DiscoveryPublisher,
         restored: Restored | None,
     ) -> None:
         """`restored` is the epoch of the store, if it was restored."""
@@ -42,7 +42,7 @@ class Greeter:
         self._link = link
         self._background = background
         self._own_card = own_card
-        self._messages = messages
+        self._publisher = publisher
         self._restored = restored
         self._regreeted = float("-inf")
         self._waiting: dict[Place, asyncio.TimerHandle] = {}  # greets for peers that appeared
@@ -60,7 +60,7 @@ class Greeter:
         ext: dict[str, Any] = {JOINED_KEY: True} if joined else {}
         if self._restored is not None and self._restored.matters(self._clock.millis()):
             ext |= self._restored.extension()
-        self._messages.send(self._messages.draft("greet", workspace_id, channel, body, ext=ext))
+        self._publisher.send(self._publisher.draft("greet", workspace_id, channel, body, ext=ext))
 
     async def keep_greeting(self) -> None:
         """Greet at the configured interval, with jitter downwards, until cancelled."""
@@ -74,7 +74,9 @@ class Greeter:
         """Greet, and ask all peers, so that presence is complete without waiting for their next greets."""
         await self.greet(joined=True)
         for workspace_id, channel in self._identity.channels:
-            self._messages.send(self._messages.draft("whois", workspace_id, channel, {"type": "request", "query": ""}))
+            self._publisher.send(
+                self._publisher.draft("whois", workspace_id, channel, {"type": "request", "query": ""})
+            )
 
     def answer_conflict(self) -> None:
         """Greet the other daemon with our peer id, so that it reports the conflict too."""

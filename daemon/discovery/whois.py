@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UnsetType
 
 from aghbus.daemon.base.background import BackgroundTasks
-from aghbus.daemon.discovery.messages import DiscoveryMessages, Headers
+from aghbus.daemon.discovery.publisher import DiscoveryPublisher, Headers
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
@@ -53,14 +53,14 @@ class WhoisQuestions:
         link: Link,
         background: BackgroundTasks,
         presence: PresenceTable,
-        messages: DiscoveryMessages,
+        publisher: DiscoveryPublisher,
     ) -> None:
         self._identity = context.identity
         self._clock = context.clock
         self._link = link
         self._background = background
         self._presence = presence
-        self._messages = messages
+        self._publisher = publisher
         self._pending: dict[str, Question] = {}
         self._slowest = 0.0  # seconds, the slowest recent answer; decays
 
@@ -75,7 +75,7 @@ class WhoisQuestions:
         """
         question = self._question(ask)
         request = question.request
-        message = self._messages.encoded(request, validated=True)
+        message = self._publisher.encoded(request, validated=True)
         try:
             if not self._link.publish_nowait(*message):
                 self._background.spawn(self._ask_later(question, *message))
@@ -111,7 +111,7 @@ class WhoisQuestions:
             if ask.capability_ids is not None:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
-        request = self._messages.draft("whois", identity.workspace, channel, body, to=ask.to, ext=ext)
+        request = self._publisher.draft("whois", identity.workspace, channel, body, to=ask.to, ext=ext)
         return Question(ask, request, self._clock.monotonic())
 
     def _expected(self, question: Question) -> frozenset[str]:

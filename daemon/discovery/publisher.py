@@ -22,7 +22,7 @@ TtlHeaders = Callable[[int], Headers]
 """The headers by which a stream drops a message after that many seconds; None without a stream."""
 
 
-class DiscoveryMessages:
+class DiscoveryPublisher:
     """Makes, signs and publishes the greets and whois of one daemon."""
 
     def __init__(
