@@ -321,8 +321,7 @@ class DaemonParts:
             delivery_token=delivery_token,
             ack_inboxes=self.ack_inboxes,
             channels=identity.channels,
-            observe=settings.observe,
-            settings=settings.jetstream,
+            settings=settings,
             on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
             on_solved=counters.solved,
         )
