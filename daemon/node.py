@@ -27,6 +27,7 @@ from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
 from aghbus.daemon.state.catalog import Catalog, CatalogError, CatalogSource, catalog_source
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
@@ -96,9 +97,9 @@ class Node:
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
         self._tracing = self._open_tracing()
-        self._parts = DaemonParts(
-            self.settings,
-            self.identity,
+        context = DaemonContext(self.settings, self.identity)
+        self._parts = parts = DaemonParts(
+            context,
             store,
             self.link,
             embedded=broker is not None,
@@ -107,9 +108,8 @@ class Node:
             restored=restored,
             tracing=self._tracing,
         )
-        self._retirement = Retirement(store, self.identity, self._parts.clock, self._parts.counters, self._retired)
-        parts = self._parts
-        self._retention = Retention(store, self.settings, parts.steps, parts.trust, parts.counters, parts.log_limiter)
+        self._retirement = Retirement(context, store, self._retired)
+        self._retention = Retention(context, store, parts.steps, parts.trust)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
 
     # start
@@ -149,7 +149,7 @@ class Node:
         self._run("bridge", self._parts.bridge.follower.run)
         self._run("bridge log", self._parts.bridge.log.run)
         self._run("chains", self._parts.chains.run)
-        self._run("greeting", self._parts.discovery.keep_greeting)
+        self._run("greeting", self._parts.greeter.keep_greeting)
         self._run("catalog", self._catalog.run)
         self._run("retention", self._retention.run)
         self._run("retirement", self._retirement.run)
@@ -228,7 +228,8 @@ class Node:
             await self._api.stop(left(0.5))
         if self._health is not None:
             await self._health.stop()
-        self._parts.discovery.close()
+        self._parts.greeter.close()
+        self._parts.write_behind.close()
         await self._parts.background.close(left(0.3))
         for task in self._tasks:
             task.cancel()
@@ -271,7 +272,7 @@ class Node:
         if self._parts.jetstream is not None:
             await self._parts.jetstream.wait_attached(_ATTACH_WAIT)
         first, self._joined = not self._joined, True
-        await (self._parts.discovery.join() if first else self._parts.discovery.greet(joined=True))
+        await (self._parts.greeter.join() if first else self._parts.greeter.greet(joined=True))
 
     def _link_down(self, _link: Link, _reason: str) -> None:
         self._parts.denied.link_down()
@@ -299,7 +300,7 @@ class Node:
         self._parts.counters.solved("catalog")
         event(_log, logging.INFO, "catalog reloaded", records=len(catalog.records))
         if self.link.state == "up":
-            self._parts.background.spawn(self._parts.discovery.greet())
+            self._parts.background.spawn(self._parts.greeter.greet())
 
     def _bad_catalog(self, error: CatalogError) -> None:
         self._parts.own_card.problems = tuple(map(str, error.problems))

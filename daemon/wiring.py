@@ -1,28 +1,29 @@
 """The parts of a daemon, built and wired: each gets what it uses in its constructor."""
 
 import logging
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aghbus.daemon.api.handlers import bind
 from aghbus.daemon.api.server import MAX_BODY_BYTES
+from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.background import BackgroundTasks
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.questions import Questions
 from aghbus.daemon.chains.results import WorkResults
-from aghbus.daemon.chains.runner import ChainRunner
+from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
-from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.greeter import Greeter
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
+from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import mount
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
@@ -45,12 +46,12 @@ from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
-from aghbus.daemon.services.status import StatusService
+from aghbus.daemon.services.status import BrokerView, StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
@@ -65,191 +66,234 @@ from aghbus.host.tracing import Tracing
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.nats.names import inbox as inbox_subject
 from aghbus.protocol.agh.trust.proof import verify_envelope
+from aghbus.protocol.agh.trust.trust import Verifier
+from aghbus.protocol.base.rate_limit import VerificationBudget
 from aghbus.store.engine.database import Store
 
 if TYPE_CHECKING:
     from aghbus.daemon.jetstream.profile import JetStreamProfile
 
-_log = logging.getLogger("aghbus.node")
 
-_LOG_LINES_PER_MINUTE: Final = 6  # of one kind, of those that other peers can provoke
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """What a test puts in the place of parts. The carrier and the artifact store are those of the link by default."""
+
+    carrier: Carrier | None = None
+    sender_type: type[Sender] = Sender
+    verifier: Verifier = verify_envelope
+    failed_signatures: VerificationBudget | None = None
+    write_behind: Callable[[Store, PresenceTable], PresenceWriteBehind] = PresenceWriteBehind
+    artifacts: Artifacts | None = None
+    runner_limits: RunnerLimits = RunnerLimits()  # noqa: RUF009 - immutable
 
 
 class DaemonParts:
-    """Every part of one daemon by its name. Only the node knows this class."""
+    """Every part of one daemon by its name. Only the node and tests know this class."""
 
     def __init__(
         self,
-        settings: LiveSettings,
-        identity: Identity,
+        context: DaemonContext,
         store: Store,
         link: Link,
         *,
-        embedded: bool,
-        last_seq: int,
-        instance: str,
-        restored: Restored | None,
-        tracing: Tracing | None,
+        embedded: bool = False,
+        last_seq: int = 0,
+        instance: str = "",
+        restored: Restored | None = None,
+        tracing: Tracing | None = None,
+        replaced: Replacements = Replacements(),
     ) -> None:
         """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id.
         `restored` is the epoch of the store.
         """
-        spans = None if tracing is None else EnvelopeSpans(tracing)
-        self.clock = clock = Clock()
-        self.counters = counters = Counters()
-        self.log_limiter = limiter = EventLimiter(_log, _LOG_LINES_PER_MINUTE)
-        self.background = background = BackgroundTasks()
-        self.notifier = notifier = Notifier(last_seq)
-        self.waiters = waiters = InboxWaiters()
-        self.denied = denied = DeniedSubjects(identity.self_id)
-        self.presence = presence = PresenceTable(settings.current.discovery.interval, store.memory.acknowledging)
-        self.own_card = own_card = OwnCard(identity, settings)
-        self.signatures = signatures = SignaturePool(verify_envelope)
-        self.steps = steps = ClockSteps(clock, store, presence, counters)
-        self.trust = trust = LivePolicy(settings, store, clock, presence, identity.signer, counters, limiter)
-        self.standings = standings = Standings(identity, presence, trust, clock)
-        limits, limited = RateLimits(settings, clock.monotonic, signatures.verify, standings), LimitedPeers()
-        write_behind = PresenceWriteBehind(store, presence)
-        closer = WorkCloser(identity, settings, clock)
-        guard = SecretGuard(settings, presence, counters, limiter)
-        recipients = Recipients(identity, presence, clock)
-        drafts = DraftBuilder(identity, settings, clock, own_card, recipients)
+        self.context, self.store, self.link = context, store, link
+        self.settings, self.identity, self.clock = context.settings, context.identity, context.clock
+        self.counters, self.log_limiter = context.counters, context.log_limiter
+        self._restored = restored
+        self._spans = None if tracing is None else EnvelopeSpans(tracing)
+        self.background = BackgroundTasks()
+        self.notifier = Notifier(last_seq)
+        self.waiters = InboxWaiters()
+        self.denied = DeniedSubjects(self.identity.self_id)
+        self.presence = PresenceTable(self.settings.current.discovery.interval, store.memory.acknowledging)
+        self.own_card = OwnCard(self.identity, self.settings)
+        self.signatures = SignaturePool(replaced.verifier)
+        self.steps = ClockSteps(self.clock, store, self.presence, self.counters)
+        self.trust = LivePolicy(context, store, self.presence)
+        self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
+        self.closer = WorkCloser(context)
+        self._build_outbound(replaced)
+        self._build_inbound(instance, replaced)
+        self._build_agents(replaced)
+        self._build_api(embedded)
 
-        # outbound
-        self.ack_inboxes = AckInboxes(link, inbox_subject(identity.self_id, "ack"), self._acks_flooded)
-        self.jetstream = jetstream = self._jetstream(settings.current, identity, link)
-        carrier: Carrier = jetstream.carrier if jetstream else CoreCarrier(link, self.ack_inboxes)
-        self.publisher = publisher = Publisher(
-            carrier,
+    def _build_outbound(self, replaced: Replacements) -> None:
+        context, store, link = self.context, self.store, self.link
+        self.ack_inboxes = AckInboxes(link, inbox_subject(self.identity.self_id, "ack"), self._acks_flooded)
+        self.jetstream = self._jetstream()
+        carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(link, self.ack_inboxes)
+        self.publisher = Publisher(
+            context,
+            replaced.carrier or carrier,
             link,
             store,
-            identity,
-            settings,
-            clock,
-            steps,
-            presence,
-            closer,
-            notifier,
-            waiters,
-            counters,
-            limiter,
+            self.steps,
+            self.presence,
+            self.closer,
+            self.notifier,
+            self.waiters,
         )
-        self.ack_receiver = AckReceiver(store, publisher, publisher.unresponsive, publisher.delivery_times, counters)
-        self.deadlines = deadlines = Deadlines(
-            store, settings, identity, steps, closer, publisher, notifier, waiters, counters
+        self.ack_receiver = AckReceiver(
+            store, self.publisher, self.publisher.unresponsive, self.publisher.delivery_times, self.counters
         )
-        self.sender = sender = Sender(
-            store, identity, clock, link, guard, deadlines, publisher, notifier, counters, standings, spans
-        )
-
-        # inbound
-        self.discovery = discovery = Discovery(
-            link,
-            identity,
-            own_card,
-            settings,
-            clock,
-            presence,
-            write_behind,
-            limits,
-            limited,
-            counters,
-            limiter,
-            background,
-            ttl_headers=jetstream.ttl_headers if jetstream else None,
-            instance=instance,
-            on_joined=publisher.peer_joined,
-            restored=restored,
-            restored_peers=RestoredPeers(store, clock, background, counters, limiter),
-        )
-        self.intake = intake = Intake(
-            identity,
-            settings,
-            clock,
+        self.deadlines = Deadlines(context, store, self.steps, self.closer, self.publisher, self.notifier, self.waiters)
+        self.sender = replaced.sender_type(
+            context,
             store,
-            limits,
-            standings,
-            limited,
-            signatures,
-            trust,
-            Decider(
-                identity,
-                settings,
-                clock,
-                limits,
-                standings,
-                limited,
-                trust,
-                closer,
-                deadlines,
-                waiters,
-                InboxAdmission(settings, standings),
-                counters,
-                restored,
-            ),
-            discovery,
-            write_behind,
+            link,
+            SecretGuard(context, self.presence),
+            self.deadlines,
+            self.publisher,
+            self.notifier,
+            self.standings,
+            self._spans,
+        )
+        self.store_probe = StoreProbe(store, self.publisher.link_up)
+
+    def _build_inbound(self, instance: str, replaced: Replacements) -> None:
+        context, store, link = self.context, self.store, self.link
+        self.limits = RateLimits(
+            self.settings, self.clock.monotonic, self.signatures.verify, self.standings, replaced.failed_signatures
+        )
+        self.limited = LimitedPeers()
+        self.write_behind = replaced.write_behind(store, self.presence)
+        ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
+        publisher = DiscoveryPublisher(context, link, self.background, instance, ttl_headers)
+        self.greeter = Greeter(context, link, self.background, self.own_card, publisher, self._restored)
+        self.questions = WhoisQuestions(context, link, self.background, self.presence, publisher)
+        self.discovery = Discovery(
+            context,
+            self.own_card,
+            self.presence,
+            self.limits,
+            self.limited,
+            self.greeter,
+            self.questions,
             publisher,
-            Acknowledger(link, identity, background, counters),
-            notifier,
-            counters,
-            limiter,
-            spans,
+            RestoredPeers(context, store, self.background),
+            self.publisher.peer_joined,
         )
-        self.store_probe = StoreProbe(store, publisher.link_up)
+        self.decider = Decider(
+            self.identity,
+            self.settings,
+            self.clock,
+            self.limits,
+            self.standings,
+            self.limited,
+            self.trust,
+            self.closer,
+            self.deadlines,
+            self.waiters,
+            InboxAdmission(self.settings, self.standings),
+            self.counters,
+            self._restored,
+        )
+        self.intake = Intake(
+            self.identity,
+            self.settings,
+            self.clock,
+            store,
+            self.limits,
+            self.standings,
+            self.limited,
+            self.signatures,
+            self.trust,
+            self.decider,
+            self.discovery,
+            self.write_behind,
+            self.publisher,
+            Acknowledger(link, self.identity, self.background, self.counters),
+            self.notifier,
+            self.counters,
+            self.log_limiter,
+            self._spans,
+        )
 
-        # agents of foreign formats, and chains
+    def _build_agents(self, replaced: Replacements) -> None:
+        """The bridge to agents of foreign formats, and chains."""
+        context, store, link = self.context, self.store, self.link
         self.bridge = bridge = Bridge(
-            settings, identity, clock, store, link, presence, steps, denied, closer, sender, notifier, counters, limiter
+            context,
+            store,
+            link,
+            self.presence,
+            self.steps,
+            self.denied,
+            self.closer,
+            self.sender,
+            self.notifier,
+            replaced.artifacts,
         )
         messages = ChainMessages(
-            identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
+            self.identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
-        opener = WorkOpener(settings, identity, clock, presence, closer, messages)
-        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), Questions(waiters))
-        self.chains = chains = ChainRunner(
-            identity.workspace, store, steps, presence, notifier, counters, sender, messages, transitions
+        opener = WorkOpener(self.settings, self.identity, self.clock, self.presence, self.closer, messages)
+        transitions = RunTransitions(
+            self.settings, self.identity, self.steps, opener, WorkResults(messages), Questions(self.waiters)
+        )
+        self.chains = ChainRunner(
+            self.identity.workspace,
+            store,
+            self.steps,
+            self.presence,
+            self.notifier,
+            self.counters,
+            self.sender,
+            messages,
+            transitions,
+            replaced.runner_limits,
         )
 
-        # the API
-        self.status = status = StatusService(
-            settings,
-            identity,
-            presence,
-            clock,
+    def _build_api(self, embedded: bool) -> None:
+        settings, identity, clock, store = self.settings, self.identity, self.clock, self.store
+        recipients = Recipients(identity, self.presence, clock)
+        drafts = DraftBuilder(self.context, self.own_card, recipients)
+        self.status = StatusService(
+            self.context,
+            self.presence,
             store,
-            link,
-            steps,
-            denied,
-            counters,
-            limited,
-            sender,
-            intake,
-            jetstream,
-            embedded,
-            restored,
+            BrokerView(self.link, self.denied, self.jetstream, embedded),
+            self.steps,
+            self.limited,
+            self.sender,
+            self.intake,
+            self._restored,
         )
-        peers = PeerService(settings, identity, presence, clock, own_card)
+        peers = PeerService(settings, identity, self.presence, clock, self.own_card)
         stored = MessageService(
-            store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
+            store, self.notifier, self.sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
-        works = WorkService(store, sender, drafts, recipients, settings)
-        inbox = InboxService(waiters, clock, store, steps, counters)
+        works = WorkService(store, self.sender, drafts, recipients, settings)
+        self.inbox = InboxService(self.waiters, clock, store, self.steps, self.counters)
+        self.trust_rules = TrustRuleService(settings, identity, clock, store, self.trust)
         services = (
-            status,
+            self.status,
             peers,
             stored,
             works,
-            inbox,
-            InboxPurge(clock, store, closer, publisher, notifier),
-            TrustRuleService(settings, identity, clock, store, trust),
-            TrustExplainer(identity, store, trust),
-            ChainService(settings, identity, clock, store, chains),
+            self.inbox,
+            InboxPurge(clock, store, self.closer, self.publisher, self.notifier),
+            self.trust_rules,
+            TrustExplainer(identity, store, self.trust),
+            ChainService(settings, identity, clock, store, self.chains),
             McpSessions(clock),
+            self.questions,
         )
-        self.operations = bind((*services, discovery, bridge, bridge.artifacts, bridge.submitter, bridge.delivery))
-
-        mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, discovery, peers, stored, works, inbox, notifier)
+        bridge = self.bridge
+        self.operations = bind((*services, bridge, bridge.artifacts, bridge.submitter, bridge.delivery))
+        mcp = mount.endpoint(
+            MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, self.inbox, self.notifier
+        )
         self.mounted = {mount.PATH: mcp}
 
     def _acks_flooded(self) -> None:
@@ -262,20 +306,19 @@ class DaemonParts:
     def _waiting_for(self) -> str | None:
         return self.jetstream.waiting_for() if self.jetstream else None
 
-    def _jetstream(self, settings: Settings, identity: Identity, link: Link) -> "JetStreamProfile | None":
-        counters, clock = self.counters, self.clock
+    def _jetstream(self) -> "JetStreamProfile | None":
+        settings, identity, counters, clock = self.settings.current, self.identity, self.counters, self.clock
         if settings.durability != "jetstream":
             return None
         from aghbus.daemon.jetstream.profile import JetStreamProfile  # 0.25 MB
 
         return JetStreamProfile(
-            link,
+            self.link,
             self_id=identity.self_id,
             former=identity.former_on_other_subjects,
             ack_inboxes=self.ack_inboxes,
             channels=identity.channels,
-            observe=settings.observe,
-            settings=settings.jetstream,
+            settings=settings,
             on_problem=lambda key, sentence: counters.problem(key, sentence, clock.monotonic()),
             on_solved=counters.solved,
         )

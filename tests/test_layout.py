@@ -1,4 +1,4 @@
-"""Where tests take their helpers from, and how many modules a folder holds."""
+"""Where tests take their helpers from, how many modules a folder holds, and how long functions and constructors are."""
 
 import ast
 import tomllib
@@ -9,6 +9,7 @@ from typing import Final
 TESTS: Final = Path(__file__).parent
 ROOT: Final = TESTS.parent
 FOLDERS: Final = ("host", "protocol", "store", "daemon", "client", "cli")
+SPLIT_LATER: Final = {"Decider", "Intake", "JetStreamProfile"}  # constructors with more than ten parameters
 MODULES: Final = sorted(path for path in TESTS.rglob("*.py") if "typecheck" not in path.parts)
 
 
@@ -28,6 +29,25 @@ def misplaced(path: Path) -> list[str]:
     return [name for name in ours if not name.startswith(allowed) or ".test_" in name]
 
 
+def functions(module: ast.AST) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Each function and method by its name; `__init__` by the name of its class."""
+    owner = {id(each): cls.name for cls in ast.walk(module) if isinstance(cls, ast.ClassDef) for each in cls.body}
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield owner[id(node)] if node.name == "__init__" else node.name, node
+
+
+def too_long(module: ast.AST) -> set[str]:
+    """The functions with more than 70 lines, and the constructors with more than ten parameters."""
+    found = set()
+    for name, node in functions(module):
+        parameters = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs][1:]
+        length = (node.end_lineno or 0) - node.lineno + 1
+        if length > 70 or (node.name == "__init__" and len(parameters) > 10):
+            found.add(name)
+    return found
+
+
 def test_helpers_come_from_support_and_never_from_another_test_module() -> None:
     assert {path.name: found for path in MODULES if (found := misplaced(path))} == {}
 
@@ -45,3 +65,16 @@ def test_every_package_of_the_tree_is_in_the_wheel() -> None:
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["packages"])
     modules = (path.relative_to(ROOT) for name in FOLDERS for path in (ROOT / name).rglob("*.py"))
     assert listed == {f"aghbus.{'.'.join(path.parent.parts)}" for path in modules}
+
+
+def test_functions_have_at_most_70_lines_and_constructors_at_most_ten_parameters() -> None:
+    modules = [ast.parse(path.read_text("utf-8")) for name in FOLDERS for path in (ROOT / name).rglob("*.py")]
+    assert {name for module in modules for name in too_long(module)} == SPLIT_LATER
+
+
+def test_the_check_finds_long_functions_and_constructors() -> None:
+    parameters = ", ".join(f"p{number}" for number in range(10))
+    for last, found in (("", set()), (", *, last", {"Part"})):
+        assert too_long(ast.parse(f"class Part:\n    def __init__(self, {parameters}{last}): pass")) == found
+    for lines, found in ((69, set()), (70, {"work"})):
+        assert too_long(ast.parse("async def work():\n" + "    pass\n" * lines)) == found

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -14,17 +14,14 @@ from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
-from aghbus.daemon.api.http.sse import KEEP_ALIVE, Stream
+from aghbus.daemon.api.http.sse import Stream
+from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.api.router import Router
 from aghbus.protocol.api.base import ResponseModel
 from aghbus.protocol.api.operation import AnyOperation
 from aghbus.protocol.api.operations import OPERATIONS
 from aghbus.protocol.api.queries import NoParameters
 from aghbus.protocol.base.errors import RequestError
-
-BODY_SECONDS: Final = 30.0
-"""Seconds: a body of a megabyte takes a millisecond on one machine; a client that needs longer counts as stuck."""
-
 
 Mounted = Callable[[Exchange, Draining], Coroutine[Any, Any, None]]
 """Serves every request of one path in place of the operations. The event is set when the daemon drains."""
@@ -39,17 +36,15 @@ class ApiApp:
         draining: Draining,
         *,
         max_body: int,
-        body_seconds: float = BODY_SECONDS,
-        keep_alive: float = KEEP_ALIVE,
+        timeouts: HttpTimeouts = TIMEOUTS,
         mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
-        """`draining` ends streams and waits when set. `max_body` in bytes, the next two in seconds. `mounted` is by path."""
+        """`draining` ends streams and waits when set. `max_body` in bytes. `mounted` is by path."""
         self._handlers = handlers
         self._mounted = mounted or {}
         self._draining = draining
         self._max_body = max_body
-        self._body_seconds = body_seconds
-        self._keep_alive = keep_alive
+        self._timeouts = timeouts
         self._router = Router(OPERATIONS)
         self._encode = msgspec.json.Encoder().encode
 
@@ -123,19 +118,21 @@ class ApiApp:
         body = b""
         if operation.takes.request is not None:
             limit = MAX_BODY.get(operation, self._max_body)
-            body = await read_body(exchange, limit=limit, seconds=self._body_seconds)
+            body = await read_body(exchange, limit=limit, seconds=self._timeouts.body)
         arguments = self._arguments(operation, segments, exchange, body)
         handler = self._handlers[operation]
         if operation.transfer == "events":
             stream = Stream(
                 exchange, handler(*arguments), lambda error: incident(error, exchange.method, exchange.path)
             )
-            await stream.run(self._draining, self._keep_alive)
+            await stream.run(self._draining, self._timeouts.silence)
         elif operation.transfer == "download":
             artifact, content = await handler(*arguments)
             await Download(exchange, artifact, content).run(exchange.path)
         elif operation.transfer == "upload":
-            await self._respond(operation, exchange, handler(*arguments, Content(exchange, seconds=self._body_seconds)))
+            await self._respond(
+                operation, exchange, handler(*arguments, Content(exchange, seconds=self._timeouts.body))
+            )
         else:
             await self._respond(operation, exchange, handler(*arguments))
 

@@ -10,7 +10,7 @@ from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
-from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -37,7 +37,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.version: StatusService.versions,
     Operations.status: StatusService.status,
     Operations.peers: PeerService.list_peers,
-    Operations.whois: Discovery.whois,
+    Operations.whois: WhoisQuestions.whois,
     Operations.send: MessageService.send,
     Operations.messages: MessageService.list_messages,
     Operations.message: MessageService.get_message,
@@ -84,7 +84,7 @@ MAX_BODY: Final[dict[AnyOperation, int]] = {Operations.submit_foreign: 2 * MAX_M
 
 
 def bind(parts: Iterable[object]) -> dict[AnyOperation, Handler]:
-    """The handler of each operation as a bound method of the part whose class has it. LookupError when none has."""
+    """The handler of each operation as a bound method of the part whose class or base class has it. LookupError: none has."""
     parts = tuple(parts)
     bound = {operation: _bound(handler, parts) for operation, handler in HANDLERS.items()}
     return {**bound, Operations.openapi: openapi}
@@ -93,7 +93,7 @@ def bind(parts: Iterable[object]) -> dict[AnyOperation, Handler]:
 def _bound(handler: Handler, parts: tuple[object, ...]) -> Handler:
     name = handler.__name__
     for part in parts:
-        if getattr(type(part), name, None) is handler:
+        if any(vars(each).get(name) is handler for each in type(part).__mro__):
             bound: Handler = getattr(part, name)
             return bound
     raise LookupError(f"no part of the daemon has the handler {handler.__qualname__}")

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from aghbus.daemon.api.app import BODY_SECONDS, ApiApp, Mounted
+from aghbus.daemon.api.app import ApiApp, Mounted
 from aghbus.daemon.api.handlers import Handler
 from aghbus.daemon.api.http.cancellation import Draining
-from aghbus.daemon.api.http.connection import HEAD_SECONDS, IDLE_SECONDS, Connection, Endpoint
+from aghbus.daemon.api.http.connection import Connection, Endpoint
 from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
-from aghbus.daemon.api.http.sse import KEEP_ALIVE
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
+from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.api.operation import AnyOperation
@@ -44,33 +44,27 @@ class ApiServer:
         tcp: tuple[str, int] | None = None,
         token: str | None = None,
         max_body: int = MAX_BODY_BYTES,
-        head_seconds: float = HEAD_SECONDS,
-        idle_seconds: float = IDLE_SECONDS,
-        body_seconds: float = BODY_SECONDS,
-        keep_alive: float = KEEP_ALIVE,
+        timeouts: HttpTimeouts = TIMEOUTS,
         mounted: Mapping[str, Mounted] | None = None,
     ) -> None:
         """`socket_path` is absolute; `private_folder`: its folder must be ours alone (`Locations.socket_dir_private`);
         `socket_group` is the id of a group whose members may use the socket, too.
 
-        `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. In seconds: how long a
-        request's head may take, a connection without a request may stay, and a body may take, and the silence on a
-        stream before a comment. `mounted` serves other paths than those of the operations.
+        `tcp` is a loopback host and a port (0: any), which needs `token`. `max_body` in bytes. `mounted` serves other paths
+        than those of the operations.
         """
         self._socket_path = socket_path
         self._private_folder = private_folder
         self._socket_group = socket_group
         self._tcp = tcp
         self._token = token
-        self._head_seconds = head_seconds
-        self._idle_seconds = idle_seconds
+        self._timeouts = timeouts
         self._draining = Draining()
         self._app = ApiApp(
             handlers,
             self._draining,
             max_body=max_body,
-            body_seconds=body_seconds,
-            keep_alive=keep_alive,
+            timeouts=timeouts,
             mounted=mounted,
         )
         self._foreign_attempts = EventLimiter(logger, _FOREIGN_ATTEMPTS_PER_MINUTE)
@@ -132,8 +126,7 @@ class ApiServer:
         endpoint = Endpoint(
             application,
             self._foreign_attempts,
-            head_seconds=self._head_seconds,
-            idle_seconds=self._idle_seconds,
+            timeouts=self._timeouts,
             socket_group=self._socket_group,
         )
         self._endpoints.append(endpoint)

@@ -11,15 +11,13 @@ MAX_TASKS: Final = 1_000
 class BackgroundTasks:
     """Keeps tasks alive until they end, and ends them with the daemon."""
 
-    def __init__(self, limit: int = MAX_TASKS) -> None:
-        """`busy` from `limit` tasks on."""
-        self._limit = limit
+    def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
-        """Whether the number of tasks is at its limit, so that another answer should be dropped."""
-        return len(self._tasks) >= self._limit
+        """Whether MAX_TASKS are running, so that another answer should be dropped."""
+        return len(self._tasks) >= MAX_TASKS
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in the background."""

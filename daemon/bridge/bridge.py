@@ -1,9 +1,6 @@
 """Assembles the bridge."""
 
 from aghbus.daemon.artifacts.store import Artifacts
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.chain_ends import ChainEnds
@@ -14,13 +11,12 @@ from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.bridge.log_files import SentientLog
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.api.bridge import BridgeLogResponse
 from aghbus.protocol.api.queries import LimitQuery
@@ -34,9 +30,7 @@ class Bridge:
 
     def __init__(
         self,
-        settings: LiveSettings,
-        identity: Identity,
-        clock: Clock,
+        context: DaemonContext,
         store: Store,
         link: Link,
         presence: PresenceTable,
@@ -45,18 +39,17 @@ class Bridge:
         closer: WorkCloser,
         sender: Sender,
         notifier: Notifier,
-        counters: Counters,
-        log_limiter: EventLimiter,
         artifacts: Artifacts | None = None,
     ) -> None:
         """`artifacts` is the artifact store (None: that of the link). Raises FormatFileError for an unusable file."""
+        settings, identity, clock, counters = context.settings, context.identity, context.clock, context.counters
         self._store = store
         self.formats = FormatAdapters(settings.current)
         self.agents = AgentDirectory(settings, identity, presence, clock)
         artifacts = artifacts or Artifacts(link, identity.self_id, lambda: settings.current.artifacts)
         formats, agents, self.artifacts = self.formats, self.agents, artifacts
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
-        self.log = SentientLog(settings, log_limiter, clock, store, counters)
+        self.log = SentientLog(settings, context.log_limiter, clock, store, counters)
         unanswered = UnansweredMessages(closer, counters)
         ends = ChainEnds(settings, identity, clock, counters, agents, self.log)
         self.follower = Follower(notifier, clock, store, steps, agents, sender, translator, unanswered, ends)

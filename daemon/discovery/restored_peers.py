@@ -6,9 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from aghbus.daemon.base.background import BackgroundTasks
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.delivery.restored import Restored, restored_in
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.backup.epoch import spell
@@ -23,14 +21,12 @@ _NOTE_EVERY: Final = 600.0  # seconds between two entries about one peer in the 
 class RestoredPeers:
     """Reports open works that a restored peer may have forgotten: a problem while it greets so, an entry in the audit log."""
 
-    def __init__(
-        self, store: Store, clock: Clock, background: BackgroundTasks, counters: Counters, log_limiter: EventLimiter
-    ) -> None:
+    def __init__(self, context: DaemonContext, store: Store, background: BackgroundTasks) -> None:
         self._store = store
-        self._clock = clock
+        self._clock = context.clock
         self._background = background
-        self._counters = counters
-        self._log_limiter = log_limiter
+        self._counters = context.counters
+        self._log_limiter = context.log_limiter
         self._asking: set[str] = set()
         self._noted: dict[str, tuple[str, float]] = {}  # by peer: its epoch, and the monotonic second of the entry
 

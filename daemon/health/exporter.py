@@ -57,7 +57,8 @@ class Exporter:
             return self._text
 
     async def _families(self) -> list[Family]:
-        found = {**await self._daemon(), **self._links(), **await self._store(), **_messages(self._status.counters)}
+        counters = self._status.context.counters
+        found = {**await self._daemon(), **self._links(), **await self._store(), **_messages(counters)}
         histograms = {
             "aghbus_delivery_seconds": self._delivery,
             "aghbus_commit_seconds": self._status.store.commit_seconds,
@@ -73,7 +74,7 @@ class Exporter:
 
     async def _daemon(self) -> dict[str, Values]:
         status = self._status
-        settings, memory = status.settings.current, status.store.memory
+        settings, memory = status.context.settings.current, status.store.memory
         return {
             "aghbus_build_info": {(VERSION, PROTOCOL, platform.python_version()): 1},
             "aghbus_ready": {(): (await status.readiness()).ready},
@@ -81,14 +82,14 @@ class Exporter:
             "aghbus_receive_queue_messages": {(): status.intake.depth},
             "aghbus_inbox_capacity_messages": {(): settings.inbox.capacity},
             "aghbus_inbox_bytes": {(): memory.inbox.size},
-            "aghbus_peers": _by(status.presence.counts(status.clock.millis())),
+            "aghbus_peers": _by(status.presence.counts(status.context.clock.millis())),
             "aghbus_dedup_ids": {(): len(memory.dedup.keys)},
             "aghbus_dedup_capacity_ids": {(): settings.receive.remembered},
             "aghbus_quarantine_messages": {(): memory.quarantine_rows},
         }
 
     def _links(self) -> dict[str, Values]:
-        link = self._status.link
+        link = self._status.broker.link
         rtt = link.rtt_ms()
         return {
             "aghbus_nats_up": {(): link.state == "up"},

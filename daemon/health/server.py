@@ -10,6 +10,7 @@ from typing import Final
 
 from aghbus.daemon.api.http.connection import Endpoint
 from aghbus.daemon.api.http.listeners import listen_address
+from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter, event
 from aghbus.daemon.health.app import HealthApp
 from aghbus.daemon.health.exporter import Exporter
@@ -42,8 +43,7 @@ class HealthServer:
         self._endpoint = Endpoint(
             self._app,
             limiter,
-            head_seconds=HEAD_SECONDS,
-            idle_seconds=ANSWER_SECONDS,
+            timeouts=HttpTimeouts(head=HEAD_SECONDS, idle=ANSWER_SECONDS),
             max_connections=MAX_CONNECTIONS,
         )
         self._server: asyncio.Server | None = None

@@ -17,7 +17,7 @@ from typing import Final
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.waiting import wait_set
-from aghbus.daemon.config.settings import JetStreamSettings
+from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.jetstream.carrier import JetStreamCarrier
 from aghbus.daemon.jetstream.cleanup import StreamCleanup
 from aghbus.daemon.jetstream.consumer import FLUSH_TIMEOUT, DurableConsumer
@@ -54,8 +54,7 @@ class JetStreamProfile:
         former: tuple[str, ...] = (),
         ack_inboxes: AckInboxes,
         channels: tuple[tuple[str, str], ...],
-        observe: bool,
-        settings: JetStreamSettings,
+        settings: Settings,
         on_problem: Callable[[str, str], None],
         on_solved: Callable[[str], None],
         check_interval: float = CHECK_INTERVAL,
@@ -66,7 +65,7 @@ class JetStreamProfile:
         """
         self._link = link
         self._self_id = self_id
-        self._settings = settings
+        self._settings = settings.jetstream
         self._on_problem = on_problem
         self._on_solved = on_solved
         self._check_interval = check_interval
@@ -85,8 +84,8 @@ class JetStreamProfile:
                 peer_id=peer_id,
                 workspace_id=workspace_id,
                 channel=channel,
-                observe=observe,
-                settings=settings,
+                observe=settings.observe,
+                settings=settings.jetstream,
                 flush_timeout=flush_timeout,
             )
             for peer_id in (self_id, *former)
@@ -96,7 +95,7 @@ class JetStreamProfile:
             link,
             ack_inboxes=ack_inboxes,
             confirm_root=f"{inbox(self_id, 'pub')}.{secrets.token_hex(12)}",
-            window=settings.publish_window,
+            window=settings.jetstream.publish_window,
             seconds=self._clock.seconds,
             on_refused=self._refused,
             on_accepted=self._accepted,

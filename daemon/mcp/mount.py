@@ -8,7 +8,7 @@ from aghbus.daemon.api.app import Mounted
 from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
@@ -23,7 +23,7 @@ PATH: Final = "/mcp"
 def endpoint(
     max_body: int,
     peer_id: str,
-    discovery: Discovery,
+    questions: WhoisQuestions,
     peers: PeerService,
     messages: MessageService,
     works: WorkService,
@@ -42,7 +42,7 @@ def endpoint(
         from aghbus.daemon.mcp.work_waiter import WorkWaiter
 
         waiter = WorkWaiter(works, notifier)
-        tools = BusTools(discovery, peers, messages, works, inbox, waiter).all()
+        tools = BusTools(questions, peers, messages, works, inbox, waiter).all()
         offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)
 

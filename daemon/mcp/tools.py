@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from aghbus.daemon.discovery.discovery import Discovery
+from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import models as t
 from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import Call
@@ -38,7 +38,7 @@ _LISTED_WORKS: Final = 20
 class BusTools:
     """The tools over the operations of the local API."""
 
-    discovery: Discovery
+    questions: WhoisQuestions
     peers: PeerService
     messages: MessageService
     works: WorkService
@@ -77,7 +77,7 @@ class BusTools:
         return {each.name: each for each in tools}
 
     async def _whois(self, _call: Call, ask: t.WhoisArguments) -> Object:
-        found = await self.discovery.whois(WhoisRequest(query=ask.query, to=ask.to))
+        found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to))
         return rendering.result_of(rendering.peers(found.peers))
 
     async def _peers(self, _call: Call, ask: t.PeersArguments) -> Object:

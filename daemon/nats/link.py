@@ -70,8 +70,7 @@ LinkState = Literal["connecting", "up", "down", "closed"]
 JETSTREAM_TIMEOUT = 5.0
 """Seconds for an answer of JetStream; the client library's own default."""
 
-FIRST_DELAY = 0.05
-"""Seconds before the second attempt; doubled each time, with jitter."""
+_FIRST_DELAY = 0.05  # seconds before the second attempt; doubled each time, with jitter
 LOOPBACK_CEILING = 2.0
 """Seconds between attempts at most when the servers are on this machine: all daemons reconnect within a few seconds."""
 REMOTE_CEILING = 30.0
@@ -97,7 +96,6 @@ class Link:
         on_error: Callable[[LinkEvent], None] = lambda _event: None,
         no_echo: bool = True,
         inbox_prefix: str = INBOX_PREFIX,
-        first_delay: float = FIRST_DELAY,
         ceiling: float | None = None,
         keepalive: float = KEEPALIVE,
         pong_wait: float = PONG_WAIT,
@@ -113,7 +111,6 @@ class Link:
         self._on_up = on_up
         self._on_down = on_down
         self._on_error = on_error
-        self._first_delay = first_delay
         self._ceiling = ceiling
         self._keepalive = keepalive
         self._pong_wait = pong_wait
@@ -307,7 +304,7 @@ class Link:
 
     def _delay(self, failures: int, ceiling: float) -> float:
         """Exponential from the first delay to the ceiling, with jitter of up to half."""
-        return exponential_delay(failures, self._first_delay, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        return exponential_delay(failures, _FIRST_DELAY, ceiling) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
     async def _resubscribe(self, connection: NatsConnection) -> None:
         """All subscriptions, and the PONG after them; a failure here is a failed attempt."""

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.config.live_settings import LiveSettings
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
@@ -24,10 +22,10 @@ _NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents
 class WorkCloser:
     """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
-    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock) -> None:
-        self._identity = identity
-        self._settings = settings
-        self._clock = clock
+    def __init__(self, context: DaemonContext) -> None:
+        self._identity = context.identity
+        self._settings = context.settings
+        self._clock = context.clock
 
     def close(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
         """Send a closing receipt or trace to the other participant; nothing when our own copy of the work forbids it."""

@@ -3,14 +3,12 @@
 import asyncio
 from typing import Any, Final
 
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
@@ -32,25 +30,23 @@ class Deadlines:
 
     def __init__(
         self,
+        context: DaemonContext,
         store: Store,
-        settings: LiveSettings,
-        identity: Identity,
         steps: ClockSteps,
         closer: WorkCloser,
         publisher: Publisher,
         notifier: Notifier,
         waiters: InboxWaiters,
-        counters: Counters,
     ) -> None:
         self._store = store
-        self._settings = settings
-        self._identity = identity
+        self._settings = context.settings
+        self._identity = context.identity
         self._steps = steps
         self._closer = closer
         self._publisher = publisher
         self._notifier = notifier
         self._waiters = waiters
-        self._counters = counters
+        self._counters = context.counters
         self._changed = asyncio.Event()
 
     def note(

@@ -2,10 +2,9 @@
 
 from typing import Any, Final
 
-from aghbus.daemon.base.clock import Clock, expiry
-from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.base.clock import expiry
 from aghbus.daemon.send.recipients import Recipients
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.errors import REASON_CODES
@@ -30,12 +29,10 @@ _SENDABLE: Final = ("say", "capability", "receipt", "trace")
 class DraftBuilder:
     """Makes drafts of requests, and fills in defaults."""
 
-    def __init__(
-        self, identity: Identity, settings: LiveSettings, clock: Clock, own_card: OwnCard, recipients: Recipients
-    ) -> None:
-        self._identity = identity
-        self._settings = settings
-        self._clock = clock
+    def __init__(self, context: DaemonContext, own_card: OwnCard, recipients: Recipients) -> None:
+        self._identity = context.identity
+        self._settings = context.settings
+        self._clock = context.clock
         self._own_card = own_card
         self._recipients = recipients
 

@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.send.closing import WorkCloser
@@ -27,7 +23,7 @@ from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.settled_predecessors import with_settled_headers
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
@@ -67,33 +63,29 @@ class Publisher:
 
     def __init__(
         self,
+        context: DaemonContext,
         carrier: Carrier,
         link: Link,
         store: Store,
-        identity: Identity,
-        settings: LiveSettings,
-        clock: Clock,
         steps: ClockSteps,
         presence: PresenceTable,
         closer: WorkCloser,
         notifier: Notifier,
         waiters: InboxWaiters,
-        counters: Counters,
-        log_limiter: EventLimiter,
     ) -> None:
         self._carrier = carrier
         self._link = link
         self._store = store
-        self._identity = identity
-        self._settings = settings
-        self._clock = clock
+        self._identity = context.identity
+        self._settings = context.settings
+        self._clock = context.clock
         self._steps = steps
         self._presence = presence
         self._closer = closer
         self._notifier = notifier
         self._waiters = waiters
-        self._counters = counters
-        self._log_limiter = log_limiter
+        self._counters = context.counters
+        self._log_limiter = context.log_limiter
         self.delivery_times = DeliveryTimes()
         self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
         self._confirming: asyncio.TimerHandle | None = None
@@ -101,7 +93,7 @@ class Publisher:
         self._queued = asyncio.Event()
         self._timer = RetryTimer()
         self._reload = True
-        self.unresponsive = UnresponsivePeers(clock, self._timer.trigger)
+        self.unresponsive = UnresponsivePeers(context.clock, self._timer.trigger)
         self._turn = asyncio.Lock()  # one task at a time publishes to unresponsive peers
         self._reconnected = False  # messages published before may be lost: they go out again before anything new
         self._expedited = TokenBuckets(_EXPEDITES, _EXPEDITES_PER_SECOND)

@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
@@ -31,13 +29,11 @@ _HIDDEN: Final = "***"  # for a key that is itself a credential
 class SecretGuard:
     """Checks outgoing envelopes as `secrets.guard` says: `refuse`, `warn` or `off`."""
 
-    def __init__(
-        self, settings: LiveSettings, presence: PresenceTable, counters: Counters, log_limiter: EventLimiter
-    ) -> None:
-        self._settings = settings
+    def __init__(self, context: DaemonContext, presence: PresenceTable) -> None:
+        self._settings = context.settings
         self._presence = presence
-        self._counters = counters
-        self._log_limiter = log_limiter
+        self._counters = context.counters
+        self._log_limiter = context.log_limiter
 
     def replaced(self, draft: Draft) -> Draft:
         """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""

@@ -8,14 +8,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import json
 
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.daemon.state.standing import Standings
@@ -43,27 +42,25 @@ class Sender:
 
     def __init__(
         self,
+        context: DaemonContext,
         store: Store,
-        identity: Identity,
-        clock: Clock,
         link: Link,
         guard: SecretGuard,
         deadlines: Deadlines,
         publisher: Publisher,
         notifier: Notifier,
-        counters: Counters,
         standings: Standings,
         spans: EnvelopeSpans | None = None,
     ) -> None:
         """With `spans`, what is sent is traced."""
         self.closed = False
         self._store = store
-        self._clock = clock
+        self._clock = context.clock
         self._publisher = publisher
         self._notifier = notifier
-        self._counters = counters
+        self._counters = context.counters
         self._standings = standings
-        self._batch = partial(Batch, identity, link, guard, deadlines, spans)
+        self._batch = partial(Batch, context.identity, link, guard, deadlines, spans)
 
     def close(self) -> None:
         """Refuse everything from now on: the daemon is shutting down."""

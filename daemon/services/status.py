@@ -6,16 +6,13 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
-from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import expire_leases
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.presence import PresenceTable
@@ -46,117 +43,27 @@ _SENDERS: Final = 5  # in the inbox, shown by the status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StatusService:
-    """The state of one daemon. `jetstream` is None in core durability; `embedded`: the broker is the embedded one."""
+class BrokerView:
+    """The connection to the broker. `jetstream` is None in core durability; `embedded`: the broker is the embedded one."""
 
-    settings: LiveSettings
-    identity: Identity
-    presence: PresenceTable
-    clock: Clock
-    store: Store
     link: Link
-    steps: ClockSteps
     denied: DeniedSubjects
-    counters: Counters
-    limited: LimitedPeers
-    sender: Sender
-    intake: Intake
     jetstream: "JetStreamProfile | None"
     embedded: bool
-    restored: Restored | None
-    started: float = field(default_factory=time.monotonic)
 
-    async def health(self) -> HealthResponse:
-        """The event loop runs, whatever the state of broker and store."""
-        return HealthResponse(alive=True)
+    @property
+    def up(self) -> bool:
+        """Whether the link is up."""
+        return self.link.state == "up"
 
-    async def readiness(self) -> ReadinessResponse:
-        """Whether the broker link is up, the subscriptions are live and the store takes writes."""
-        return self._readiness()
+    @property
+    def subscribed(self) -> bool:
+        """Whether messages for us arrive. Core NATS subscribes before the link counts as up."""
+        attached = self.jetstream.attached if self.jetstream is not None else self.up
+        return attached and not self.denied.has_denied_subscriptions
 
-    def summary(self) -> str:
-        """Readiness in one line, for a service manager."""
-        found = self._readiness()
-        if found.ready:
-            return f"ready: {self.identity.self_id} in {self.identity.workspace}"
-        if not found.store:
-            return "not ready: the store cannot write"
-        return f"not ready: {'no subscriptions' if found.broker else f'the broker link is {self.link.state}'}"
-
-    async def versions(self) -> VersionResponse:
-        """Versions of the program, the protocol and this API."""
-        return VersionResponse(name="aghbus", version=VERSION, protocol=PROTOCOL, api=API_VERSION)
-
-    async def status(self) -> StatusResponse:
-        """The state of every part, and the problems for a person."""
-        reader = await expire_leases(self.store, self.steps)
-        former = await former_identities(self.store, self.identity)
-        restored = await self._restored()
-        return StatusResponse(
-            name=self.settings.current.name,
-            peer_id=self.identity.self_id,
-            workspace_id=self.identity.workspace,
-            channels=list(self.settings.current.channels),
-            version=VERSION,
-            pid=os.getpid(),
-            uptime_s=round(self.clock.monotonic() - self.started, 3),
-            ready=self._readiness().ready,
-            observe=self.settings.current.observe,
-            broker=self._broker(),
-            store=await self.store.status(),
-            queues={"receive": self.intake.depth},
-            inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
-            inbox_use=self._inbox_use(),
-            outbox=await outbox.counts(reader),
-            works=await works.counts(reader),
-            peers=self.presence.counts(self.clock.millis()),
-            quarantined=self.store.memory.quarantine_rows,
-            counters=self.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
-            problems=[*self.problems(), *former_problems(former), *_restored_problems(restored)],
-            former=former,
-            restored=restored,
-        )
-
-    async def _restored(self) -> RestoredStatus | None:
-        """The epoch of the store while openings may be held, or are."""
-        restored = self.restored
-        if restored is None:
-            return None
-        held = await inbox_list.held(self.store.reader)
-        if not held and not restored.matters(self.clock.millis()):
-            return None
-        return RestoredStatus(
-            epoch=restored.epoch,
-            backup_ms=restored.backup_ms,
-            restored_ms=restored.restored_ms,
-            until_ms=restored.until_ms,
-            held=held,
-        )
-
-    def _inbox_use(self) -> InboxUse:
-        settings, held = self.settings.current, self.store.memory.inbox
-        found = [InboxSender(sender=name, messages=count, bytes=size) for name, (count, size) in held.senders.items()]
-        plain = [one for one in found if "@" not in one.sender]
-        return InboxUse(
-            messages=held.waiting,
-            capacity=settings.inbox.capacity,
-            bytes=held.size,
-            max_bytes=inbox_bytes(settings),
-            unverified_messages=sum([one.messages for one in plain]),
-            unverified_bytes=sum([one.bytes for one in plain]),
-            senders=nlargest(_SENDERS, found, key=lambda one: (one.messages, one.bytes)),
-        )
-
-    def _readiness(self) -> ReadinessResponse:
-        up = self.link.state == "up"  # subscriptions are made before it counts as up
-        subscribed = (
-            self.jetstream.attached if self.jetstream is not None else up
-        ) and not self.denied.has_denied_subscriptions
-        writable = self.store.writable
-        ready = up and subscribed and writable and not self.sender.closed
-        return ReadinessResponse(ready=ready, broker=up, subscriptions=subscribed, store=writable)
-
-    def _broker(self) -> BrokerStatus:
+    def status(self) -> BrokerStatus:
+        """The connection as `aghctl status` shows it."""
         link = self.link
         server = link.server
         rtt = link.rtt_ms()
@@ -173,14 +80,121 @@ class StatusService:
             slow_consumer_events=link.slow_consumer_events,
         )
 
+    def problems(self, now: float) -> list[str]:
+        """The current problems at monotonic second `now`."""
+        cause = f": {self.link.last_error}" if self.link.last_error else ""
+        down = [] if self.up else [f"the broker link is {self.link.state}{cause}"]
+        return [*down, *self.denied.problems(now)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StatusService:
+    """The state of one daemon."""
+
+    context: DaemonContext
+    presence: PresenceTable
+    store: Store
+    broker: BrokerView
+    steps: ClockSteps
+    limited: LimitedPeers
+    sender: Sender
+    intake: Intake
+    restored: Restored | None
+    started: float = field(default_factory=time.monotonic)
+
+    async def health(self) -> HealthResponse:
+        """The event loop runs, whatever the state of broker and store."""
+        return HealthResponse(alive=True)
+
+    async def readiness(self) -> ReadinessResponse:
+        """Whether the broker link is up, the subscriptions are live and the store takes writes."""
+        return self._readiness()
+
+    def summary(self) -> str:
+        """Readiness in one line, for a service manager."""
+        found = self._readiness()
+        if found.ready:
+            return f"ready: {self.context.identity.self_id} in {self.context.identity.workspace}"
+        if not found.store:
+            return "not ready: the store cannot write"
+        return f"not ready: {'no subscriptions' if found.broker else f'the broker link is {self.broker.link.state}'}"
+
+    async def versions(self) -> VersionResponse:
+        """Versions of the program, the protocol and this API."""
+        return VersionResponse(name="aghbus", version=VERSION, protocol=PROTOCOL, api=API_VERSION)
+
+    async def status(self) -> StatusResponse:
+        """The state of every part, and the problems for a person."""
+        context, settings = self.context, self.context.settings.current
+        reader = await expire_leases(self.store, self.steps)
+        former = await former_identities(self.store, context.identity)
+        restored = await self._restored()
+        return StatusResponse(
+            name=settings.name,
+            peer_id=context.identity.self_id,
+            workspace_id=context.identity.workspace,
+            channels=list(settings.channels),
+            version=VERSION,
+            pid=os.getpid(),
+            uptime_s=round(context.clock.monotonic() - self.started, 3),
+            ready=self._readiness().ready,
+            observe=settings.observe,
+            broker=self.broker.status(),
+            store=await self.store.status(),
+            queues={"receive": self.intake.depth},
+            inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
+            inbox_use=self._inbox_use(),
+            outbox=await outbox.counts(reader),
+            works=await works.counts(reader),
+            peers=self.presence.counts(context.clock.millis()),
+            quarantined=self.store.memory.quarantine_rows,
+            counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
+            problems=[*self.problems(), *former_problems(former), *_restored_problems(restored)],
+            former=former,
+            restored=restored,
+        )
+
+    async def _restored(self) -> RestoredStatus | None:
+        """The epoch of the store while openings may be held, or are."""
+        restored = self.restored
+        if restored is None:
+            return None
+        held = await inbox_list.held(self.store.reader)
+        if not held and not restored.matters(self.context.clock.millis()):
+            return None
+        return RestoredStatus(
+            epoch=restored.epoch,
+            backup_ms=restored.backup_ms,
+            restored_ms=restored.restored_ms,
+            until_ms=restored.until_ms,
+            held=held,
+        )
+
+    def _inbox_use(self) -> InboxUse:
+        settings, held = self.context.settings.current, self.store.memory.inbox
+        found = [InboxSender(sender=name, messages=count, bytes=size) for name, (count, size) in held.senders.items()]
+        plain = [one for one in found if "@" not in one.sender]
+        return InboxUse(
+            messages=held.waiting,
+            capacity=settings.inbox.capacity,
+            bytes=held.size,
+            max_bytes=inbox_bytes(settings),
+            unverified_messages=sum([one.messages for one in plain]),
+            unverified_bytes=sum([one.bytes for one in plain]),
+            senders=nlargest(_SENDERS, found, key=lambda one: (one.messages, one.bytes)),
+        )
+
+    def _readiness(self) -> ReadinessResponse:
+        writable = self.store.writable
+        up, subscribed = self.broker.up, self.broker.subscribed
+        ready = up and subscribed and writable and not self.sender.closed
+        return ReadinessResponse(ready=ready, broker=up, subscriptions=subscribed, store=writable)
+
     def problems(self) -> list[str]:
         """The current problems but those of former identities, as sentences for a person."""
-        now = self.clock.monotonic()
-        problems = [*self.store.problems, *self.denied.problems(now), *self.counters.problems(now)]
+        now = self.context.clock.monotonic()
+        problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
-        if self.link.state != "up":
-            cause = f": {self.link.last_error}" if self.link.last_error else ""
-            problems.insert(0, f"the broker link is {self.link.state}{cause}")
         if not self.store.writable:
             problems.insert(0, f"the store cannot write: {self.store.last_error}")
         if self.sender.closed:

@@ -9,18 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.effects import Effects, RecordId
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
-from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
@@ -55,28 +51,18 @@ class _Pins(ChainMap[str, str]):
 class LivePolicy:
     """The policy that every envelope is judged by. It follows changes of the settings and of the stored rules immediately."""
 
-    def __init__(
-        self,
-        settings: LiveSettings,
-        store: Store,
-        clock: Clock,
-        presence: PresenceTable,
-        signer: EnvelopeSigner | None,
-        counters: Counters,
-        log_limiter: EventLimiter,
-    ) -> None:
-        """`signer` is our own, None without a key."""
-        self._settings = settings
+    def __init__(self, context: DaemonContext, store: Store, presence: PresenceTable) -> None:
+        self._settings = context.settings
         self._store = store
-        self._clock = clock
+        self._clock = context.clock
         self._presence = presence
-        self._signer = signer
-        self._counters = counters
-        self._log_limiter = log_limiter
+        self._signer = context.identity.signer
+        self._counters = context.counters
+        self._log_limiter = context.log_limiter
         self._paused: dict[str, int] = {}  # nicknames, with the time in Unix ms of the next attempt to pin them
         self._keys: OrderedDict[str, str] = OrderedDict()
-        settings.on_change(self._configure)
-        self._configure(settings.current)
+        context.settings.on_change(self._configure)
+        self._configure(context.settings.current)
 
     def _configure(self, settings: Settings) -> None:
         self.configured = policy_of(settings.trust)

@@ -3,10 +3,8 @@
 import asyncio
 from typing import Final
 
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.store.audit.pruning import sweep_audit
 from aghbus.store.engine.database import Store
@@ -19,21 +17,13 @@ _INTERVAL: Final = 30.0  # seconds between two sweeps
 class Retention:
     """Sweeps the store of one daemon; also flushes the log limiter."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: LiveSettings,
-        steps: ClockSteps,
-        trust: LivePolicy,
-        counters: Counters,
-        log_limiter: EventLimiter,
-    ) -> None:
+    def __init__(self, context: DaemonContext, store: Store, steps: ClockSteps, trust: LivePolicy) -> None:
         self._store = store
-        self._settings = settings
+        self._settings = context.settings
         self._steps = steps
         self._trust = trust
-        self._counters = counters
-        self._log_limiter = log_limiter
+        self._counters = context.counters
+        self._log_limiter = context.log_limiter
 
     async def run(self) -> None:
         """Sweep until cancelled."""

@@ -5,9 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
-from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import retire_key_file
 from aghbus.host.key_files import KeyFileError
@@ -26,19 +25,12 @@ _INTERVAL: Final = 2.0  # seconds between two checks for open works of former id
 class Retirement:
     """Retires the former identities of a running daemon."""
 
-    def __init__(
-        self,
-        store: Store,
-        identity: Identity,
-        clock: Clock,
-        counters: Counters,
-        on_retired: Callable[[str], None],
-    ) -> None:
+    def __init__(self, context: DaemonContext, store: Store, on_retired: Callable[[str], None]) -> None:
         """`on_retired` takes a former peer id off the bus."""
         self._store = store
-        self._identity = identity
-        self._clock = clock
-        self._counters = counters
+        self._identity = context.identity
+        self._clock = context.clock
+        self._counters = context.counters
         self._on_retired = on_retired
 
     async def run(self) -> None:

@@ -11,7 +11,7 @@ import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from aghbus.host.files import make_private_folder
 from aghbus.protocol.api.status import StoreStatus
@@ -52,6 +52,14 @@ sqlite3.register_adapter(bytes, bytes)
 sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
+class _Checks(NamedTuple):
+    """What opening the file found, what reading finds, and the check of the pages if it runs beside the use of the file."""
+
+    opened: integrity.Opened
+    damaged: DamagedEnvelopes
+    pages: PageCheck | None
+
+
 class Store:
     """An open store, made by `open`. `close` it, or the next start has to check the whole file."""
 
@@ -64,11 +72,9 @@ class Store:
         reader: Reader,
         memory: InMemoryState,
         executor: ThreadPoolExecutor,
-        opened: integrity.Opened,
         watermark_file: WatermarkFile,
-        damaged: DamagedEnvelopes,
         segment: int,
-        page_check: PageCheck | None,
+        checks: _Checks,
     ) -> None:
         """Use `open`."""
         self.path: Final = path
@@ -78,16 +84,15 @@ class Store:
         self._lock = lock
         self._db = db
         self._executor = executor
-        self._opened = opened
+        self._opened, self._damaged, self._page_check = checks
         self._watermark_file = watermark_file
         self._writer = Writer(db, memory, executor, watermark_file, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
-        self._damaged = damaged
-        self._page_check = page_check
-        self._watch = None if page_check is None else asyncio.create_task(self._end_if_damaged(page_check))
+        check = checks.pages
+        self._watch = None if check is None else asyncio.create_task(self._end_if_damaged(check))
 
     @classmethod
     async def open(
@@ -121,10 +126,8 @@ class Store:
             damaged = DamagedEnvelopes()
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
-            check = PageCheck(path) if unchecked else None
-            store = cls(
-                path, synchronous, lock, db, reader, memory, executor, opened, watermark, damaged, segment, check
-            )
+            checks = _Checks(opened, damaged, PageCheck(path) if unchecked else None)
+            store = cls(path, synchronous, lock, db, reader, memory, executor, watermark, segment, checks)
             undo.pop_all()
             return store
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
@@ -18,7 +19,6 @@ from aghbus.store.engine.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import US, rows, say, sending
-from tests.support.parts import Parts
 from tests.support.publishing import Wire, committed, publishing, send
 
 
@@ -30,12 +30,12 @@ class Quiet(Wire):
 
 
 @pytest.fixture
-async def sender(tmp_path: Path) -> AsyncIterator[tuple[Publisher, Parts]]:
+async def sender(tmp_path: Path) -> AsyncIterator[tuple[Publisher, DaemonParts]]:
     async with publishing(tmp_path, Quiet(), retry_after=60) as (publisher, parts):
         yield publisher, parts
 
 
-async def published(publisher: Publisher, parts: Parts, count: int) -> list[tuple[int, Ack]]:
+async def published(publisher: Publisher, parts: DaemonParts, count: int) -> list[tuple[int, Ack]]:
     """So many messages that wait for their answer: sequence and answer."""
     await send(publisher, parts, count)
     for _ in range(1_500):
@@ -46,16 +46,16 @@ async def published(publisher: Publisher, parts: Parts, count: int) -> list[tupl
     return [(seq, committed(msg_id, raw)) for seq, msg_id, raw in stored]
 
 
-def acknowledge(parts: Parts, seq: int, ack: Ack) -> None:
+def acknowledge(parts: DaemonParts, seq: int, ack: Ack) -> None:
     parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{seq}", encode_ack(ack), "", None))
 
 
-async def states(parts: Parts) -> list[str]:
+async def states(parts: DaemonParts) -> list[str]:
     return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
 async def test_acknowledgements_that_arrive_together_are_one_job(
-    sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch
+    sender: tuple[Publisher, DaemonParts], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publisher, parts = sender
     sent = await published(publisher, parts, 5)
@@ -75,7 +75,7 @@ async def test_acknowledgements_that_arrive_together_are_one_job(
     assert parts.counters["acks.unknown"] == 1
 
 
-async def test_each_acknowledgement_of_a_list_counts_for_its_own_message(sender: tuple[Publisher, Parts]) -> None:
+async def test_each_acknowledgement_of_a_list_counts_for_its_own_message(sender: tuple[Publisher, DaemonParts]) -> None:
     publisher, parts = sender
     sent = [(str(seq), ack) for seq, ack in await published(publisher, parts, 4)]
     foreign = [("x", sent[0][1]), ("", sent[1][1]), (sent[3][0], sent[2][1])]
@@ -113,7 +113,7 @@ def listed(acks: list[tuple[str, Ack]], by: EnvelopeSigner, to: str) -> InboundM
 
 @pytest.mark.parametrize("refused", [True, False])
 async def test_a_lost_job_loses_only_its_own_acknowledgements(
-    sender: tuple[Publisher, Parts], monkeypatch: pytest.MonkeyPatch, refused: bool
+    sender: tuple[Publisher, DaemonParts], monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     publisher, parts = sender
     (first, first_id), (second, second_id) = await published(publisher, parts, 2)

@@ -10,10 +10,10 @@ from typing import Any, Final
 import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts, ArtifactsUnreachable
-from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.config.bridge_settings import BridgeSettings
 from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.wiring import DaemonParts, Replacements
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery
@@ -23,8 +23,8 @@ from aghbus.store.tables import bridge_messages as bridge
 from tests.support.bridge_daemons import query
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import BOB, US, WORKSPACE, receive, say
-from tests.support.parts import Parts
 from tests.support.publishing import Hand, Up
+from tests.support.wiring import daemon_context, daemon_parts
 
 WITHIN = 20.0
 MESSAGE = query("asker", "helper", type="event")
@@ -57,14 +57,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def parts_of(store: Store) -> Parts:
+def parts_of(store: Store, artifacts: Artifacts) -> DaemonParts:
     agents = BridgeSettings(agents=(f"asker={BOB}", f"helper={US}"))
     settings = Settings(name=US, peer_id=US, workspace=WORKSPACE, bridge=agents)
-    return Parts(settings, store, clock=Hand(), link=Up())
-
-
-def deliver(parts: Parts, artifacts: Artifacts) -> MessageDelivery:
-    return parts.bridge(artifacts).delivery
+    return daemon_parts(daemon_context(settings, Hand()), store, Up(), Replacements(artifacts=artifacts))
 
 
 REFERRING: Final = {
@@ -76,7 +72,7 @@ REFERRING: Final = {
 }
 
 
-async def arrived(parts: Parts, *said: dict[str, Any]) -> list[int]:
+async def arrived(parts: DaemonParts, *said: dict[str, Any]) -> list[int]:
     """The sequences of these says to us, which the daemon knows of."""
     seqs = [(await receive(parts.store, say(**fields))).seq or 0 for fields in said]
     parts.notifier.notify(seqs[-1])
@@ -84,9 +80,10 @@ async def arrived(parts: Parts, *said: dict[str, Any]) -> list[int]:
 
 
 async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
-    parts, artifacts = parts_of(store), Away()
+    artifacts = Away()
+    parts = parts_of(store, artifacts)
     first, large, last = await arrived(parts, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
-    stream = deliver(parts, artifacts).stream(FORMAT_WITH_TIMEOUTS, BridgeStreamQuery(since=0))
+    stream = parts.bridge.delivery.stream(FORMAT_WITH_TIMEOUTS, BridgeStreamQuery(since=0))
     async with asyncio.timeout(WITHIN):
         before = await anext(stream)
         assert artifacts.asked.is_set()
@@ -100,9 +97,10 @@ async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_w
 
 
 async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_as_another(store: Store) -> None:
-    parts, artifacts = parts_of(store), Away()
+    artifacts = Away()
+    parts = parts_of(store, artifacts)
     (large,) = await arrived(parts, {"ext": REFERRING})
-    out = deliver(parts, artifacts)
+    out = parts.bridge.delivery
     with pytest.raises(ArtifactsUnreachable) as refused:
         await out.get(FORMAT_WITH_TIMEOUTS, large)
     assert refused.value.code == "unavailable"
@@ -111,22 +109,22 @@ async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_a
 
 
 async def test_an_artifact_store_that_the_server_refuses_us_holds_nothing_up(store: Store) -> None:
-    parts = parts_of(store)
+    parts = parts_of(store, Away())
     (large,) = await arrived(parts, {"text": "in plain words", "ext": REFERRING})
     parts.denied.note('permissions violation for publish to "$js.api.direct.get.obj_agh"', parts.clock.monotonic())
-    got = await deliver(parts, Away()).get(FORMAT_WITH_TIMEOUTS, large)
+    got = await parts.bridge.delivery.get(FORMAT_WITH_TIMEOUTS, large)
     assert got.native
     assert "message_ref" in {found.rule for found in got.findings}
 
 
 async def test_the_log_waits_for_an_unreachable_message_while_other_rows_expire(store: Store) -> None:
-    parts = parts_of(store)
     artifacts = Away()
+    parts = parts_of(store, artifacts)
     await store.write(
         lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
     )
     (large,) = await arrived(parts, {"ext": REFERRING})
-    running = asyncio.create_task(parts.bridge(artifacts).follower.run())
+    running = asyncio.create_task(parts.bridge.follower.run())
 
     async def until(rows: int, status: str) -> list[dict[str, Any]]:
         while True:

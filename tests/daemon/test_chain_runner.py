@@ -14,6 +14,7 @@ from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.config.bridge_settings import BridgeSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.send.sender import Batch, Sender
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.api.artifact_uri import artifact_uri
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.chains import ChainRun, ChainStartRequest
@@ -24,8 +25,8 @@ from aghbus.store.errors import StoreUnavailable
 from tests.support.chain_agents import asked, chain
 from tests.support.makers import BOB, US
 from tests.support.natsutil import wait_until
-from tests.support.parts import Parts
 from tests.support.publishing import Up
+from tests.support.wiring import daemon_context, daemon_parts
 
 WITHIN = 20.0
 LARGE = chain({"a": {"peer": BOB, "format": "agentos", "input": asked("{{input}} {{input}}")}})
@@ -75,16 +76,17 @@ class Chains(ChainService):
 
     def __init__(self, store: Store, limits: RunnerLimits) -> None:
         settings = Settings(name=US, peer_id=US, bridge=BridgeSettings(agents=(f"asker={US}", f"helper={BOB}")))
-        self.parts = Parts(settings, store, link=Up(), sender_type=Failing)
+        self.far = Far()
+        replaced = Replacements(sender_type=Failing, artifacts=self.far, runner_limits=limits)
+        self.parts = daemon_parts(daemon_context(settings), store, Up(), replaced)
         assert isinstance(self.parts.sender, Failing)
         self.sender = self.parts.sender
-        self.far = Far()
         super().__init__(
             settings=self.parts.settings,
             identity=self.parts.identity,
             clock=self.parts.clock,
             store=store,
-            runner=self.parts.chain_runner(self.far, limits),
+            runner=self.parts.chains,
         )
 
     async def begin(self, document: Any) -> ChainRun:

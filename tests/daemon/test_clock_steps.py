@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from aghbus.daemon.base.clock import Clock, arm, expiry
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.clock_steps import STEP_MS
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import receive, rows, say
-from tests.support.parts import Parts
+from tests.support.wiring import daemon_context, daemon_parts
 
 DAY_MS = 86_400_000
 
@@ -51,18 +52,18 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-async def parts(tmp_path: Path, clock: SetClock) -> AsyncIterator[Parts]:
+async def parts(tmp_path: Path, clock: SetClock) -> AsyncIterator[DaemonParts]:
     store = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield Parts(Settings(name="us", peer_id="us"), store, clock=clock)
+    yield daemon_parts(daemon_context(Settings(name="us", peer_id="us"), clock), store)
     await store.close()
 
 
-async def leased_until(parts: Parts) -> int:
+async def leased_until(parts: DaemonParts) -> int:
     ((until,),) = await rows(parts.store, "SELECT lease_until_ms FROM inbox WHERE state = 'leased'")
     return int(until)
 
 
-async def lease(parts: Parts) -> int:
+async def lease(parts: DaemonParts) -> int:
     """One message of the inbox, leased for a minute; until when."""
     await receive(parts.store, say())
     now_ms = parts.clock.millis()
@@ -71,7 +72,7 @@ async def lease(parts: Parts) -> int:
 
 
 @pytest.mark.parametrize("step", [3_600_000, -3_600_000, STEP_MS + 50, -STEP_MS - 50])
-async def test_a_step_shifts_a_lease_once_by_the_same_amount(parts: Parts, clock: SetClock, step: int) -> None:
+async def test_a_step_shifts_a_lease_once_by_the_same_amount(parts: DaemonParts, clock: SetClock, step: int) -> None:
     before = await lease(parts)
     clock.wrong_ms = step
     for _ in range(3):
@@ -81,7 +82,7 @@ async def test_a_step_shifts_a_lease_once_by_the_same_amount(parts: Parts, clock
     assert parts.counters.problems(clock.monotonic())
 
 
-async def test_slewing_by_a_time_service_is_not_a_step(parts: Parts, clock: SetClock) -> None:
+async def test_slewing_by_a_time_service_is_not_a_step(parts: DaemonParts, clock: SetClock) -> None:
     before = await lease(parts)
     for _ in range(20):
         clock.wrong_ms += STEP_MS // 4
@@ -90,7 +91,7 @@ async def test_slewing_by_a_time_service_is_not_a_step(parts: Parts, clock: SetC
     assert parts.counters["clock.steps"] == 0
 
 
-async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: Parts, clock: SetClock) -> None:
+async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: DaemonParts, clock: SetClock) -> None:
     before = await lease(parts)
     clock.wrong_ms = 7_200_000
 
@@ -106,7 +107,7 @@ async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: Part
     assert abs(await leased_until(parts) - before - 7_200_000) <= 2
 
 
-async def test_retention_uses_a_step_forward_after_a_day(parts: Parts, clock: SetClock) -> None:
+async def test_retention_uses_a_step_forward_after_a_day(parts: DaemonParts, clock: SetClock) -> None:
     true_ms = clock.millis()
     clock.wrong_ms = 10 * DAY_MS
     await parts.store.write(parts.steps.now_after_clock_check)
@@ -117,18 +118,18 @@ async def test_retention_uses_a_step_forward_after_a_day(parts: Parts, clock: Se
     assert parts.steps.retention_now_ms() >= true_ms + 11 * DAY_MS
 
 
-def restarted(parts: Parts) -> Parts:
+def restarted(parts: DaemonParts) -> DaemonParts:
     """The daemon of the next run, over the same store."""
-    return Parts(parts.settings.current, parts.store, clock=parts.clock)
+    return daemon_parts(daemon_context(parts.settings.current, parts.clock), parts.store)
 
 
-def ahead(parts: Parts) -> list[str]:
+def ahead(parts: DaemonParts) -> list[str]:
     problems = parts.counters.problems(parts.clock.monotonic())
     return [problem for problem in problems if "the wall clock jumped forward" in problem]
 
 
 async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and_is_a_problem(
-    parts: Parts, clock: SetClock
+    parts: DaemonParts, clock: SetClock
 ) -> None:
     await parts.steps.resume()
     clock.wrong_ms, clock.elapsed = 2 * DAY_MS, 60.0
@@ -149,7 +150,7 @@ async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and
     assert ahead(parts) == []
 
 
-async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: Parts, clock: SetClock) -> None:
+async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: DaemonParts, clock: SetClock) -> None:
     await parts.steps.resume()
     before = await lease(parts)
     clock.elapsed = 5 * 86_400.0
@@ -161,7 +162,9 @@ async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: Pa
 
 
 @pytest.mark.parametrize("step", [3_600_000, -3_600_000])
-async def test_a_step_while_the_daemon_was_down_shifts_a_lease_once(parts: Parts, clock: SetClock, step: int) -> None:
+async def test_a_step_while_the_daemon_was_down_shifts_a_lease_once(
+    parts: DaemonParts, clock: SetClock, step: int
+) -> None:
     await parts.steps.resume()
     before = await lease(parts)
     clock.wrong_ms = step
@@ -172,7 +175,7 @@ async def test_a_step_while_the_daemon_was_down_shifts_a_lease_once(parts: Parts
 
 
 async def test_time_during_which_the_machine_was_off_is_ignored_by_retention_for_a_day(
-    parts: Parts, clock: SetClock
+    parts: DaemonParts, clock: SetClock
 ) -> None:
     await parts.steps.resume()
     before = await lease(parts)
@@ -194,20 +197,20 @@ async def test_time_during_which_the_machine_was_off_is_ignored_by_retention_for
     assert abs(parts.steps.retention_now_ms() - clock.millis()) < 60_000
 
 
-async def test_a_step_forward_and_back_cancels_out(parts: Parts, clock: SetClock) -> None:
+async def test_a_step_forward_and_back_cancels_out(parts: DaemonParts, clock: SetClock) -> None:
     for wrong in (5 * DAY_MS, 0):
         clock.wrong_ms = wrong
         await parts.store.write(parts.steps.now_after_clock_check)
     assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
 
 
-async def test_a_step_back_never_makes_the_retention_time_later_than_now(parts: Parts, clock: SetClock) -> None:
+async def test_a_step_back_never_makes_the_retention_time_later_than_now(parts: DaemonParts, clock: SetClock) -> None:
     clock.wrong_ms = -5 * DAY_MS
     await parts.store.write(parts.steps.now_after_clock_check)
     assert parts.steps.retention_now_ms() <= clock.millis()
 
 
-async def test_a_step_shifts_presence(parts: Parts, clock: SetClock) -> None:
+async def test_a_step_shifts_presence(parts: DaemonParts, clock: SetClock) -> None:
     seen = parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
     assert parts.presence.of(seen, clock.millis()) == "active"
     clock.wrong_ms = -9 * DAY_MS
@@ -219,7 +222,7 @@ async def test_a_step_shifts_presence(parts: Parts, clock: SetClock) -> None:
 
 @pytest.mark.parametrize("step", [3_600_000, -3_600_000])
 async def test_a_peer_seen_before_a_step_is_detected_does_not_stay_active_for_hours(
-    parts: Parts, clock: SetClock, step: int
+    parts: DaemonParts, clock: SetClock, step: int
 ) -> None:
     clock.wrong_ms = step
     parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())

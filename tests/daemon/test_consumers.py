@@ -10,6 +10,7 @@ import pytest
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.base.errors import NotFound
@@ -18,7 +19,7 @@ from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import NOW_MS, receive, receiving, say
 from tests.support.natsutil import wait_until
-from tests.support.parts import Parts
+from tests.support.wiring import daemon_context, daemon_parts
 
 VISIBLE_MS = 60_000
 
@@ -205,16 +206,16 @@ class Rushing(Clock):
         return super().monotonic() + self.elapsed
 
 
-def parts_of(store: Store, clock: Clock | None = None) -> Parts:
-    return Parts(Settings(name="us", peer_id="us"), store, clock=clock)
+def parts_of(store: Store, clock: Clock | None = None) -> DaemonParts:
+    return daemon_parts(daemon_context(Settings(name="us", peer_id="us"), clock), store)
 
 
-async def asking(parts: Parts, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxNextResponse]]:
+async def asking(parts: DaemonParts, count: int, ask: InboxNextRequest) -> list[asyncio.Task[InboxNextResponse]]:
     """So many consumers that wait, in this order."""
     asks = []
     for _ in range(count):
         before = len(parts.waiters.waiting)
-        asks.append(asyncio.create_task(parts.inbox_service().next(ask)))
+        asks.append(asyncio.create_task(parts.inbox.next(ask)))
         await wait_until(lambda: len(parts.waiters.waiting) > before, 10, "a consumer to wait")  # noqa: B023 - awaited at once
     return asks
 
@@ -239,8 +240,8 @@ async def test_waiting_for_a_work_without_messages_takes_no_transaction(store: S
     assert item is not None
     assert item.message.work_id == "work_ours"
     assert store.memory.inbox.works == {"work_other": 1, "work_ours": 1}
-    await parts.inbox_service().next(InboxNextRequest(work_id="work_other", ack=True))
-    await parts.inbox_service().ack(item.seq, InboxAckRequest(lease=item.lease))
+    await parts.inbox.next(InboxNextRequest(work_id="work_other", ack=True))
+    await parts.inbox.ack(item.seq, InboxAckRequest(lease=item.lease))
     assert store.memory.inbox.works == {}
 
 
@@ -255,7 +256,7 @@ async def test_a_message_leased_at_the_end_of_a_wait_is_returned(store: Store, a
         clock.elapsed = 6.0
 
     commits = store.stats.commits
-    leased, _ = await asyncio.gather(parts.inbox_service().next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
+    leased, _ = await asyncio.gather(parts.inbox.next(InboxNextRequest(wait=5, ack=ack)), store.write(job))
     item = leased.item
     assert store.stats.commits == commits + 1
     assert item is not None
@@ -300,13 +301,13 @@ async def test_a_message_leased_to_a_disconnected_consumer_is_ready_again(store:
         await store.write(arrive)
     else:
         await store.write(receiving(say()))
-        asked = asyncio.create_task(parts.inbox_service().next(asks))
+        asked = asyncio.create_task(parts.inbox.next(asks))
         commits = store.stats.commits
         await asyncio.gather(asyncio.sleep(0), store.write(lambda _tx: asked.cancel()))
         assert store.stats.commits == commits + 1  # of one transaction
     assert isinstance((await asyncio.gather(asked, return_exceptions=True))[0], asyncio.CancelledError)
     async with asyncio.timeout(15):
-        item = (await parts.inbox_service().next(InboxNextRequest(wait=60))).item
+        item = (await parts.inbox.next(InboxNextRequest(wait=60))).item
     assert item is not None
     assert item.attempts == 1
     assert parts.counters["inbox.given_back"] == 1
@@ -316,11 +317,11 @@ async def test_an_expired_lease_is_listed_as_ready_without_a_consumer(store: Sto
     clock = Rushing()
     parts = parts_of(store, clock)
     await store.write(receiving(say()))
-    item = (await parts.inbox_service().next(InboxNextRequest(visibility=1))).item
+    item = (await parts.inbox.next(InboxNextRequest(visibility=1))).item
     assert item is not None
 
     async def ready() -> bool:
-        found = await parts.inbox_service().list_items(InboxQuery(states=frozenset({"ready"})))
+        found = await parts.inbox.list_items(InboxQuery(states=frozenset({"ready"})))
         return [one.seq for one in found.items] == [item.seq] and found.counts == {"ready": 1, "leased": 0, "dead": 0}
 
     async with asyncio.timeout(15):
@@ -334,7 +335,7 @@ async def test_listing_the_inbox_does_not_wait_for_a_store_that_cannot_write(
     parts = parts_of(store)
     await store.write(receiving(say()))
     jobs = store.stats.jobs
-    await parts.inbox_service().list_items(InboxQuery())
+    await parts.inbox.list_items(InboxQuery())
     assert store.stats.jobs == jobs  # no lease has run out: nothing to write
     await store.write(lambda tx: inbox.lease_next(tx, NOW_MS, 1, "of a dead one"))
 
@@ -343,5 +344,5 @@ async def test_listing_the_inbox_does_not_wait_for_a_store_that_cannot_write(
 
     monkeypatch.setattr(store, "write", stalls)
     async with asyncio.timeout(15):
-        found = await parts.inbox_service().list_items(InboxQuery())
+        found = await parts.inbox.list_items(InboxQuery())
     assert [item.state for item in found.items] == ["leased"]

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.discovery.greet_back import GREET_BACK_EVERY
+from aghbus.daemon.discovery.greeter import GREET_BACK_EVERY
 from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.catalog import Catalog
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.api.peers import WhoisRequest
@@ -110,7 +111,7 @@ async def test_an_answer_waits_for_a_full_connection(tmp_path: Path) -> None:
 async def test_a_whois_for_the_first_answer_ends_with_it(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", first=True, wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(query="test.run", first=True, wait=60))
         await wait_until(lambda: link.posted)
         asked = link.posted[0]
         await b.offer(answer(b, asked, "one"))
@@ -127,7 +128,7 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
     async with bench(tmp_path, link=link) as b:
         await b.offer(discovery(b, "worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
         ask = WhoisRequest(catalog=True, capability_ids=["other"], first=True, wait=60)
-        asking = b.parts.discovery.whois(ask)
+        asking = b.parts.questions.whois(ask)
         await wait_until(lambda: link.posted)
         for _ in range(2):
             for sender in ("worker", "unknown"):
@@ -212,7 +213,7 @@ class Unhurried(Clock):
 async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = asyncio.ensure_future(b.parts.discovery.whois(WhoisRequest(first=True, wait=60)))
+        asking = asyncio.ensure_future(b.parts.questions.whois(WhoisRequest(first=True, wait=60)))
         assert len(link.posted) == 1  # without a turn of the event loop
         asking.cancel()
         await asyncio.sleep(0)
@@ -224,7 +225,7 @@ async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone
 async def test_a_whois_waits_for_a_full_connection(tmp_path: Path) -> None:
     link = RecordingLink(full=True)
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(first=True, wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(first=True, wait=60))
         await wait_until(lambda: link.published)
         await b.offer(answer(b, link.published[0]))
         assert (await asking).ended == "first"
@@ -233,7 +234,7 @@ async def test_a_whois_waits_for_a_full_connection(tmp_path: Path) -> None:
 async def test_answers_that_arrive_together_are_all_found(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        asking = b.parts.discovery.whois(WhoisRequest(query="test.run", wait=60))
+        asking = b.parts.questions.whois(WhoisRequest(query="test.run", wait=60))
         b.take(*(answer(b, link.posted[0], sender) for sender in ("one", "two", "three")))
         found = await asking
         assert [peer.peer_id for peer in found.peers] == ["one", "two", "three"]
@@ -242,7 +243,7 @@ async def test_answers_that_arrive_together_are_all_found(tmp_path: Path) -> Non
 
 async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
-        found = await b.parts.discovery.whois(WhoisRequest(to="nobody", wait=0.05))
+        found = await b.parts.questions.whois(WhoisRequest(to="nobody", wait=0.05))
         assert (found.ended, found.peers) == ("timeout", [])
 
 
@@ -260,8 +261,8 @@ async def test_a_duplicate_is_recognized_before_the_first_copy_is_committed(tmp_
 
 
 async def test_discovery_messages_of_an_interval_are_one_commit(tmp_path: Path) -> None:
-    write_behind = partial(PresenceWriteBehind, interval=0.5)
-    async with bench(tmp_path, link=RecordingLink(), write_behind=write_behind) as b:
+    replaced = Replacements(write_behind=partial(PresenceWriteBehind, interval=0.5))
+    async with bench(tmp_path, link=RecordingLink(), replaced=replaced) as b:
         before = b.store.stats.commits
         for _ in range(50):
             await b.offer(question(b))
@@ -298,7 +299,7 @@ class TestPeersInTheStore:
             await b.offer(self.greet(b, "test.run"))
             await b.flush()
             assert await peers.load(b.store.reader) == [first]
-            b.parts.discovery.close()
+            b.parts.write_behind.close()
             await b.store.write(lambda tx: None)
             (last,) = await peers.load(b.store.reader)
             assert last.last_seen_ms - first.last_seen_ms == 30_000
@@ -347,7 +348,7 @@ class TestPeersInTheStore:
                 b.parts.presence.load(await peers.load(b.store.reader))
                 await b.offer(greet)
                 assert [peer.peer_id for peer in b.parts.presence.all()] == ["worker"]
-                b.parts.discovery.close()
+                b.parts.write_behind.close()
                 await b.store.write(lambda tx: None)
                 assert len(await peers.load(b.store.reader)) == 1
                 assert await b.count("SELECT count(*) FROM envelopes") == 0
@@ -370,8 +371,8 @@ async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:
 
 
 async def test_pending_discovery_is_bounded_while_the_store_cannot_write(tmp_path: Path) -> None:
-    write_behind = partial(PresenceWriteBehind, capacity=10)
-    async with bench(tmp_path, link=RecordingLink(), write_behind=write_behind) as b:
+    replaced = Replacements(write_behind=partial(PresenceWriteBehind, capacity=10))
+    async with bench(tmp_path, link=RecordingLink(), replaced=replaced) as b:
         pending = b.parts.write_behind
         await b.store.close()
         for _ in range(20):

@@ -9,14 +9,15 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
 from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.base.errors import Unavailable
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import US, WORKSPACE, receive, say
-from tests.support.parts import Parts
 from tests.support.publishing import Hand, Up
+from tests.support.wiring import daemon_context, daemon_parts
 
 WITHIN = 20.0
 
@@ -47,7 +48,9 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> None:
     clock = Hand()
-    parts = Parts(Settings(name=US, peer_id=US, workspace=WORKSPACE), store, clock=clock, link=Up())
+    artifacts = Slow(clock)
+    context = daemon_context(Settings(name=US, peer_id=US, workspace=WORKSPACE), clock)
+    parts = daemon_parts(context, store, Up(), Replacements(artifacts=artifacts))
     await store.write(
         lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
     )
@@ -56,8 +59,7 @@ async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> No
         parts.notifier.notify(
             (await receive(store, say(ext={f"{FORMAT_WITH_TIMEOUTS}.message_ref": reference}))).seq or 0
         )
-    artifacts = Slow(clock)
-    follower = asyncio.create_task(parts.bridge(artifacts).follower.run())
+    follower = asyncio.create_task(parts.bridge.follower.run())
     async with asyncio.timeout(WITHIN):
         await artifacts.again.wait()
     follower.cancel()

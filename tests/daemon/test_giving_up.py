@@ -12,6 +12,7 @@ from aghbus.daemon.nats.carrier import Carried, CoreCarrier
 from aghbus.daemon.nats.events import LinkTimeout
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take
 from aghbus.protocol.base.errors import NotFound
@@ -23,13 +24,12 @@ from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
 from tests.support.makers import BOB, US, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
-from tests.support.parts import Parts
 from tests.support.publishing import Hand, Wire, publishing, send
 
 FOREVER = RetentionPolicy(max_age=None, max_bytes=None)
 
 
-async def queue(publisher: Publisher, parts: Parts, count: int, life: int = 1) -> None:
+async def queue(publisher: Publisher, parts: DaemonParts, count: int, life: int = 1) -> None:
     """So many works whose openings are of use for `life` seconds more."""
     now = parts.clock.seconds()
 
@@ -214,7 +214,7 @@ async def test_each_pause_before_a_retry_is_twice_the_one_before_up_to_the_ceili
     assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
 
 
-async def seen(parts: Parts, sql: str, state: str | int) -> None:
+async def seen(parts: DaemonParts, sql: str, state: str | int) -> None:
     """Until the store has such a row."""
     async with asyncio.timeout(20):
         while not await rows(parts.store, sql, state):

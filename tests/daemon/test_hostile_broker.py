@@ -94,7 +94,7 @@ class FakeBroker:
 )
 async def test_a_broker_that_sends_too_much_is_disconnected(attack: bytes, filler: bytes, max_payload: object) -> None:
     async with FakeBroker(attack or filler, filler, max_payload=max_payload).running() as broker:
-        link = Link(broker.resolve, name="a", first_delay=0.01)
+        link = Link(broker.resolve, name="a", ceiling=0.01)
         link.subscribe("t", lambda _message: None)
         async with up(link):
             await asyncio.wait_for(broker.ended.wait(), 60)
@@ -107,7 +107,7 @@ async def test_the_reason_is_shown(why: str) -> None:
     attack = b"MSG t SID 200000\r\n" if why == "message" else b"INFO " + b"x" * MAX_LINE
     async with FakeBroker(attack, b"x").running() as broker:
         reasons: list[str] = []
-        link = Link(broker.resolve, name="a", first_delay=0.01, on_down=lambda _link, reason: reasons.append(reason))
+        link = Link(broker.resolve, name="a", ceiling=0.01, on_down=lambda _link, reason: reasons.append(reason))
         link.subscribe("t", lambda _message: None)
         async with up(link):
             await wait_until(lambda: reasons, 30, "the loss")

@@ -336,7 +336,7 @@ def test_publishing_into_a_closed_uvloop_transport_raises_link_down() -> None:
     async def lose() -> None:
         server = NatsServer()
         await server.start()
-        link = Link(to(server), name="test", first_delay=0.01)
+        link = Link(to(server), name="test", ceiling=0.01)
         try:
             async with up(link):
                 assert link.client.socket is not None

@@ -9,11 +9,11 @@ import pytest
 from aghbus.daemon.nats.events import LinkDown
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import rows
 from tests.support.natsutil import wait_until
-from tests.support.parts import Parts
 from tests.support.publishing import Wire, committed, publishing, send
 
 
@@ -45,24 +45,24 @@ async def wire() -> Direct:
 
 
 @pytest.fixture
-async def sender(tmp_path: Path, wire: Direct) -> AsyncIterator[tuple[Publisher, Parts]]:
+async def sender(tmp_path: Path, wire: Direct) -> AsyncIterator[tuple[Publisher, DaemonParts]]:
     async with publishing(tmp_path, wire, retry_after=60) as (publisher, parts):
         publisher.link_up()
         assert await publisher.drained(20)
         yield publisher, parts
 
 
-async def states(parts: Parts) -> list[str]:
+async def states(parts: DaemonParts) -> list[str]:
     await parts.store.write(lambda _tx: None)  # deferred jobs before it are committed now
     return [state for (state,) in await rows(parts.store, "SELECT state FROM outbox ORDER BY seq")]
 
 
-def acknowledge(parts: Parts, row: Outgoing, ack: Ack | None = None) -> None:
+def acknowledge(parts: DaemonParts, row: Outgoing, ack: Ack | None = None) -> None:
     raw = encode_ack(ack or committed(row.message_id, row.raw))
     parts.ack_receiver.receive(InboundMessage(f"_INBOX.test.{row.seq}", raw, "", None))
 
 
-async def test_new_messages_share_one_confirmation(sender: tuple[Publisher, Parts], wire: Direct) -> None:
+async def test_new_messages_share_one_confirmation(sender: tuple[Publisher, DaemonParts], wire: Direct) -> None:
     publisher, parts = sender
     wire.confirms.clear()
     seqs = await send(publisher, parts, 5)
@@ -75,7 +75,9 @@ async def test_new_messages_share_one_confirmation(sender: tuple[Publisher, Part
     assert wire.batches == []
 
 
-async def test_an_acknowledgement_replaces_the_confirmation(sender: tuple[Publisher, Parts], wire: Direct) -> None:
+async def test_an_acknowledgement_replaces_the_confirmation(
+    sender: tuple[Publisher, DaemonParts], wire: Direct
+) -> None:
     publisher, parts = sender
     wire.confirms.clear()
     await send(publisher, parts, 2)
@@ -87,7 +89,7 @@ async def test_an_acknowledgement_replaces_the_confirmation(sender: tuple[Publis
     assert wire.confirmations == 0
 
 
-async def test_a_false_acknowledgement_confirms_nothing(sender: tuple[Publisher, Parts], wire: Direct) -> None:
+async def test_a_false_acknowledgement_confirms_nothing(sender: tuple[Publisher, DaemonParts], wire: Direct) -> None:
     publisher, parts = sender
     wire.confirms.clear()
     await send(publisher, parts, 1)
@@ -99,7 +101,9 @@ async def test_a_false_acknowledgement_confirms_nothing(sender: tuple[Publisher,
     assert await states(parts) == ["published"]
 
 
-async def test_what_a_lost_link_did_not_confirm_goes_out_again(sender: tuple[Publisher, Parts], wire: Direct) -> None:
+async def test_what_a_lost_link_did_not_confirm_goes_out_again(
+    sender: tuple[Publisher, DaemonParts], wire: Direct
+) -> None:
     publisher, parts = sender
     wire.confirms.clear()
     wire.lost = True
@@ -111,7 +115,7 @@ async def test_what_a_lost_link_did_not_confirm_goes_out_again(sender: tuple[Pub
     assert await states(parts) == ["published"] * 3
 
 
-async def test_a_new_message_waits_for_earlier_ones(sender: tuple[Publisher, Parts], wire: Direct) -> None:
+async def test_a_new_message_waits_for_earlier_ones(sender: tuple[Publisher, DaemonParts], wire: Direct) -> None:
     publisher, parts = sender
     first = await send(publisher, parts, 1)
     wire.confirms.clear()

@@ -1,5 +1,6 @@
 """Rate limits: messages of one sender, failed signatures, receipts to unknown senders, and large cards of many names."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterable
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.daemon.base.background import MAX_TASKS
 from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.receive.decider import ReceivedMessage
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.effects import Quarantine
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.limits import MAX_LIFETIME
@@ -104,7 +107,7 @@ async def test_forgeries_do_not_spend_the_message_budget_of_the_real_sender(tmp_
 
 async def test_a_flood_of_wrong_signatures_is_rejected_and_a_verified_peer_gets_through(tmp_path: Path) -> None:
     budget = VerificationBudget(TokenBuckets(60, 6), TokenBuckets(600, 30))  # smaller than real, for a slow machine
-    async with bench(tmp_path, failed_signatures=budget) as b:
+    async with bench(tmp_path, replaced=Replacements(failed_signatures=budget)) as b:
         await b.offer(b.signed(FRIEND))
         for number in range(500):
             await b.offer(b.forged(f"unknown-{number}@{FRIEND.handle.partition('@')[2]}"))
@@ -123,7 +126,7 @@ async def test_rejected_messages_are_not_verified(tmp_path: Path) -> None:
     """Cost: nothing is verified that the budgets do not allow, and nothing of a plain message is."""
     cost, recorded = spent_by(Messages().forged(FRIEND.handle)), Recorded()
     budget = VerificationBudget(TokenBuckets(1, 0), TokenBuckets(2 * cost, 0))
-    async with bench(tmp_path, verifier=recorded, failed_signatures=budget) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=recorded, failed_signatures=budget)) as b:
         await b.offer(b.say("plain"))
         assert recorded.asked == []
         for forgery in [b.forged(FRIEND.handle) for _ in range(10)]:
@@ -137,7 +140,7 @@ async def test_rejected_messages_are_not_verified(tmp_path: Path) -> None:
 async def test_a_wrong_signature_spends_by_the_size_of_its_envelope(tmp_path: Path) -> None:
     large = {"ext": {"filler": "x" * 1_000_000}}
     recorded = Recorded()
-    async with bench(tmp_path, Still(), verifier=recorded) as b:
+    async with bench(tmp_path, Still(), replaced=Replacements(verifier=recorded)) as b:
         first, more, small = b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle, **large), b.forged(FRIEND.handle)
         for document in (first, more, more, small):
             await b.offer(document)
@@ -296,12 +299,20 @@ async def test_an_acknowledgement_waits_for_a_full_connection_and_is_dropped_whe
     async def publish(_subject: str, raw: bytes) -> None:
         published.append(json.loads(raw)["id"])
 
-    async with bench(tmp_path, max_background=1) as b:
+    released = asyncio.Event()
+
+    async def wait() -> None:
+        await released.wait()
+
+    async with bench(tmp_path) as b:
+        for _ in range(MAX_TASKS - 1):
+            b.parts.background.spawn(wait())
         monkeypatch.setattr(b.parts.link, "publish_all_nowait", lambda _messages: False)
         monkeypatch.setattr(b.parts.link, "publish", publish)
         waits, dropped = b.say("friend"), b.say("friend")
         b.take(waits, dropped, reply=f"_INBOX.{'0' * 32}.ack.1")
         await b.commit()
+        released.set()
         await b.parts.background.close(10)
         assert published == [waits["id"]]
         assert b.counters["acks.unsent"] == 1

@@ -1,13 +1,9 @@
 """The secret guard checks the bytes from the body on, and finds everything in body and ext."""
 
-import logging
 from typing import Any
 
 import pytest
 
-from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import SecretsSettings, Settings
 from aghbus.daemon.send import secret_guard
 from aghbus.daemon.send.secret_guard import SecretGuard
@@ -15,6 +11,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.base.errors import InvalidRequest
+from tests.support.wiring import daemon_context
 
 NOW = 1_800_000_000
 TOKEN = "ghp_" + "a1" * 18
@@ -33,8 +30,8 @@ def own(**parts: Any) -> Envelope:
 
 
 def check(envelope: Envelope) -> None:
-    settings = LiveSettings(Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse")))
-    guard = SecretGuard(settings, PresenceTable(30.0, {}), Counters(), EventLimiter(logging.getLogger("test"), 1))
+    settings = Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse"))
+    guard = SecretGuard(daemon_context(settings), PresenceTable(30.0, {}))
     guard.check(envelope, allowed=False)
 
 

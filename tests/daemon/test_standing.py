@@ -10,14 +10,15 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS
 from aghbus.daemon.state.standing import SHARES, Standing, allowance
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Origin, Rule
 from tests.support.makers import rows
-from tests.support.parts import Parts
 from tests.support.receiving import Stepped
+from tests.support.wiring import daemon_context, daemon_parts
 
 KEY = generate_key()
 HANDLE = f"peer@{KEY.fingerprint}"
@@ -30,12 +31,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def parts_of(store: Store, clock: Stepped | None = None, **trust: Any) -> Parts:
-    return Parts(
-        Settings(name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)),
-        store,
-        clock=clock,
+def parts_of(store: Store, clock: Stepped | None = None, **trust: Any) -> DaemonParts:
+    settings = Settings(
+        name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
     )
+    return daemon_parts(daemon_context(settings, clock), store)
 
 
 @pytest.mark.parametrize(("standing", "used"), [("unknown", 50), ("known", 75), ("verified", 100)])

@@ -13,6 +13,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, merged
+from aghbus.daemon.wiring import DaemonParts
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.effects import Quarantine, RecordId
@@ -28,8 +29,8 @@ from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.engine.trust_rules import Rule
-from tests.support.parts import Parts
 from tests.support.receiving import Stepped
+from tests.support.wiring import daemon_context, daemon_parts
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
@@ -66,11 +67,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> Parts:
+def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> DaemonParts:
     settings = Settings(
         name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
     )
-    return Parts(settings, store, clock=clock)
+    return daemon_parts(daemon_context(settings, clock), store)
 
 
 def open_work_of_ops(tx: Transaction) -> None:
@@ -125,7 +126,7 @@ class TestMerged:
 class TestChanges:
     async def test_a_change_takes_effect_immediately_and_after_a_restart(self, store: Store, tmp_path: Path) -> None:
         parts = parts_of(store)
-        changes = parts.trust_rules()
+        changes = parts.trust_rules
         envelope = said_by("ops", FIRST)
         parts.trust.now.judge(envelope, "verified", opens_work=False)
         await changes.change("deny", TrustChangeRequest(who=FIRST.key_id))
@@ -142,7 +143,7 @@ class TestChanges:
 
     async def test_a_failed_transaction_leaves_the_policy_as_it_was(self, store: Store) -> None:
         parts = parts_of(store)
-        changes = parts.trust_rules()
+        changes = parts.trust_rules
         await changes.change("pin", TrustChangeRequest(who=f"carol={SECOND.key_id}"))
         before = parts.trust.now
 
@@ -162,15 +163,15 @@ class TestChanges:
         assert dict(parts.trust.now.pins) == {"carol": SECOND.key_id}
 
     async def test_a_configured_pin_is_stronger_than_one_of_first_use(self, store: Store) -> None:
-        await parts_of(store).trust_rules().change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
+        await parts_of(store).trust_rules.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         parts = parts_of(store, pins=(f"ops={SECOND.key_id}",))
-        shown = {(rule.who, rule.origin, rule.in_force) for rule in (await parts.trust_rules().list_rules()).rules}
+        shown = {(rule.who, rule.origin, rule.in_force) for rule in (await parts.trust_rules.list_rules()).rules}
         assert shown == {(SECOND.key_id, "configuration", True), (FIRST.key_id, "operator", False)}
         with pytest.raises(ProtocolError, match="pinned to another key"):
             parts.trust.now.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
     async def test_a_pin_is_not_replaced_silently(self, store: Store) -> None:
-        changes = parts_of(store).trust_rules()
+        changes = parts_of(store).trust_rules
         await changes.change("pin", TrustChangeRequest(who=f"ops={FIRST.key_id}"))
         with pytest.raises(Refused) as refused:
             await changes.change("pin", TrustChangeRequest(who=f"ops={SECOND.key_id}"))
@@ -178,7 +179,7 @@ class TestChanges:
 
 
 class TestFirstUse:
-    async def observe(self, parts: Parts, envelope: Envelope, effects: tuple[Any, ...] = SEEN) -> None:
+    async def observe(self, parts: DaemonParts, envelope: Envelope, effects: tuple[Any, ...] = SEEN) -> None:
         await parts.store.write(lambda tx: parts.trust.observe(tx, envelope, effects))
 
     async def test_without_first_use_nothing_is_pinned_but_the_key_of_a_handle_is_cached(self, store: Store) -> None:
@@ -198,7 +199,7 @@ class TestFirstUse:
             judged.judge(said_by("ops", FIRST), "verified", opens_work=False)
 
         await store.write(batch)
-        (rule,) = (await parts.trust_rules().list_rules()).rules
+        (rule,) = (await parts.trust_rules.list_rules()).rules
         assert (rule.subject, rule.who, rule.origin, rule.in_force) == ("ops", FIRST.key_id, "first_use", True)
 
     async def test_refused_and_unsigned_messages_pin_nothing(self, store: Store) -> None:
@@ -242,7 +243,7 @@ class TestFirstUse:
         parts = parts_of(store, clock, first_use="pin")
         for name in ("ops", "carol", "dave"):
             await self.observe(parts, said_by(name, FIRST))
-        await parts.trust_rules().change("pin", TrustChangeRequest(who=f"dave={FIRST.key_id}"))
+        await parts.trust_rules.change("pin", TrustChangeRequest(who=f"dave={FIRST.key_id}"))
         clock.advance(UNUSED_MS // 1000 - 1)
         await parts.trust.forget_unused(clock.millis())
         await self.observe(parts, said_by("carol", FIRST))
@@ -270,7 +271,7 @@ class TestFirstUse:
             await self.observe(parts, said_by(name, FIRST))
         assert set(parts.trust.now.pins) == {"a", "b"}
         assert any("first use" in one for one in parts.counters.problems(parts.clock.monotonic()))
-        await parts.trust_rules().change("unpin", TrustChangeRequest(who="a"))
+        await parts.trust_rules.change("unpin", TrustChangeRequest(who="a"))
         await self.observe(parts, said_by("c", FIRST))
         assert set(parts.trust.now.pins) == {"b", "c"}
 

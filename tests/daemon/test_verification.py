@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.state.signature_pool import MIN_BATCH, SignaturePool
+from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.errors import VerificationFailed
 from aghbus.protocol.agh.trust.keys import SigningKey
@@ -27,7 +28,7 @@ async def texts(b: Bench) -> list[str]:
 
 async def test_queued_messages_are_verified_once_each_in_threads_and_stay_in_order(tmp_path: Path) -> None:
     recorded = Recorded()
-    async with bench(tmp_path, verifier=recorded) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=recorded)) as b:
         signers = [FRIEND, OTHER, None]
         sent = []
         for number in range(600):  # more than two batches
@@ -43,7 +44,7 @@ async def test_queued_messages_are_verified_once_each_in_threads_and_stay_in_ord
 
 async def test_a_few_messages_are_verified_on_the_event_loop(tmp_path: Path) -> None:
     recorded = Recorded()
-    async with bench(tmp_path, verifier=recorded) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=recorded)) as b:
         b.take(*(b.signed(FRIEND) for _ in range(MIN_BATCH - 1)))
         await b.commit()
         assert recorded.threads == {threading.get_ident()}
@@ -65,7 +66,7 @@ async def test_a_wrong_signature_among_right_ones_is_the_only_one_refused(tmp_pa
 
 async def test_copies_of_the_same_bytes_are_verified_once_and_stored_once(tmp_path: Path) -> None:
     recorded = Recorded()
-    async with bench(tmp_path, verifier=recorded) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=recorded)) as b:
         copies = [b.signed(FRIEND, body={"text": "again"})] * MANY
         b.take(*copies, *(b.signed(FRIEND, body={"text": str(number)}) for number in range(MANY)))
         await b.commit()
@@ -93,7 +94,7 @@ async def test_a_peer_denied_while_its_messages_are_queued_is_refused(tmp_path: 
         queued = [parse(json.dumps(one).encode(), b.parts.clock.seconds()) for one in documents]
         b.parts.signatures.begin(b.parts.limits.verifiable(queued))
         await b.parts.signatures.ready(queued)
-        await b.parts.trust_rules().change("deny", TrustChangeRequest(who=FRIEND.key_id))
+        await b.parts.trust_rules.change("deny", TrustChangeRequest(who=FRIEND.key_id))
         await b.commit()
         assert await texts(b) == []
         assert b.counters["refused.verification_failed"] == MANY
@@ -103,7 +104,7 @@ async def test_a_flood_of_wrong_signatures_is_not_verified_beyond_its_budget(tmp
     recorded, unknown = Recorded(), FRIEND.handle.replace("friend", "unknown")
     cost = spent_by(Messages().forged(unknown))
     budget = VerificationBudget(TokenBuckets(10 * cost, 0), TokenBuckets(20 * cost, 0))
-    async with bench(tmp_path, verifier=recorded, failed_signatures=budget) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=recorded, failed_signatures=budget)) as b:
         b.take(b.signed(FRIEND), *(b.forged(unknown) for _ in range(600)))
         await b.commit()
         assert len(recorded.asked) == 21
@@ -119,7 +120,7 @@ async def test_large_messages_are_verified_in_advance_only_as_far_as_the_budget_
     tmp_path: Path,
 ) -> None:
     recorded = Recorded()
-    async with bench(tmp_path, Still(), verifier=recorded) as b:
+    async with bench(tmp_path, Still(), replaced=Replacements(verifier=recorded)) as b:
         large = [b.forged(FRIEND.handle, ext={"filler": "x" * 1_000_000}) for _ in range(MANY)]
         small = [b.forged(FRIEND.handle) for _ in range(MANY)]
         b.take(*large, *small)
@@ -130,7 +131,7 @@ async def test_large_messages_are_verified_in_advance_only_as_far_as_the_budget_
 
 async def test_all_messages_of_a_verified_peer_are_accepted_during_a_flood(tmp_path: Path) -> None:
     budget = VerificationBudget(TokenBuckets(10, 0), TokenBuckets(20, 0))
-    async with bench(tmp_path, failed_signatures=budget) as b:
+    async with bench(tmp_path, replaced=Replacements(failed_signatures=budget)) as b:
         await b.offer(b.signed(FRIEND))
         unknown = FRIEND.handle.replace("friend", "unknown")
         for _ in range(100):
@@ -145,7 +146,7 @@ async def test_a_defect_of_the_verifier_affects_its_message_alone(tmp_path: Path
             raise RuntimeError("a defect")
         verify_envelope(envelope)
 
-    async with bench(tmp_path, verifier=check) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
         sent = [b.signed(FRIEND, body={"text": str(number)}) for number in range(MANY)]
         b.take(*sent)
         await b.commit()
@@ -180,7 +181,7 @@ async def test_a_daemon_that_stops_while_its_threads_work_loses_nothing(tmp_path
         assert go_on.wait(30)
         verify_envelope(envelope)
 
-    async with bench(tmp_path, verifier=check) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
         sent = [b.signed(FRIEND, body={"text": str(number)}) for number in range(MANY)]
         document = sent[0]
         b.take(*sent, settlement=settled)

@@ -43,7 +43,8 @@ def _undocumented(body: list[ast.stmt], prefix: str = "") -> list[str]:
     missing = []
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            if ast.get_docstring(node) is None:
+            overload = any(ast.unparse(each) == "overload" for each in node.decorator_list)
+            if ast.get_docstring(node) is None and not overload:
                 missing.append(prefix + node.name)
             if isinstance(node, ast.ClassDef):
                 missing += _undocumented(node.body, f"{node.name}.")

@@ -142,12 +142,18 @@ async def test_rows_that_cannot_be_written_do_not_fail_later_jobs_that_flush_the
     def impossible(tx: Transaction) -> None:
         tx.append(OUTBOX, (999, "queued", 0, 0, "subject"))  # of no envelope
 
+    def select(tx: Transaction) -> object:
+        tx.flush()
+        return tx.db.execute("SELECT 7").fetchone()[0]
+
+    def insert(tx: Transaction) -> object:
+        tx.flush()
+        return tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)").rowcount
+
     jobs: list[asyncio.Future[Any]] = [
         store.submit(impossible),
-        store.submit(lambda tx: (tx.flush(), tx.db.execute("SELECT 7").fetchone()[0])[1]),
-        store.submit(
-            lambda tx: (tx.flush(), tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)").rowcount)[1]
-        ),
+        store.submit(select),
+        store.submit(insert),
         store.submit(receiving(say())),
     ]
     done = await asyncio.gather(*jobs, return_exceptions=True)

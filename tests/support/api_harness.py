@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.daemon.api.server import ApiServer
 from tests.support.api_simulator import SimulatedDaemon
 
@@ -99,19 +100,17 @@ class Api:
                 await writer.wait_closed()
 
 
+FREQUENT_COMMENTS = HttpTimeouts(silence=0.1)
+
+
 @asynccontextmanager
-async def serving(
-    path: Path, *, head_seconds: float = 10.0, idle_seconds: float = 75.0, body_seconds: float = 10.0
-) -> AsyncIterator[Api]:
+async def serving(path: Path, timeouts: HttpTimeouts = FREQUENT_COMMENTS) -> AsyncIterator[Api]:
     node = SimulatedDaemon()
     server = ApiServer(
         node.handlers(),
         socket_path=path,
         max_body=BODY_LIMIT,
-        head_seconds=head_seconds,
-        idle_seconds=idle_seconds,
-        body_seconds=body_seconds,
-        keep_alive=0.1,
+        timeouts=timeouts,
     )
     await server.start()
     harness = Api(server, node, path)

@@ -8,7 +8,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from aghbus.daemon.config.settings import JetStreamSettings
+from aghbus.daemon.config.settings import JetStreamSettings, Settings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
@@ -45,7 +45,13 @@ class Peer:
     """A link with the profile on it. It keeps what it is offered, and settles at once unless `settles` is False."""
 
     def __init__(
-        self, server: NatsServer, name: str, *, settings: JetStreamSettings | None = None, **more: Any
+        self,
+        server: NatsServer,
+        name: str,
+        *,
+        settings: JetStreamSettings | None = None,
+        observe: bool = False,
+        **more: Any,
     ) -> None:
         async def resolve() -> NatsOptions:
             return NatsOptions(servers=(server.url,))
@@ -70,8 +76,7 @@ class Peer:
                 "self_id": name,
                 "ack_inboxes": ack_inboxes,
                 "channels": ((WORKSPACE, CHANNEL),),
-                "observe": False,
-                "settings": self.settings,
+                "settings": Settings(name=name, peer_id=name, observe=observe, jetstream=self.settings),
                 "on_problem": self._problem,
                 "on_solved": lambda key: self.problems.pop(key, None),
                 "check_interval": 0.2,

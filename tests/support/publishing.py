@@ -11,6 +11,7 @@ from aghbus.daemon.config.settings import RetrySettings, Settings
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.wiring import DaemonParts, Replacements
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -18,7 +19,7 @@ from aghbus.store.tables import outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker
 from tests.support.makers import BOB, US, say, sending
-from tests.support.parts import Parts
+from tests.support.wiring import daemon_context, daemon_parts
 
 
 def committed(message_id: str, raw: bytes) -> Ack:
@@ -91,12 +92,12 @@ async def publishing(
     link: Link | None = None,
     retry_after: float = 0.1,
     ceiling: float = 0.1,
-) -> AsyncIterator[tuple[Publisher, Parts]]:
+) -> AsyncIterator[tuple[Publisher, DaemonParts]]:
     """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
     store = await Store.open(folder / "store.db", synchronous="normal")
     retry = RetrySettings(first=retry_after, ceiling=max(retry_after, ceiling))
     settings = Settings(name="ops", peer_id=US, retry=retry)
-    parts = Parts(settings, store, clock=clock, link=link or Up(), carrier=wire)
+    parts = daemon_parts(daemon_context(settings, clock), store, link or Up(), Replacements(carrier=wire))
     parts.presence.note_acknowledging(BOB, True)
     publisher = parts.publisher
     wire.answered = parts.ack_receiver.receive
@@ -110,7 +111,7 @@ async def publishing(
         await store.close()
 
 
-async def send(publisher: Publisher, parts: Parts, count: int) -> list[int]:
+async def send(publisher: Publisher, parts: DaemonParts, count: int) -> list[int]:
     """So many messages to the peer; their sequences."""
     seqs: list[int] = []
     for _ in range(count):

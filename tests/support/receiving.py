@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,18 @@ import msgspec
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.keys import FormerKey
-from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
+from aghbus.daemon.wiring import DaemonParts, Replacements
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
-from aghbus.protocol.agh.trust.trust import Verifier
-from aghbus.protocol.base.rate_limit import VerificationBudget
 from aghbus.store.engine.database import Store
-from tests.support.parts import Parts
+from tests.support.wiring import daemon_context, daemon_parts
 
 FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
 OTHER = EnvelopeSigner(SigningKey(bytes(range(1, 33))), "other")
@@ -81,7 +78,7 @@ class Messages:
 class Bench(Messages):
     """The parts of a daemon whose intake the test feeds and empties."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: DaemonParts) -> None:
         super().__init__()
         self.parts = parts
         self.intake = parts.intake
@@ -164,25 +161,12 @@ async def bench(
     link: Link | None = None,
     signer: EnvelopeSigner | None = None,
     former: Iterable[FormerKey] = (),
-    verifier: Verifier = verify_envelope,
-    failed_signatures: VerificationBudget | None = None,
-    max_background: int | None = None,
-    write_behind: Callable[[Store, PresenceTable], PresenceWriteBehind] = PresenceWriteBehind,
+    replaced: Replacements | None = None,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     store = await Store.open(folder / "store.db", synchronous="normal")
-    parts = Parts(
-        Settings(name="ops", peer_id="ops", **settings),
-        store,
-        clock=clock,
-        link=link,
-        signer=signer,
-        former=former,
-        verifier=verifier,
-        failed_signatures=failed_signatures,
-        max_background=max_background,
-        write_behind=write_behind,
-    )
+    context = daemon_context(Settings(name="ops", peer_id="ops", **settings), clock, signer, former)
+    parts = daemon_parts(context, store, link, replaced)
     try:
         yield Bench(parts)
     finally:

@@ -22,6 +22,7 @@ import httptools
 from aghbus.daemon.api.http.errors import error_body
 from aghbus.daemon.api.http.exchange import JSON, Application, Exchange, response_head
 from aghbus.daemon.api.http.peer_credentials import is_ours, peer_groups, peer_uid
+from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
@@ -35,12 +36,6 @@ MAX_HEAD_BYTES: Final = 65_536
 
 MAX_HEADERS: Final = 100
 """Header and trailer fields of one request."""
-
-HEAD_SECONDS: Final = 10.0
-"""Seconds: from the first byte of a request to the end of its headers."""
-
-IDLE_SECONDS: Final = 75.0
-"""Seconds: a connection kept alive without a request."""
 
 LINGER_SECONDS: Final = 2.0
 """Seconds: how long a refused client may keep sending before its connection is cut (RFC 9112 section 9.6)."""
@@ -61,8 +56,7 @@ class Endpoint:
 
     application: Application
     foreign_attempts: EventLimiter
-    head_seconds: float = HEAD_SECONDS
-    idle_seconds: float = IDLE_SECONDS
+    timeouts: HttpTimeouts = TIMEOUTS
     max_connections: int = MAX_CONNECTIONS
     socket_group: int | None = None
     connections: "set[Connection]" = field(default_factory=set)
@@ -122,7 +116,7 @@ class Connection(asyncio.Protocol):
             transport.abort()
             return
         self._endpoint.connections.add(self)
-        self._expire_after(self._endpoint.head_seconds)
+        self._expire_after(self._endpoint.timeouts.head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the timer, the waiting writer and the application's request."""
@@ -156,7 +150,7 @@ class Connection(asyncio.Protocol):
                 self._wait(exchange, waiting)
         if self._in_head and not self._dropping:
             if not self._head_bytes:
-                self._expire_after(self._endpoint.head_seconds)
+                self._expire_after(self._endpoint.timeouts.head)
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse(431, "head_too_large", f"request head: is longer than {MAX_HEAD_BYTES} bytes")
@@ -245,7 +239,7 @@ class Connection(asyncio.Protocol):
         if self._dropping or not (exchange.keep_alive or exchange.body_complete):
             self._linger()
             return
-        self._expire_after(self._endpoint.idle_seconds)
+        self._expire_after(self._endpoint.timeouts.idle)
         if not exchange.keep_alive:
             self._transport.close()
         elif not self._writable.is_set():
@@ -255,7 +249,7 @@ class Connection(asyncio.Protocol):
         """The application has returned. A response without its end must not look complete."""
         self._endpoint.requests.discard(task)
         if not exchange.ended and not exchange.disconnected:
-            self._expire_after(self._endpoint.idle_seconds)
+            self._expire_after(self._endpoint.timeouts.idle)
             self._transport.close()
 
     def _refuse(self, status: int, code: str, message: str) -> None:
@@ -316,7 +310,7 @@ class Connection(asyncio.Protocol):
         if self._loop.time() < self._due:
             self._timer = self._loop.call_at(self._due, self._check_time)
         elif self._in_head and not self._dropping:
-            seconds = self._endpoint.head_seconds
+            seconds = self._endpoint.timeouts.head
             self._refuse(408, "timeout", f"request head: did not arrive in {seconds:g} seconds")
         else:
             self._transport.abort()

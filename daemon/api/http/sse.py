@@ -1,7 +1,7 @@
 """Server-sent events (HTML standard, section 9.2): the event stream on the wire, and its end.
 
 **Backpressure.** The stream reads the next page of events only after the page before was written to the socket, so that a
-slow reader delays its own iterator and nothing accumulates. After `KEEP_ALIVE` seconds without an event a comment shows
+slow reader delays its own iterator and nothing accumulates. After some seconds without an event a comment shows
 that the connection is alive.
 """
 
@@ -17,9 +17,6 @@ from aghbus.daemon.api.http.exchange import EVENT_STREAM, Exchange, common_heade
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.base.errors import RequestError
-
-KEEP_ALIVE: Final = 15.0
-"""Seconds without an event before a comment; the figure that the HTML standard recommends."""
 
 WRITE_BYTES: Final = 65_536
 """Events that are ready together are written in pieces of about this size, the transport's buffer."""
@@ -86,7 +83,7 @@ class Stream:
         self._report = report
         self._last_sent = 0.0
 
-    async def run(self, draining: asyncio.Event, keep_alive: float = KEEP_ALIVE) -> None:
+    async def run(self, draining: asyncio.Event, keep_alive: float) -> None:
         """Stream until the events end, the client goes away, or `draining` is set; then release the iterator."""
         self._exchange.start(200, common_headers(EVENT_STREAM))
         await self._write(OPENED)

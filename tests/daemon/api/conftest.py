@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from tests.support.api_harness import Api, serving
 
 
@@ -32,5 +33,5 @@ async def api(socket_path: Path) -> AsyncIterator[Api]:
 @pytest_asyncio.fixture
 async def impatient_api(socket_path: Path) -> AsyncIterator[Api]:
     """A server that gives a request's head and body 0.3 s each."""
-    async with serving(socket_path, head_seconds=0.3, body_seconds=0.3) as harness:
+    async with serving(socket_path, HttpTimeouts(head=0.3, body=0.3, silence=0.1)) as harness:
         yield harness

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.daemon.api.http.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.protocol.api.status import StatusResponse
 from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
 from tests.support.api_simulator import example
@@ -126,7 +127,7 @@ async def test_bytes_sent_into_a_stream_get_no_response(api: Api, sent: bytes) -
 
 
 async def test_a_client_that_does_not_read_its_responses_is_read_no_further(socket_path: Path) -> None:
-    async with serving(socket_path, idle_seconds=0.5) as api:
+    async with serving(socket_path, HttpTimeouts(idle=0.5)) as api:
         _, writer = await api.raw(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             async with asyncio.timeout(DEADLINE):
@@ -146,7 +147,7 @@ async def test_an_idle_connection_is_closed_without_a_response(
     socket_path: Path,
 ) -> None:
     one = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with serving(socket_path, idle_seconds=0.2) as api, asyncio.timeout(DEADLINE):
+    async with serving(socket_path, HttpTimeouts(idle=0.2)) as api, asyncio.timeout(DEADLINE):
         reader, writer = await api.raw(one)
         for _ in range(3):
             await reader.readuntil(b"}")

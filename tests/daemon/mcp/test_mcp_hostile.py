@@ -130,7 +130,7 @@ async def test_leases_go_back_when_a_client_disconnects_during_a_fetch(tmp_path:
     async with bench(tmp_path) as desk:
         for _ in range(20):
             await desk.offer(desk.say("bob"))
-        tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox_service(), ABSENT).all()
+        tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox, ABSENT).all()
         call = Call(Request(1, "tools/call", {}), Client(modern=False, version=""), ABSENT, PendingAnswers())
         fetch = asyncio.ensure_future(tools["inbox"].perform(call, {"limit": 20}))
         for _ in range(3):  # commits: a lease needs one
