@@ -156,6 +156,35 @@ def test_a_job_whose_lease_was_taken_is_canceled(pair: Pair) -> None:
     jobs.close()
 
 
+def test_a_released_job_is_taken_again_by_the_same_consumer(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    jobs = pair.working.jobs()
+    next(jobs).release(delay=0.5)
+    again = next(jobs)
+    assert (again.text, again.attempt) == ("hello", 2)
+    again.complete("done")
+    jobs.close()
+    assert opened.result().message == "done"
+
+
+def test_a_job_that_another_consumer_took_is_left_to_it_and_taken_again_when_it_is_returned(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    jobs = pair.working.jobs(lease=1.5)
+    job = next(jobs)
+    pair.working.nack(job.message.seq, delay=0)
+    pair.working.lease(job.message.seq, lease="lease_of_another", visibility=600)
+    wait_for(lambda: job.canceled, 30, "the loss of the lease")
+    with pytest.raises(JobCanceled), job:
+        raise JobCanceled("as `update` and `ask` raise it")
+    assert pair.working.inbox(states=frozenset({"leased"})).items[0].lease == "lease_of_another"
+    pair.working.nack(job.message.seq, delay=0)
+    again = next(jobs)
+    assert (again.work_id, again.attempt) == (job.work_id, 3)
+    again.complete("done")
+    jobs.close()
+    assert opened.result().message == "done"
+
+
 def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
     texts = [("other", "not mine"), ("test.run", "mine"), ("request", "for anybody")]
     for intent, text in texts:
