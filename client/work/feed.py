@@ -185,9 +185,8 @@ class Feed:
         now = time.monotonic()
         self._list_at = now + max(again, POLL_SHARE * (now - began))
         for job in list(self._jobs.values()) if gap else ():
-            with suppress(NotFound):
-                if (await self._core.work(job.work_id, job.channel)).state in TERMINAL_STATES:
-                    job.state.cancel()
+            if await job.has_ended():
+                job.state.cancel()
             job.state.on_event(None)
 
     def _wants(self, message: Message) -> bool:

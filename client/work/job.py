@@ -129,7 +129,14 @@ class JobCore:
             await self.core.ask("POST", f"/v1/inbox/{self.seq}/lease", form, InboxItem)
         except (LeaseLost, Conflict, NotFound):
             if self.state.lease == lease:  # it was not acknowledged meanwhile
-                self.state.cancel(lost=True)
+                self.state.cancel(lost=not await self.has_ended())
+
+    async def has_ended(self) -> bool:
+        """Whether the work has ended, or the daemon does not know it."""
+        try:
+            return (await self.core.work(self.work_id, self.channel)).state in TERMINAL_STATES
+        except NotFound:
+            return True
 
     async def update(self, message: str | None = None, *, result: dict[str, Any] | None = None) -> None:
         """Report progress: trace `working`. It resets the progress deadline of the work. Raises JobCanceled."""
