@@ -185,6 +185,26 @@ def test_a_job_that_another_consumer_took_is_left_to_it_and_taken_again_when_it_
     assert opened.result().message == "done"
 
 
+def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    for attempt in range(5):
+        item = pair.working.next_message(wait=30).item
+        assert item is not None and item.attempts == attempt + 1
+        pair.working.nack(item.seq, delay=0)
+
+    def work() -> None:
+        jobs = pair.working.jobs()
+        for _ in range(2):
+            next(jobs).complete("done")
+        jobs.close()
+
+    worker = Running(work)
+    assert pair.asking.run("worker", "another", timeout=60).message == "done"
+    pair.working.requeue(item.seq)
+    assert opened.result().message == "done"
+    worker.result()
+
+
 def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
     texts = [("other", "not mine"), ("test.run", "mine"), ("request", "for anybody")]
     for intent, text in texts:
