@@ -6,18 +6,24 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.bridge.conversation import Said, transcript, with_conversation
 from aghbus.cli.worker.conversation import Question, Turn
-from aghbus.cli.worker.daemon_client import FINAL_REFUSALS, DaemonClient
-from aghbus.cli.worker.job import Job
+from aghbus.cli.worker.job import Job, plain
 from aghbus.cli.worker.journal import JournalEntry
-from aghbus.cli.worker.options import WorkerOptions
+from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
+from aghbus.client.core.refusals import Conflict
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.client.work.clients import AsyncClient
+from aghbus.client.work.job import ENDED, JobCore
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.api.bridge import BridgeMessage
+from aghbus.protocol.api.messages import SendResponse
+from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
+from aghbus.protocol.formats.model import Finding
 
 SUBMIT = "submit"
 """The verb of a job whose command printed a message: the adapter decides what it means for the work."""
@@ -33,36 +39,45 @@ class BridgeJob(Job):
     keep = MAX_MESSAGE_BYTES
 
     def __init__(
-        self, entry: JournalEntry, options: WorkerOptions, client: DaemonClient, reporter: Reporter, *, format: str
+        self,
+        core: JobCore,
+        entry: JournalEntry,
+        options: CommandOptions,
+        client: AsyncClient,
+        reporter: Reporter,
+        *,
+        format: Format,
     ) -> None:
-        super().__init__(entry, options, client, reporter)
+        super().__init__(core, entry, options, client, reporter)
         self._format = format
 
-    def _input(self, conversation: Sequence[Turn]) -> bytes:
+    async def _input(self, conversation: Sequence[Turn]) -> bytes:
         """The message as delivered, with the conversation: text as it is, any other JSON value on one line."""
-        message = self._delivered(self.seq)["message"]
+        message = (await self._delivered(self.core.seq)).message
         if conversation:
-            said = [self._said(turn) for turn in conversation]
+            said = [await self._said(turn) for turn in conversation]
             text_only = isinstance(message, str)
             message = transcript(message, said) if text_only else with_conversation(self._format, message, said)
         text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
         return text.encode(errors="replace") + b"\n"
 
-    def _delivered(self, seq: int) -> dict[str, Any]:
-        """The BridgeMessage of an envelope. Raises ValueError when it has no equivalent in the format."""
-        path = f"/v1/bridge/{self._format}/messages/{seq}"
+    async def _delivered(self, seq: int) -> BridgeMessage:
+        """An envelope in the format. Raises ValueError when it has no equivalent there."""
         try:
-            response = self._client.with_retry(lambda: self._client.api.get(path))
+            response = await self._client.foreign_message(self._format, seq)
         except RefusedByDaemon as error:
             raise ValueError(f"its input: {error.message}") from None
-        for finding in response["findings"]:
-            self.emit("problem", message=_words(finding))
+        self._emit_findings(response.findings)
         return response
 
-    def _said(self, turn: Turn) -> Said:
+    def _emit_findings(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self.emit("problem", message=_words(plain(finding)))
+
+    async def _said(self, turn: Turn) -> Said:
         if turn.message is not None:
-            delivered = self._delivered(turn.seq)
-            return Said(turn.message["sender"], delivered["message"], native=delivered["native"])
+            delivered = await self._delivered(turn.seq)
+            return Said(delivered.sender, delivered.message, native=delivered.native)
         assert turn.finished is not None
         output = (turn.finished["result"] or {}).get("text", "")
         return Said(None, output.strip() or turn.text or "")
@@ -83,44 +98,44 @@ class BridgeJob(Job):
         """The last line of standard error; standard output is the message itself."""
         return process.stderr.last_line()
 
-    def _send_result(self, verb: str, finished: dict[str, Any]) -> Question | None:
-        if verb != SUBMIT:
-            return super()._send_result(verb, finished)
+    async def _send_result(self, finished: dict[str, Any]) -> Question | None:
+        if finished["verb"] != SUBMIT:
+            return await super()._send_result(finished)
         text = finished["result"]["text"]
-        if not text.strip() and (question := self._question()) is not None:
+        if not text.strip() and (question := await self._question()) is not None:
             return question
         key = f"{self.entry.token}_{len(self.entry.questions())}"
-        body = {"text": text, "work_id": self.work_id, "channel": self.channel, "key": key}
         try:
-            response = self._client.with_retry(lambda: self._client.api.post(f"/v1/bridge/{self._format}", body))
+            response = await self._client.submit_foreign(
+                self._format, text=text, work_id=self.core.work_id, channel=self.core.channel, key=key
+            )
         except RefusedByDaemon as error:
-            self._refused(error, text)
+            await self._refused(error, text)
             return None
-        for finding in response["findings"]:
-            self.emit("problem", message=_words(finding))
-        return self._after_submission(response["sent"])
+        self._emit_findings(response.findings)
+        return await self._after_submission(response.sent)
 
-    def _after_submission(self, sent: list[dict[str, Any]]) -> Question | None:
+    async def _after_submission(self, sent: list[SendResponse]) -> Question | None:
         """The question, unless the output ended the work or passed it on to a next agent.
 
         An output that did neither is one too: the work would stay open for ever.
         """
-        own = [one for one in sent if one["work_id"] == self.work_id]
-        state = own[-1]["work_state"] if own else None
-        if state in TERMINAL or (own and len(own) < len(sent)):
+        own = [one for one in sent if one.work_id == self.core.work_id]
+        state = own[-1].work_state if own else None
+        if state in TERMINAL_STATES or (own and len(own) < len(sent)):
             self.verb = "fail" if state in ("failed", "canceled") else "complete"
             self.emit("reported", verb=self.verb)
             return None
-        seq = max((one["seq"] for one in sent), default=self.seq)
-        work = self._client.work(self.work_id, self.channel) if own else None
-        texts = (step["message"] for step in work["history"] if step["seq"] == seq) if work is not None else iter(())
+        seq = max((one.seq for one in sent), default=self.core.seq)
+        found = await self._work() if own else None
+        texts = (step.message for step in found.history if step.seq == seq) if found is not None else iter(())
         return Question(seq, next(texts, None))
 
-    def _refused(self, error: RefusedByDaemon, text: str) -> None:
+    async def _refused(self, error: RefusedByDaemon, text: str) -> None:
         """Fail the work with the findings when the output breaks rules of the format; drop the job when the work has ended."""
         findings = [one for one in error.answer.get("findings") or [] if one["severity"] == "error"]
         self.verb = "fail"
-        if error.code in FINAL_REFUSALS:
+        if isinstance(error, (*ENDED, Conflict)):
             self.emit("dropped", verb=self.verb)
             return
         why = _words(findings[0]) if findings else error.message
@@ -129,7 +144,7 @@ class BridgeJob(Job):
             f"the output was refused: {why}{more}", findings=findings[:MAX_FINDINGS], output=text[:SHOWN_CHARACTERS]
         )
         self.emit("problem", message=end.message)
-        self._send_end("fail", end._asdict())
+        await self._send_end(end._asdict())
 
 
 def _words(finding: dict[str, Any]) -> str:

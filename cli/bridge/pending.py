@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from aghbus.cli.worker.daemon_client import MAX_LISTED
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError
 from aghbus.protocol.base.annotations import Any
 
+MAX_LISTED = 1_000
+"""Works in one answer of the API."""
 FORMATS_WITHOUT_IDS = ("sacp", "humaninloop")
 """Formats whose messages do not identify the work they answer."""
 

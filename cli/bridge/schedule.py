@@ -17,7 +17,7 @@ from typing import Any
 from aghbus.cli.bridge.deliver import post_with_retry
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
-from aghbus.cli.worker.options import WorkerOptions
+from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import Process
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import outcome_of
@@ -39,7 +39,7 @@ MAX_TEXT_BYTES = 1_048_576
 class Schedule:
     """The scheduled runs of one memory agent, in a thread between `start` and `close`."""
 
-    def __init__(self, every: float, options: WorkerOptions, api: Api, folder: str, reporter: Reporter) -> None:
+    def __init__(self, every: float, options: CommandOptions, api: Api, folder: str, reporter: Reporter) -> None:
         """`every` is in seconds. `folder`, created if missing, has the state and the input of the command. Raises OSError."""
         self._every = every
         self._options = options

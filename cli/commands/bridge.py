@@ -16,12 +16,10 @@ from aghbus.protocol.base.annotations import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from aghbus.cli.bridge.pending import UnansweredWorks
     from aghbus.cli.bridge.schedule import Schedule
     from aghbus.cli.bridge.submit import LineSubmitter
-    from aghbus.cli.worker.options import WorkerOptions
+    from aghbus.cli.worker.options import CommandOptions
 
 FORMATS = ("sentient", "humaninloop", "agentos", "sacp")
 SUBCOMMANDS = {
@@ -65,7 +63,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     from functools import partial
 
     from aghbus.cli.bridge.job import BridgeJob
-    from aghbus.cli.worker.worker import Worker
+    from aghbus.cli.worker.runner import CommandRunner
 
     try:
         plan = plan_of({**values, "capability": (), "artifact": ()})
@@ -75,19 +73,18 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     status = context.api.get("/v1/status")
     journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
     job = partial(BridgeJob, format=values["format"])
-    worker = Worker(plan, context.api, journal, context.output, job)
-    last_seq = int(status["store"]["last_seq"])
+    runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, job)
     if values["every"] is None:
-        return worker.run(last_seq)
-    schedule = _schedule(context, plan, values["every"], str(status["name"]), worker.wake)
-    schedule.start(last_seq)
+        return runner.run()
+    schedule = _schedule(context, plan, values["every"], str(status["name"]))
+    schedule.start(int(status["store"]["last_seq"]))
     try:
-        return worker.run(last_seq)
+        return runner.run()
     finally:
         schedule.close()
 
 
-def _schedule(context: Context, plan: WorkerOptions, every: float, name: str, on_lost: Callable[[], None]) -> Schedule:
+def _schedule(context: Context, plan: CommandOptions, every: float, name: str) -> Schedule:
     """The scheduled runs of the command, with their state next to the journal of the works. Raises UsageError."""
     from aghbus.cli.bridge.schedule import Schedule
     from aghbus.cli.worker.reporter import Reporter
@@ -95,7 +92,7 @@ def _schedule(context: Context, plan: WorkerOptions, every: float, name: str, on
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     folder = f"{root}/serve/{name}.schedule-sentient"
     try:
-        return Schedule(every, plan, context.api, folder, Reporter(context.output, on_lost))
+        return Schedule(every, plan, context.api, folder, Reporter(context.output, lambda: None))
     except OSError as error:
         raise UsageError(f"the folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME") from None
 

@@ -14,7 +14,7 @@ from aghbus.protocol.base.annotations import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.cli.worker.journal import Journal
-    from aghbus.cli.worker.options import WorkerOptions
+    from aghbus.cli.worker.options import CommandOptions
     from aghbus.host.tracing import Tracing
 
 LONGEST_RUN = 11 * 3600.0
@@ -27,23 +27,21 @@ ACCEPTS = ("intent", "from", "kind", "trust")
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Serve until a signal, or until --once or --max-jobs is reached; the exit code is then that of the jobs."""
-    from aghbus.cli.worker.worker import Worker
+    from aghbus.cli.worker.runner import CommandRunner
 
-    plan = plan_of(values)
-    status = context.api.get("/v1/status")
-    _check_capabilities(plan.capabilities, context, str(status["name"]))
-    journal = open_journal(str(status["name"]), context, plan)
-    return Worker(plan, context.api, journal, context.output).run(int(status["store"]["last_seq"]))
+    plan, api = plan_of(values), context.api
+    journal = open_journal(str(api.get("/v1/status")["name"]), context, plan)
+    return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output).run()
 
 
-def plan_of(values: dict[str, Any]) -> WorkerOptions:
+def plan_of(values: dict[str, Any]) -> CommandOptions:
     """The worker's options from the command line. Raises UsageError."""
-    from aghbus.cli.worker.options import WorkerOptions
+    from aghbus.cli.worker.options import CommandOptions
 
     _check_platform()
     if values["once"] and values["max_jobs"] is not None:
         raise UsageError("--once and --max-jobs exclude each other")
-    return WorkerOptions(
+    return CommandOptions(
         command=_checked_command(values["command"], cwd := _folder(values["cwd"])),
         capabilities=tuple(values["capability"]),
         concurrency=values["concurrency"],
@@ -76,7 +74,7 @@ def _tracing() -> Tracing | None:
         raise UsageError(str(error), "or unset OTEL_EXPORTER_OTLP_ENDPOINT") from None
 
 
-def open_journal(name: str, context: Context, plan: WorkerOptions, suffix: str = "") -> Journal:
+def open_journal(name: str, context: Context, plan: CommandOptions, suffix: str = "") -> Journal:
     """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError, also when
     the sandbox of `plan` leaves the state folder writable."""
     from aghbus.cli.worker.journal import Journal
@@ -97,17 +95,6 @@ def _check_platform() -> None:
 
     if not hasattr(os, "pidfd_open") or not os.path.exists("/proc/self/environ"):  # noqa: PTH110 - pathlib is slow to load
         raise UsageError("serve needs Linux with /proc, to find and end the processes that a command started")
-
-
-def _check_capabilities(wanted: tuple[str, ...], context: Context, name: str) -> None:
-    known = {record["id"] for record in context.api.get("/v1/capabilities")["capabilities"]}
-    for capability in wanted:
-        if capability not in known:
-            has = f"it has {', '.join(sorted(known))}" if known else "it has none"
-            raise UsageError(
-                f"--capability: the daemon {name} does not announce {capability}; {has}",
-                f"start it with aghd run --name {name} --capability {capability}, or add a record to its catalog",
-            )
 
 
 def _folder(path: str | None) -> str:

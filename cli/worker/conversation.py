@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from aghbus.protocol.api.works import WorkStep
+
 NEED_INPUT = "trace:needs_input"
 """The event of a question in the history of a work."""
 
@@ -37,13 +39,13 @@ def latest_answer(conversation: Sequence[Turn]) -> str | None:
     return next((turn.text for turn in reversed(conversation) if turn.message is not None), None)
 
 
-def steps_of_run(history: Sequence[dict[str, Any]], own: str, since: int, heartbeats: str) -> list[dict[str, Any]]:
+def steps_of_run(history: Sequence[WorkStep], own: str, since: int, heartbeats: str) -> list[WorkStep]:
     """The steps of a work from the latest question of `own` after sequence `since` on; empty when there is none.
 
     `heartbeats` begins the ids of traces that say nothing about the question.
     """
-    later = [step for step in history if step["seq"] > since and not step["id"].startswith(heartbeats)]
-    asked = [at for at, step in enumerate(later) if step["event"] == NEED_INPUT and step["actor"] == own]
+    later = [step for step in history if step.seq > since and not step.id.startswith(heartbeats)]
+    asked = [at for at, step in enumerate(later) if step.event == NEED_INPUT and step.actor == own]
     return later[asked[-1] :] if asked else []
 
 

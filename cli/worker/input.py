@@ -119,13 +119,3 @@ def _fits(value: str) -> bool:
         return "\0" not in value and len(value.encode()) <= MAX_VARIABLE_BYTES
     except UnicodeEncodeError:  # a lone surrogate, which JSON can carry
         return False
-
-
-def carrier(message: dict[str, Any]) -> dict[str, str]:
-    """The trace that the message belongs to: `traceparent` and `tracestate` of its envelope; empty without one."""
-    ext = message["envelope"].get("ext")
-    if not isinstance(ext, dict) or "traceparent" not in ext:
-        return {}
-    from aghbus.host.tracing import carrier_in
-
-    return carrier_in(ext)

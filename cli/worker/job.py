@@ -2,111 +2,123 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from aghbus.cli.app.message_text import TERMINAL
+import msgspec
+
 from aghbus.cli.app.text import span
+from aghbus.cli.app.uploads import content_of, put
 from aghbus.cli.worker import artifacts as worker_artifacts
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.conversation import Question, Turn, latest_answer, steps_of_run, turns
-from aghbus.cli.worker.daemon_client import FINAL_REFUSALS, DaemonClient
 from aghbus.cli.worker.journal import JournalEntry
-from aghbus.cli.worker.options import WorkerOptions
+from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReason
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
-from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.client.api import Api
+from aghbus.client.core.aio import AsyncSignal, in_thread
+from aghbus.client.core.refusals import Conflict, NotFound, SecretLike
+from aghbus.client.errors import RefusedByDaemon
+from aghbus.client.work.clients import AsyncClient
+from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.host.tracing import Span
+from aghbus.protocol.agh.envelope import OPENING_KINDS
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES
+from aghbus.protocol.api.messages import Event
+from aghbus.protocol.api.queries import MAX_LIMIT
+from aghbus.protocol.api.works import WorkResponse, WorkStepRequest, WorkVerb
 
 _WITHHELD = "running; its last line is not shown, because it looks like a credential"
 FORCED_AFTER = 3
 """Skipped heartbeats (nothing new to report) after which one is sent anyway."""
+MIN_HEARTBEAT_CHECK = 0.05
+"""Shortest time between two checks for due heartbeats, in seconds."""
+CLOCK_CHECK = 5.0
+"""Seconds between two looks at the clock, which may be set, while a job waits for an answer."""
 BUSY = "the worker is busy"
 """The message of a rejection when no slot is free."""
 RESTARTED = "the worker was restarted while the command ran; it was not run again"
 
 
 class Job:
-    """One work of this worker. `run` is its thread; other threads call `stop`, `send_heartbeat` and `note_change`.
+    """One work of this worker. `run` carries it out; other tasks call `stop`.
 
-    A job whose command asked a question has no thread until `look` says `answered` or `expired` (`is_waiting`). `counts`:
-    the outcome is part of the worker's exit code. `changed`: something happened in the work since the last look.
+    `counts`: the outcome is part of the worker's exit code. `on_waiting` is called when its command has asked a question.
     """
 
     keep = TAIL_BYTES
     """How many bytes of the command's output are kept."""
 
-    def __init__(self, entry: JournalEntry, options: WorkerOptions, client: DaemonClient, reporter: Reporter) -> None:
-        taken = entry.records[0]
-        self.message: dict[str, Any] = taken["item"]["message"]
-        self.work_id: str = self.message["work_id"]
-        self.channel: str = self.message["channel"]
-        self.seq: int = taken["item"]["seq"]
-        self.lease: str | None = taken["item"]["lease"]
+    def __init__(
+        self, core: JobCore, entry: JournalEntry, options: CommandOptions, client: AsyncClient, reporter: Reporter
+    ) -> None:
+        self.core = core
         self.entry = entry
+        self.message: dict[str, Any] = entry.records[0]["item"]["message"]
         self.verb: str | None = None
-        self._sending: dict[str, Any] = {"channel": self.channel, "replace_secrets": True}
-        self._carrier = worker_input.carrier(self.message)
-        self.is_waiting = entry.phase == "waiting"
-        self.changed = self.is_waiting
         self.counts = False
+        self.on_waiting: Callable[[], object] = lambda: None
         self._options = options
         self._client = client
         self._reporter = reporter
-        self._lock = threading.Lock()
+        self._carrier = core.state.trace
+        self._ext: dict[str, Any] | None = None
         self._stop: StopReason | None = None
         self._process: Process | None = None
+        self._changed, self._ended = AsyncSignal(), AsyncSignal()
         self._unread = 0
         self._asking = False
         self._heartbeat_at = time.monotonic()
         self._heartbeat_text = ""
+        core.state.on_cancel = partial(self.stop, "canceled")
+        core.state.on_event = self._on_event
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Channel and work id: a work id is unique only within its channel."""
-        return self.channel, self.work_id
-
-    @property
-    def occupies_slot(self) -> bool:
-        """Whether the job occupies a slot: from the lease or the answer until the command's exit is in the journal."""
-        return not self.is_waiting and self.entry.phase not in ("finished", "reported")
+    def is_waiting(self) -> bool:
+        """Whether the command asked a question: the job occupies no slot until it runs again."""
+        return self.entry.phase == "waiting"
 
     def emit(self, event: str, **more: Any) -> None:
         """Print an event about this job."""
-        self._reporter.emit(event, work_id=self.work_id, **{"from": self.message["sender"]}, **more)
-
-    # decision
-
-    def accept(self) -> bool:
-        """Send receipt `accepted`; False when the work has ended. Raises RetryAbandoned."""
-        return self._send("accept", {}, "accept")
-
-    def reject(self) -> bool:
-        """Send receipt `rejected` with reason `busy`; False when the work has ended. Raises RetryAbandoned."""
-        return self._send("reject", {"reason": "busy", "message": BUSY}, "reject")
+        self._reporter.emit(event, work_id=self.core.work_id, **{"from": self.message["sender"]}, **more)
 
     # execution
 
-    def run(self) -> None:
-        """Run the command unless it has run already, and report. Raises RetryAbandoned."""
-        if self.entry.phase in ("taken", "starting", "started", "waiting"):
-            end = self._run_command()
-            started = next((record for record in self.entry.records if record["phase"] == "starting"), {})
-            self._finish(end, int(started.get("began_ns", 0)))
-        self.report()
+    async def run(self, slots: asyncio.Semaphore, *, reserved: bool) -> None:
+        """Carry the job out from its phase in the journal on: run the command, in one of the `slots`, as often as it gets an answer
+        to a question, and report. `reserved`: a slot is taken for it already."""
+        while not self.is_waiting or await self._wait():
+            if self.entry.phase not in ("finished", "reported"):
+                if not reserved:
+                    await slots.acquire()
+                reserved = False
+                try:
+                    await self._run_command()
+                finally:
+                    slots.release()
+            if await self._report():
+                self.entry.remove()
+                return
 
-    def fail(self, message: str, **result: Any) -> None:
+    def fail_restarted(self) -> None:
         """Finish the job without running the command."""
-        self._finish(failed(message, **result), 0)
+        self._finish(failed(RESTARTED, restarted=True))
+
+    def drop(self) -> None:
+        """Forget the job: its work has ended without our report."""
+        self.emit("dropped")
+        self.entry.remove()
 
     def terminate_leftovers(self) -> int:
-        """Terminate the processes of this job that a dead worker left running; how many there were."""
+        """Terminate the processes of this job that a dead worker left running; how many there were. Blocks."""
         started = self.entry.last("started") or {}
         pid = int(started.get("pid") or 0)
         group = pid if pid and worker_group.is_same_process(pid, started.get("started")) else 0
@@ -114,29 +126,40 @@ class Job:
 
     def stop(self, reason: StopReason) -> None:
         """Stop the command now, or as soon as it is started."""
-        with self._lock:
-            self._stop = self._stop or reason
-            if self._process is not None:
-                self._process.stop(reason)
+        self._stop = self._stop or reason
+        if self._process is not None:
+            self._process.stop(reason)
 
-    def _run_command(self) -> JobOutcome:
+    def check_lease(self) -> None:
+        """Raises JobCanceled when another consumer has taken the work."""
+        if self.core.state.lost:
+            raise JobCanceled("another consumer has taken the work")
+
+    async def _run_command(self) -> None:
         span = self._begin_span()
         try:
             self.entry.write("starting", began_ns=time.time_ns())
-            process = self._start(self._conversation())
+            process = await self._start()
         except (OSError, ValueError) as error:
             why = f"the command cannot be started: {getattr(error, 'strerror', None) or error}"
             if span is not None:
                 span.end(why)
-            return failed(why)
+            self._finish(failed(why))
+            return
         self.entry.write("started", pid=process.pid, started=worker_group.start_time(process.pid))
         self.emit("started", pid=process.pid)
-        ended = process.run(self._options.time_limit, self._options.grace)
-        with self._lock:
+        beats = asyncio.create_task(self._send_heartbeats(process))
+        try:
+            ended = await in_thread(partial(process.run, self._options.time_limit, self._options.grace))
             self._process = None
-        if span is not None:
-            span.end("" if ended.code == 0 else f"exit code {ended.code}")
-        return self._outcome(process, ended)
+            self._ended.set()
+            if span is not None:
+                span.end("" if ended.code == 0 else f"exit code {ended.code}")
+            self.check_lease()
+            self._finish(await in_thread(partial(self._with_artifacts, self._outcome(process, ended))))
+            await beats  # none may follow the report
+        finally:
+            beats.cancel()
 
     def _begin_span(self) -> Span | None:
         """A span for one run of the command (OpenTelemetry's conventions for agents); what is sent meanwhile is below it."""
@@ -145,41 +168,37 @@ class Job:
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.agent.name": self.message["to"],
-            "gen_ai.conversation.id": self.work_id,
+            "gen_ai.conversation.id": self.core.work_id,
         }
         span = self._options.tracing.start("invoke_agent", "internal", self._carrier, attributes)
-        self._carrier = span.carrier
-        self._sending["ext"] = span.carrier
+        self._ext = self._carrier = span.carrier
         return span
 
-    def _start(self, conversation: Sequence[Turn]) -> Process:
+    async def _start(self) -> Process:
+        """Start the command. Raises OSError and ValueError."""
         entry, options = self.entry, self._options
+        questions = entry.questions()
+        conversation = turns(questions, await self._received(self.core.seq)) if questions else []
         command = options.command_line(str(entry.input_path), self.message)
-        worker_input.write(entry.input_path, self._input(conversation))
+        worker_input.write(entry.input_path, await self._input(conversation))
         env = worker_input.environment(
             worker_input.inherited(os.environ, options.pass_env),
             self.message,
             entry.token,
             entry.input_path,
             answer=latest_answer(conversation),
-            socket=self._client.api.endpoint.path or None,
+            socket=self._client.core.endpoint.path or None,
             carrier=self._carrier,
         )
         with entry.input_path.open("rb") as stdin:
             process = Process(command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
-        with self._lock:
-            self._process = process
-            if self._stop is not None:
-                process.stop(self._stop)
+        self._process = process
+        if self._stop is not None:
+            process.stop(self._stop)
         return process
 
-    def _conversation(self) -> list[Turn]:
-        """The conversation after the opening; empty until the command has asked. Raises RetryAbandoned."""
-        questions = self.entry.questions()
-        return turns(questions, self._client.received(self.work_id, self.channel, self.seq)) if questions else []
-
-    def _input(self, conversation: Sequence[Turn]) -> bytes:
-        """The command's standard input. Raises OSError, ValueError or RetryAbandoned."""
+    async def _input(self, conversation: Sequence[Turn]) -> bytes:
+        """The command's standard input. Raises OSError and ValueError."""
         return worker_input.written(self.message, conversation)
 
     def _outcome(self, process: Process, ended: ProcessExit) -> JobOutcome:
@@ -190,38 +209,43 @@ class Job:
         """The latest progress line of the command; unescaped, empty when there is none."""
         return process.last_line()
 
-    def _finish(self, end: JobOutcome, began_ns: int) -> None:
+    def _with_artifacts(self, end: JobOutcome) -> JobOutcome:
+        """The outcome with the files that the command made, which are uploaded. Blocks."""
+        if end.verb is None:
+            return end
+        root, core = self._options.cwd, self._client.core
+        began_ns = next(record["began_ns"] for record in self.entry.records if record["phase"] == "starting")
+        found = worker_artifacts.collect(self._options.artifacts, root, began_ns)
+        api = Api(core.endpoint, core.timeout)
+        found = worker_artifacts.upload_all(
+            found,
+            root,
+            lambda stream, length, name: content_of(put(api, self.core.work_id, stream, length, name)),
+        )
+        result = {**(end.result or {}), **({"artifacts_skipped": found.skipped} if found.skipped else {})}
+        return end._replace(result=result, artifacts=found.references)
+
+    def _finish(self, end: JobOutcome) -> None:
         """Write the outcome to the journal; it is reported even if that fails (disk full)."""
-        if end.verb is not None and began_ns:
-            root = self._options.cwd
-            found = worker_artifacts.collect(self._options.artifacts, root, began_ns)
-            found = worker_artifacts.upload_all(found, root, partial(self._client.put_artifact, self.work_id))
-            result = {**(end.result or {}), **({"artifacts_skipped": found.skipped} if found.skipped else {})}
-            end = end._replace(result=result, artifacts=found.references)
         self.verb = end.verb
         self._note("finished", **end._asdict())
         self.emit("finished", verb=end.verb, message=end.message)
 
     # report
 
-    def report(self) -> None:
-        """Send the terminal trace, then acknowledge the work's messages; or wait for an answer. Raises RetryAbandoned."""
+    async def _report(self) -> bool:
+        """Send the terminal trace, then acknowledge the work's messages. False when the work waits for an answer instead."""
         if self.entry.phase != "reported":
             finished = self.entry.last("finished")
             assert finished is not None
             self.verb = finished["verb"]
-            question = self._send_result(self.verb, finished) if self.verb is not None else None
+            question = await self._send_result(finished) if self.verb is not None else None
             if question is not None:
-                self._wait(question)
-                return
+                await self._ask(question)
+                return False
             self._note("reported")
-        self.close()
-
-    def close(self) -> None:
-        """Acknowledge all messages of the ended work and remove the journal entry. Raises RetryAbandoned."""
-        self._client.acknowledge(self.seq)
-        self._client.acknowledge_all(self.work_id, self.channel)
-        self.entry.remove()
+        await self.core.settle()
+        return True
 
     def _note(self, phase: str, **fields: Any) -> None:
         """Write a record to the journal. If that fails, it is in memory only: repeating the step before is harmless."""
@@ -231,113 +255,129 @@ class Job:
             self.entry.records.append({"phase": phase, **fields})
             self.emit("problem", message=f"the journal cannot be written: {error.strerror}")
 
-    def _send_result(self, verb: str, finished: dict[str, Any]) -> Question | None:
-        """Send the result. The question instead, when the command asked one and waits for its answer. Raises RetryAbandoned."""
-        question = self._question() if verb == "complete" else None
+    async def _send_result(self, finished: dict[str, Any]) -> Question | None:
+        """Send the result. The question instead, when the command asked one and waits for its answer."""
+        question = await self._question() if finished["verb"] == "complete" else None
         if question is None:
-            self._send_end(verb, finished)
+            await self._send_end(finished)
         return question
 
-    def _send_end(self, verb: str, finished: dict[str, Any]) -> None:
-        body = {name: finished[name] for name in ("message", "result")}
-        body["artifacts"] = finished["artifacts"] or None
+    async def _send_end(self, finished: dict[str, Any]) -> None:
+        verb, result = finished["verb"], finished["result"]
+        step = WorkStepRequest(message=finished["message"], result=result, artifacts=finished["artifacts"] or None)
         try:
-            sent = self._send(verb, body, "end")
+            sent = await self._send(verb, step, "end")
         except RefusedByDaemon as error:
             self.emit("problem", message=f"the result was refused: {error.message}")
-            bare = {name: value for name, value in finished["result"].items() if name in ("exit_code", "duration_s")}
-            sent = self._send(verb, {"message": "the result itself could not be sent", "result": bare}, "end")
+            bare = {name: value for name, value in result.items() if name in ("exit_code", "duration_s")}
+            step = WorkStepRequest(message="the result itself could not be sent", result=bare)
+            sent = await self._send(verb, step, "end")
         self.emit("reported" if sent else "dropped", verb=verb)
 
-    def _send(self, verb: str, body: dict[str, Any], what: str) -> bool:
+    async def _send(self, verb: WorkVerb, step: WorkStepRequest, what: str) -> bool:
         """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
-        full = {**body, **self._sending, "id": f"msg_{self.entry.token}_{what}"}
+        step.id, step.ext, step.replace_secrets = f"msg_{self.entry.token}_{what}", self._ext, True
         try:
-            self._client.with_retry(lambda: self._client.step(self.work_id, verb, full))
-        except RefusedByDaemon as error:
-            if error.code not in FINAL_REFUSALS:
-                raise
+            await self.core.step(verb, step)
+        except (JobCanceled, Conflict):
             return False
         return True
 
     # questions
 
-    @property
-    def waits_until(self) -> float:
-        """When a waiting job expires, in Unix seconds."""
-        return float((self.entry.last("waiting") or {})["until"])
-
-    def look(self, now: float) -> Literal["ended", "answered", "expired", "waiting"]:
-        """What became of a waiting job at `now` (Unix seconds). An answer counts however late it is read. Raises RetryAbandoned."""
-        self.changed = False
-        state = self._client.state(self.work_id, self.channel)
-        if state is None or state in TERMINAL:
-            return "ended"
-        waiting = self.entry.last("waiting")
-        assert waiting is not None
-        if self._client.received(self.work_id, self.channel, waiting["question"]):
-            return "answered"
-        return "expired" if now >= self.waits_until else "waiting"
-
-    def resume(self) -> None:
-        """Acknowledge the answer, which stays in the log, before `run`. Raises RetryAbandoned."""
-        self._client.acknowledge_all(self.work_id, self.channel)
-        self.emit("answered")
-        self._asking = self.is_waiting = False
-        self._unread = 0
-
-    def expire(self) -> None:
-        """Finish the job as failed, because no answer came in time; then `run` reports it."""
-        waiting = self.entry.last("waiting")
-        assert waiting is not None
-        why = f"no answer within {span(self._options.answer_within)}"
-        self.fail(f"{why}: {waiting['text']}" if waiting["text"] else why, question=waiting["text"])
-        self.is_waiting = False
-
-    def _question(self) -> Question | None:
-        """The question that the command asked with `work need-input`; None when it asked none or has read the answer itself."""
-        work = self._client.work(self.work_id, self.channel)
-        since = (self.entry.last("waiting") or {}).get("question", self.seq)
-        own = str(self.message["to"])
-        steps = steps_of_run(work["history"], own, since, self._heartbeat_id) if work is not None else []
-        if work is None or not steps or work["work"]["state"] in TERMINAL:
+    async def _work(self) -> WorkResponse | None:
+        """The work with its history; None when the daemon does not know it."""
+        try:
+            return await self._client.work(self.core.work_id, channel=self.core.channel)
+        except NotFound:
             return None
-        asked = Question(steps[0]["seq"], steps[0]["message"])
+
+    async def _received(self, since: int) -> list[dict[str, Any]]:
+        """The messages of the initiator in the work after sequence `since`, oldest first, as the API gives them."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = await self._client.messages(
+                work_id=self.core.work_id,
+                channel=self.core.channel,
+                directions=frozenset({"in"}),
+                kinds=OPENING_KINDS,
+                since=since,
+                limit=MAX_LIMIT,
+            )
+            found += [plain(message) for message in page.messages if message.outcome not in REFUSING_OUTCOMES]
+            if len(page.messages) < MAX_LIMIT:
+                return found
+            since = page.next_since
+
+    async def _question(self) -> Question | None:
+        """The question that the command asked with `work need-input`; None when it asked none or has read the answer itself."""
+        found = await self._work()
+        since = (self.entry.last("waiting") or {}).get("question", self.core.seq)
+        own = str(self.message["to"])
+        steps = steps_of_run(found.history, own, since, self._heartbeat_id) if found is not None else []
+        if found is None or not steps or found.work.state in TERMINAL_STATES:
+            return None
+        asked = Question(steps[0].seq, steps[0].message)
         if len(steps) == 1:
-            if work["work"]["state"] != "needs_input":  # a heartbeat crossed the question
-                self._send("need-input", {"message": asked.text}, f"question_{asked.seq}")
+            if found.work.state != "needs_input":  # a heartbeat crossed the question
+                await self._send("need-input", WorkStepRequest(message=asked.text), f"question_{asked.seq}")
             return asked
-        answers = self._client.received(self.work_id, self.channel, asked.seq)
+        answers = await self._received(asked.seq)
         return asked if any(message["delivery"] == "ready" for message in answers) else None
 
-    def _wait(self, question: Question) -> None:
-        """Wait for the answer without a thread. The opening leaves the inbox, since its lease ends earlier."""
+    async def _ask(self, question: Question) -> None:
+        """From now on the work waits for the answer. The opening leaves the inbox: no lease outlives this process."""
         until = time.time() + self._options.answer_within
         self._note("waiting", question=question.seq, text=question.text, until=until)
-        self._client.acknowledge(self.seq)
+        await self.core.acknowledge()
         self.emit("asked", message=question.text)
-        self.changed = self.is_waiting = True  # the answer may have come already
+        self.on_waiting()
+
+    async def _wait(self) -> bool:
+        """Wait for the answer. One counts however late it is read. False when the work has ended."""
+        waiting = self.entry.records[-1]
+        while True:
+            if await self.core.has_ended():
+                await self.core.settle()
+                self.drop()
+                return False
+            if await self._received(waiting["question"]):
+                await self.core.read()  # it stays in the log
+                self.emit("answered")
+                self._asking, self._unread = False, 0
+                return True
+            if time.time() >= waiting["until"]:
+                why = f"no answer within {span(self._options.answer_within)}"
+                text = waiting["text"]
+                self._finish(failed(f"{why}: {text}" if text else why, question=text))
+                return True
+            await self._changed.wait(min(CLOCK_CHECK, max(0.05, waiting["until"] - time.time())))
+
+    def _on_event(self, event: Event | None) -> None:
+        """Note an event of the work. The command reads its input once: the next heartbeat counts the messages that it did not get.
+        While it asks, there are no heartbeats, because they would withdraw the question."""
+        self._changed.set()
+        if event is None or event.message is None or event.work is None:
+            return
+        if event.message.direction == "in" and event.message.kind in OPENING_KINDS and not self._asking:
+            self._unread += 1
+        self._asking = event.work.after == "needs_input"
 
     # heartbeats
-
-    def note_change(self, state: str | None, *, message: bool) -> None:
-        """Note an event of the work, which is in `state` now; `message`: the initiator said something.
-
-        The command reads its input once: the next trace counts the messages that it did not get. While it asks, there are no
-        heartbeats, because they would withdraw the question.
-        """
-        self._unread += message and not self._asking
-        self._asking = state == "needs_input"
-        self.changed = True
 
     @property
     def _heartbeat_id(self) -> str:
         return f"msg_{self.entry.token}_heartbeat"
 
-    def send_heartbeat(self, now: float) -> None:
-        """Send a `working` trace if one is due at `now` (monotonic seconds)."""
-        process = self._process
-        if process is None or self._asking or now - self._heartbeat_at < self._options.heartbeat:
+    async def _send_heartbeats(self, process: Process) -> None:
+        """Send `working` traces while the command runs."""
+        pause = max(MIN_HEARTBEAT_CHECK, min(0.5, self._options.heartbeat / 4))
+        while self._process is process:
+            await self._send_due_heartbeat(process, time.monotonic())
+            await self._ended.wait(pause)
+
+    async def _send_due_heartbeat(self, process: Process, now: float) -> None:
+        if self._asking or now - self._heartbeat_at < self._options.heartbeat:
             return
         latest = self._progress(process)
         text = line(latest) or f"running for {span(process.seconds)}"
@@ -346,24 +386,26 @@ class Job:
         if quiet and not unread and now - self._heartbeat_at < FORCED_AFTER * self._options.heartbeat:
             return
         self._heartbeat_at, self._heartbeat_text = now, text
-        self._update(text, unread)
-
-    def _update(self, text: str, unread: int) -> None:
-        note = (
-            f" ({unread} message{'s' * (unread > 1)} not delivered: the command reads its input only at start)"
-            if unread
-            else ""
-        )
-        body = {**self._sending, "message": text + note, "id": f"{self._heartbeat_id}_{time.time_ns()}"}
         try:
-            self._client.step(self.work_id, "update", body)
-            self.emit("heartbeat", message=text + note)
-            if unread:
-                self._client.acknowledge_all(self.work_id, self.channel)
-        except RefusedByDaemon as error:
-            if error.code in FINAL_REFUSALS:
-                self.stop("canceled")
-            elif error.code == "secret_like" and text != _WITHHELD:  # a heartbeat without the command's output
-                self._update(_WITHHELD, unread)
-        except ClientError:
-            return  # the daemon is unreachable: the next heartbeat retries
+            await self._update(text, unread)
+        except SecretLike:  # a heartbeat without the command's output
+            await self._update(_WITHHELD, unread)
+        except JobCanceled:
+            self.stop("canceled")
+
+    async def _update(self, text: str, unread: int) -> None:
+        if unread:
+            lost = f"{unread} message{'s' * (unread > 1)} not delivered"
+            text += f" ({lost}: the command reads its input only at start)"
+        step = WorkStepRequest(message=text, ext=self._ext, replace_secrets=True)
+        step.id = f"{self._heartbeat_id}_{time.time_ns()}"
+        await self.core.step("update", step)
+        self.emit("heartbeat", message=text)
+        if unread:
+            await self.core.read()
+
+
+def plain(answer: msgspec.Struct) -> dict[str, Any]:
+    """An answer of the daemon as the JSON object that it was."""
+    document: dict[str, Any] = json.loads(msgspec.json.encode(answer))
+    return document

@@ -11,14 +11,16 @@
 
 After an answer, `starting` follows `waiting`. After `reported` the file is deleted.
 
-File names are random: no value chosen by a peer becomes a path. A file is locked (flock) while its worker lives, so a file
-that can be locked belongs to a dead worker; any worker of the same daemon recovers it. The lock of the folder protects files
-that are being created.
+File names begin with the sequence of the message and are random beyond that: no value chosen by a peer becomes a path. A file
+is locked (flock) while its worker lives, so a file that can be locked belongs to a dead worker. Any worker of the same daemon
+recovers it: when it starts, or when it gets the lease of the message. The lock of the folder protects files that are being
+created.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -106,7 +108,7 @@ class Journal:
 
     def begin(self, **fields: Any) -> JournalEntry:
         """Create a file with its first record, `taken`. Raises OSError."""
-        path = self._folder / f"job_{secrets.token_hex(12)}{_SUFFIX}"
+        path = self._folder / f"job_{fields['seq']}_{secrets.token_hex(12)}{_SUFFIX}"
         with self._locked():
             stream = _opened(path, os.O_CREAT | os.O_EXCL)
             try_lock(stream.fileno())  # always succeeds: the file is new and the folder is locked
@@ -118,6 +120,22 @@ class Journal:
             entry.remove()
             raise
         return entry
+
+    def left(self, seq: int, message_id: str) -> JournalEntry | None:
+        """The file that a dead worker left of the inbox message `seq`, locked by this process; None when there is none.
+
+        Raises BlockingIOError while the worker lives, and OSError.
+        """
+        with self._locked():
+            for path in self._folder.glob(f"job_{seq}_*{_SUFFIX}"):
+                entry = _claim(path)
+                if entry is None and path.exists():
+                    raise BlockingIOError(errno.EAGAIN, "another worker runs the command for this work")
+                if entry is not None and entry.records and entry.records[0]["item"]["message"]["id"] == message_id:
+                    return entry
+                if entry is not None:
+                    entry.leave()
+        return None
 
     def abandoned(self) -> list[JournalEntry]:
         """The files of dead workers, oldest first, locked by this process. Files without a complete first line are deleted."""

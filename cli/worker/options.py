@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from aghbus.cli.worker import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.host.tracing import Tracing
+    from aghbus.protocol.api.messages import Message
 
 CAPABILITY = "{capability}"
 """Placeholder in the command line of `aghctl serve`."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """The options of one worker. Times are in seconds. `accept` maps `intent`, `from`, `kind` and `trust` to accepted
-    values (no key: all values).
+class CommandOptions:
+    """The options of a worker that runs a command. Times are in seconds. `accept` maps `intent`, `from`, `kind` and `trust` to
+    accepted values (no key: all values).
 
     `queue` is the number of works that are left in the inbox while no slot is free; more are rejected. `rerun` runs a command again
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
@@ -49,15 +52,11 @@ class WorkerOptions:
     sandbox: tuple[tuple[str, ...], tuple[str, ...]] | None
     tracing: Tracing | None = None
 
-    def fits(self, message: dict[str, Any]) -> bool:
-        """Whether the opening `message` (a Message of the API) matches `accept`."""
-        body = message["envelope"].get("body") or {}
-        found = {
-            "intent": body.get("intent"),
-            "from": message["sender"],
-            "kind": message["kind"],
-            "trust": message["trust"],
-        }
+    def fits(self, message: Message) -> bool:
+        """Whether the opening `message` matches `accept`."""
+        found: dict[str, object] = {"from": message.sender, "kind": message.kind, "trust": message.trust}
+        if "intent" in self.accept:
+            found["intent"] = (msgspec.json.decode(message.envelope).get("body") or {}).get("intent")
         return all(found[name] in values for name, values in self.accept.items())
 
     def command_line(self, input_path: str, message: dict[str, Any]) -> list[str]:

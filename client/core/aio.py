@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from aghbus.client.core.threads import Signal, Threads
 from aghbus.client.http import RECEIVE_BYTES, Connection, Endpoint
+
+T = TypeVar("T")
 
 
 class AsyncSignal(Signal):
@@ -102,3 +106,20 @@ class EventLoop(Threads):
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], object]:
         """Run `work` in the background. Returns a function that cancels it."""
         return asyncio.create_task(work()).cancel
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """The result of `work` in a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def target() -> None:
+        try:
+            end = partial(done.set_result, work())
+        except BaseException as error:
+            end = partial(done.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: done.done() or end())
+
+    threading.Thread(target=target, name="aghbus-job", daemon=True).start()
+    return await done

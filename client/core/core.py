@@ -36,11 +36,13 @@ Answering = Callable[[str], str | Awaitable[str]]
 
 
 class Core:
-    """One daemon. `timeout` in seconds bounds a call, restarts of the daemon included, and every step of a request."""
+    """One daemon. `timeout` in seconds bounds every step of a request, `patience` (without it as much) a whole call, restarts
+    of the daemon included."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, runtime: Threads) -> None:
+    def __init__(self, endpoint: Endpoint, timeout: float, runtime: Threads, patience: float | None = None) -> None:
         self.endpoint = endpoint
         self.timeout = timeout
+        self.patience = timeout if patience is None else patience
         self.runtime = runtime
 
     # calls
@@ -55,7 +57,7 @@ class Core:
 
     async def answer(self, call: Call) -> Incoming:
         """The answer to `call`, its body unread. Close it."""
-        backoff, deadline = Backoff(FIRST_PAUSE, LAST_PAUSE), time.monotonic() + self.timeout
+        backoff, deadline = Backoff(FIRST_PAUSE, LAST_PAUSE), time.monotonic() + self.patience
         while True:
             sent = False
             try:

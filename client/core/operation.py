@@ -11,6 +11,7 @@ import msgspec
 
 from aghbus.client.core.ids import new_id
 from aghbus.client.core.method import Help, Method, Stream
+from aghbus.client.core.refusals import InvalidRequest
 from aghbus.client.http import quote, target
 from aghbus.protocol.api.base import RequestModel
 from aghbus.protocol.api.operation import AnyOperation, Operation
@@ -83,14 +84,20 @@ def call_to(operation: AnyOperation, /, *given: Any, **named: Any) -> Call:
 
 
 def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -> Call:
-    """The request with the fields of `form`, as JSON or in the query string. Missing ids are made here, before the first send."""
+    """The request with the fields of `form`, as JSON or in the query string. Missing ids are made here, before the first send.
+
+    Raises InvalidRequest for values that JSON cannot have.
+    """
     wait = float(getattr(form, "wait", 0.0))
     if not isinstance(form, RequestModel):
         return Call(method, target(path, query_of(form)), wait=wait, idempotent=idempotent)
     for name, prefix in IDS.items():
         if name in form.__struct_fields__ and getattr(form, name) is None:
             setattr(form, name, new_id(prefix))
-    body = msgspec.json.encode(form)
+    try:
+        body = msgspec.json.encode(form)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"it cannot be written as JSON: {error}") from None
     return Call(method, path, (body,), {**JSON, "Content-Length": str(len(body))}, wait, idempotent)
 
 

@@ -15,20 +15,22 @@ from aghbus.client.core.ids import new_id
 from aghbus.client.core.operation import query_of
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailable
 from aghbus.client.core.subscription import Subscription
-from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable, UsageError
-from aghbus.client.work.job import ENDED, JobCore, JobState
+from aghbus.client.errors import ClientError, Unreachable, UsageError
+from aghbus.client.work.job import JobCore, JobState
 from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import InboxItem, InboxLeaseRequest, InboxResponse
 from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.peers import CapabilitiesResponse
-from aghbus.protocol.api.queries import EventsQuery, InboxQuery, NoParameters
-from aghbus.protocol.api.works import WorkStepRequest
+from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
+from aghbus.protocol.api.status import StatusResponse
 
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
 POLL: Final = 5.0
-"""Seconds between two looks at works that another consumer has."""
+"""Seconds between two looks at the inbox: what another consumer returns, or an operator requeues, makes no event."""
+POLL_SHARE: Final = 20
+"""How many times as long as it takes to look at the inbox it is not looked at again."""
 
 Accept = Callable[[Message], bool]
 
@@ -48,10 +50,12 @@ class Feed:
         self._accept = accept
         self._lease = lease
         self._announced: frozenset[str] = frozenset()
-        self._candidates: dict[int, tuple[float, Message]] = {}
-        self._jobs: dict[int, JobCore] = {}
-        self._stopped = self._closed = False
-        self._gap = True
+        self._candidates: set[int] = set()
+        self._jobs: dict[tuple[str, str | None], JobCore] = {}
+        self._stopped = self._closed = self._gap = False
+        self._list_at = 0.0
+        self.leave: Callable[[], int] = lambda: 0
+        """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: Subscription | None = None
@@ -64,8 +68,9 @@ class Feed:
         self._announced = frozenset(record.id for record in found.capabilities)
         for capability in self._capabilities:
             if capability not in self._announced:
-                hint = f"start it with: aghd run --capability {capability}"
-                raise UsageError(f"the daemon does not announce the capability {capability}", hint)
+                status: StatusResponse = await self._core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
+                hint = f"start it with: aghd run --name {status.name} --capability {capability}"
+                raise UsageError(f"the daemon {status.name} does not announce the capability {capability}", hint)
         query = query_of(EventsQuery(kinds=CONVERSATION_KINDS))
         self._subscription = Subscription(self._core, "/v1/events", query, await self._core.position())
         self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
@@ -88,19 +93,46 @@ class Feed:
         for cancel in self._cancels:
             cancel()
 
+    def wake(self) -> None:
+        """Let `next` look again."""
+        self._wake.set()
+
     async def next(self) -> JobCore | None:
         """The next work, leased and accepted; None once stopped."""
+        while (job := await self.lease()) is not None:
+            try:
+                if await job.accept():
+                    break
+            except (Unreachable, Unavailable):
+                job.state.end(returned=True)
+        return job
+
+    async def lease(self) -> JobCore | None:
+        """The next work, leased; None once stopped."""
+        looked = False
         while not self._stopped:
             try:
-                if self._gap:
+                if self._gap or time.monotonic() >= self._list_at:
                     await self._list()
-                if (job := await self._take_one()) is not None:
-                    return job
+                    looked = True
+                waiting, left = sorted(self._candidates), self.leave()
+                if len(waiting) > left:
+                    if left and not looked:  # others may have taken some of them
+                        self._list_at = 0.0
+                    elif (job := await self._take(waiting[left])) is not None:
+                        return job
+                    continue
             except (Unreachable, Unavailable):
                 await self._core.runtime.sleep(LAST_PAUSE)
             else:
-                await self._wake.wait(POLL)
+                await self._wake.wait(min(POLL, max(0.0, self._list_at - time.monotonic())))
+            looked = False
         return None
+
+    def adopt(self, job: JobCore) -> None:
+        """Keep a job leased, and tell it of its events, that an earlier process took."""
+        self._add(job)
+        self._pulse.set()
 
     def named(self, message: Message, body: dict[str, object]) -> str | None:
         """The announced capability that an opening names."""
@@ -110,81 +142,63 @@ class Feed:
 
     # taking
 
-    async def _take_one(self) -> JobCore | None:
-        for seq, (due, message) in sorted(self._candidates.items()):
-            if self._stopped:
-                return None
-            if due <= time.monotonic() and (job := await self._take(seq, message)) is not None:
-                return job
-        return None
-
-    async def _take(self, seq: int, message: Message) -> JobCore | None:
-        job = await self._leased(seq, message)
-        if job is None:
-            return None
-        try:
-            work = await self._core.work(job.work_id, job.channel)
-            if work.state == "submitted":
-                await self._core.step(job.work_id, "accept", WorkStepRequest(channel=job.channel))
-            if work.state not in TERMINAL_STATES and not job.state.canceled:
-                return job
-        except ENDED:
-            pass
-        except RefusedByDaemon as error:
-            await job.release(delay=self._lease, error=error.message)
-            return None
-        except BaseException:
-            self._jobs.pop(seq, None)  # the lease runs out
-            raise
-        await job.settle()
-        return None
-
-    async def _leased(self, seq: int, message: Message) -> JobCore | None:
+    async def _take(self, seq: int) -> JobCore | None:
         form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease)
+        self._candidates.discard(seq)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
-        except LeaseLost:  # of another consumer, who may die
-            self._candidates[seq] = (time.monotonic() + POLL, message)
-            return None
-        except (Conflict, NotFound):  # acked, dead, or removed
-            self._candidates.pop(seq, None)
+        except (LeaseLost, Conflict, NotFound):  # of another consumer, who may die; acknowledged, dead, or removed
             return None
         job = JobCore(self._core, JobState(item, form.lease))
-        job.state.on_end = lambda: self._forget(seq)
-        self._candidates.pop(seq, None)
-        self._jobs[seq] = job  # before the work is accepted, so that no cancellation is missed
+        self._add(job)
         return job
 
-    def _forget(self, seq: int) -> None:
-        self._jobs.pop(seq, None)
+    def _add(self, job: JobCore) -> None:
+        self._jobs[job.channel, job.work_id] = job
+        job.state.on_end = lambda returned: self._forget(job, returned)
+
+    def _forget(self, job: JobCore, returned: bool) -> None:
+        self._jobs.pop((job.channel, job.work_id), None)
+        if returned:
+            self._list_at = 0.0
+            self._wake.set()
 
     # following
 
     async def _list(self) -> None:
-        """Find what waits in the inbox, at the start and after a gap, and the works that ended meanwhile."""
-        self._gap = False
+        """Find what is ready in the inbox and, after a gap in the events, the works that ended meanwhile."""
+        gap, self._gap = self._gap, False
+        began, again = time.monotonic(), POLL
         since: int | None = 0
+        self._candidates.clear()
         while since is not None:
-            query = InboxQuery(states=frozenset({"ready", "leased"}), since=since, limit=1000)
+            query = InboxQuery(states=frozenset({"ready", "leased"}), since=since, limit=MAX_LIMIT)
             page: InboxResponse = await self._core.ask("GET", "/v1/inbox", query, InboxResponse)
             for item in page.items:
-                if item.message.outcome == "opened" and item.seq not in self._jobs:
-                    self._consider(item.message)
+                wait = item.available_ms / 1000 - time.time() if item.state == "ready" else POLL
+                if item.message.outcome == "opened" and self._wants(item.message):
+                    if wait > 0:
+                        again = min(again, wait)
+                    elif item.work_state not in TERMINAL_STATES or not self.leave():
+                        self._candidates.add(item.seq)
             since = page.next_since
-        for job in list(self._jobs.values()):
-            with suppress(NotFound):
-                if (await self._core.work(job.work_id, job.channel)).state in TERMINAL_STATES:
-                    job.state.cancel()
+        now = time.monotonic()
+        self._list_at = now + max(again, POLL_SHARE * (now - began))
+        for job in list(self._jobs.values()) if gap else ():
+            if await job.has_ended():
+                job.state.cancel()
+            job.state.on_event(None)
 
-    def _consider(self, message: Message) -> None:
+    def _wants(self, message: Message) -> bool:
         if message.direction != "in" or message.kind not in OPENING_KINDS or message.damaged:
-            return
+            return False
+        if (message.channel, message.work_id) in self._jobs:
+            return False
         body = msgspec.json.decode(message.envelope).get("body") or {}
         named = self.named(message, body)
         if self._capabilities and named is not None and named not in self._capabilities:
-            return
-        if self._accept is None or self._accept(message):
-            self._candidates[message.seq] = (0.0, message)
+            return False
+        return self._accept is None or self._accept(message)
 
     async def _follow(self) -> None:
         assert self._subscription is not None
@@ -199,14 +213,16 @@ class Feed:
     def _on_event(self, event: Event) -> None:
         if event.message is None:
             self._gap = True
-        elif event.work is not None and event.work.outcome == "opened":
-            self._consider(event.message)
-        elif event.work is not None and event.work.after in TERMINAL_STATES:
-            for job in list(self._jobs.values()):
-                if (job.channel, job.work_id) == (event.message.channel, event.work.work_id):
-                    job.state.cancel()
+        elif event.work is None:
             return
+        elif event.work.outcome == "opened":
+            if self._wants(event.message):
+                self._candidates.add(event.message.seq)
         else:
+            if (job := self._jobs.get((event.message.channel, event.work.work_id))) is not None:
+                if event.work.after in TERMINAL_STATES:
+                    job.state.cancel()
+                job.state.on_event(event)
             return
         self._wake.set()
 
@@ -214,14 +230,9 @@ class Feed:
         """Keep the leases of all running jobs."""
         while not self._closed:
             await self._pulse.wait(self._lease / 3)
-            for seq, job in list(self._jobs.items()):
-                form = InboxLeaseRequest(lease=job.state.lease, visibility=self._lease)
-                try:
-                    await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
-                except (LeaseLost, Conflict, NotFound):
-                    job.state.cancel()
-                except ClientError:
-                    continue  # the daemon is away: the next renewal retries
+            for job in list(self._jobs.values()):
+                with suppress(ClientError):  # the daemon is away: the next renewal retries
+                    await job.renew(self._lease)
 
 
 async def jobs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -16,6 +16,7 @@ from aghbus.client.core.refusals import (
     ActorNotAllowed,
     Conflict,
     InvalidTransition,
+    LeaseLost,
     NotFound,
     SecretLike,
     WorkClosed,
@@ -27,17 +28,20 @@ from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
+    InboxLeaseRequest,
     InboxNackRequest,
     InboxNextRequest,
     InboxNextResponse,
 )
-from aghbus.protocol.api.messages import Message
+from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
 """Refusals of a step that a retry cannot change: the work has ended, or is not (any longer) ours."""
+REFUSED_PAUSE: Final = 60.0
+"""Seconds after which a work is taken again whose acceptance the daemon refused."""
 MESSAGE_CHARACTERS: Final = 500
 """Longest message of a failure that is made from an exception."""
 
@@ -49,33 +53,40 @@ class JobCanceled(ClientError):
 
 
 class JobState:
-    """What is known of one job, for every thread that has to do with it."""
+    """What is known of one job, for every thread that has to do with it.
 
-    def __init__(self, item: InboxItem, lease: str) -> None:
+    `lease` is None once the opening is acknowledged. `canceled`: the work ended without our report, or (`lost`) another
+    consumer has its lease. `on_event` gets the events of the work; None when some may be missing. `on_end` is told whether
+    the opening is in the inbox again.
+    """
+
+    def __init__(self, item: InboxItem, lease: str | None) -> None:
         self.item = item
         self.lease = lease
         envelope: dict[str, Any] = msgspec.json.decode(item.message.envelope)
         self.body: dict[str, Any] = envelope.get("body") or {}
         self.trace = carrier_in(envelope.get("ext"))
         self.canceled = False
+        self.lost = False
         self.reporting = False
         self.ended = False
         self.on_cancel: Callable[[], object] = _nothing
-        self.on_end: Callable[[], object] = _nothing
+        self.on_event: Callable[[Event | None], object] = _nothing
+        self.on_end: Callable[[bool], object] = _nothing
 
-    def cancel(self) -> None:
+    def cancel(self, *, lost: bool = False) -> None:
         """The work has ended without our report, or the lease is lost."""
         if not self.canceled and not self.reporting and not self.ended:
-            self.canceled = True
+            self.canceled, self.lost = True, lost
             self.on_cancel()
 
-    def end(self) -> None:
-        """The message is acknowledged, or returned to the inbox."""
+    def end(self, *, returned: bool = False) -> None:
+        """The message is acknowledged, or `returned`: it is in the inbox again, now or when its lease runs out."""
         self.ended = True
-        self.on_end()
+        self.on_end(returned)
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     pass
 
 
@@ -90,9 +101,46 @@ class JobCore:
         self.work_id, self.channel, self.seq = message.work_id, message.channel, state.item.seq
         self._asked = 0
 
+    async def accept(self) -> bool:
+        """Accept the work, unless an earlier worker did. False when it has ended, or the daemon refuses: then the job has ended."""
+        try:
+            work = await self.core.work(self.work_id, self.channel)
+            if work.state == "submitted":
+                await self.step("accept", WorkStepRequest())
+            if work.state not in TERMINAL_STATES and not self.state.canceled:
+                return True
+        except (JobCanceled, NotFound):
+            pass
+        except RefusedByDaemon as error:
+            if error.is_transient:
+                raise
+            await self.release(delay=REFUSED_PAUSE, error=error.message)
+            return False
+        await self.drop()
+        return False
+
+    async def renew(self, seconds: float) -> None:
+        """Keep the lease for `seconds` from now on. The job is canceled when it is lost."""
+        lease = self.state.lease
+        if lease is None:
+            return
+        form = InboxLeaseRequest(lease=lease, visibility=seconds)
+        try:
+            await self.core.ask("POST", f"/v1/inbox/{self.seq}/lease", form, InboxItem)
+        except (LeaseLost, Conflict, NotFound):
+            if self.state.lease == lease:  # it was not acknowledged meanwhile
+                self.state.cancel(lost=not await self.has_ended())
+
+    async def has_ended(self) -> bool:
+        """Whether the work has ended, or the daemon does not know it."""
+        try:
+            return (await self.core.work(self.work_id, self.channel)).state in TERMINAL_STATES
+        except NotFound:
+            return True
+
     async def update(self, message: str | None = None, *, result: dict[str, Any] | None = None) -> None:
         """Report progress: trace `working`. It resets the progress deadline of the work. Raises JobCanceled."""
-        await self._step("update", WorkStepRequest(message=message, result=result))
+        await self.step("update", WorkStepRequest(message=message, result=result))
 
     async def ask(self, question: str, *, result: dict[str, Any] | None = None, timeout: float | None = None) -> str:
         """Ask the initiator, and wait for the answer. Raises JobCanceled, and TimeoutError after `timeout` seconds.
@@ -104,10 +152,10 @@ class JobCore:
         step = WorkStepRequest(message=question, result=result)
         step.id = derived_id("msg_", "ask", self.channel, self.work_id, self.state.item.message.id, str(self._asked))
         try:
-            seq = await self._step("need-input", step)
+            seq = await self.step("need-input", step)
         except Conflict:  # another question was asked in this place before
             step.id = new_id("msg_")
-            seq = await self._step("need-input", step)
+            seq = await self.step("need-input", step)
         return await self._answer(seq, timeout)
 
     async def complete(
@@ -134,7 +182,7 @@ class JobCore:
         except RefusedByDaemon:
             pass  # the lease is lost: another worker has it, or it is ready
         finally:
-            self.state.end()
+            self.state.end(returned=True)
 
     async def failed(self, error: BaseException) -> None:
         """End the work as failed because of an exception."""
@@ -144,19 +192,34 @@ class JobCore:
         except SecretLike:
             await self.fail(type(error).__name__)
 
+    async def drop(self) -> None:
+        """End a job that was canceled: settle it, unless another consumer has it now."""
+        if self.state.lost:
+            self.state.end(returned=True)
+        else:
+            await self.settle()
+
     async def settle(self) -> None:
         """Acknowledge every message of the ended work."""
         try:
-            await self._acknowledge(self.seq)
-            while (item := await self._next()) is not None and item.message.channel == self.channel:
-                await self._acknowledge(item.seq)
-            if item is not None:  # of another work with the same id
-                again = InboxNackRequest(lease=item.lease, delay=0.0)
-                await self.core.ask("POST", f"/v1/inbox/{item.seq}/nack", again, InboxItem)
-        except (NotFound, Conflict):
-            pass  # removed by retention, or handled by another consumer
+            await self.acknowledge()
+            await self.read()
         finally:
             self.state.end()
+
+    async def acknowledge(self) -> None:
+        """Acknowledge the opening. Who does that before the end of the work must remember the job."""
+        self.state.lease = None
+        await self._acknowledge(self.seq)
+
+    async def read(self) -> None:
+        """Acknowledge the other messages of the work that have arrived."""
+        while (item := await self._next()) is not None and item.message.channel == self.channel:
+            await self._acknowledge(item.seq)
+        if item is not None:  # of another work with the same id
+            again = InboxNackRequest(lease=item.lease, delay=0.0)
+            with suppress(NotFound, Conflict):
+                await self.core.ask("POST", f"/v1/inbox/{item.seq}/nack", again, InboxItem)
 
     async def _next(self) -> InboxItem | None:
         form = InboxNextRequest(work_id=self.work_id, visibility=60.0)
@@ -164,12 +227,13 @@ class JobCore:
         return found.item
 
     async def _acknowledge(self, seq: int) -> None:
-        await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
+        with suppress(NotFound, Conflict):  # removed by retention, or handled by another consumer
+            await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
 
     async def _end(self, verb: WorkVerb, step: WorkStepRequest) -> bool:
         self.state.reporting = True  # the event of our own report cancels nothing
         try:
-            await self._step(verb, step)
+            await self.step(verb, step)
         except JobCanceled:
             await self.settle()
             return False
@@ -179,7 +243,8 @@ class JobCore:
         await self.settle()
         return True
 
-    async def _step(self, verb: WorkVerb, step: WorkStepRequest) -> int:
+    async def step(self, verb: WorkVerb, step: WorkStepRequest) -> int:
+        """One step of the work; the sequence of its envelope. Raises JobCanceled."""
         if self.state.ended:
             raise RuntimeError("the job has ended already")
         step.channel = self.channel
@@ -302,7 +367,7 @@ async def _leave(job: JobCore, error: BaseException | None) -> None:
     if error is None:
         await job.complete()
     elif isinstance(error, JobCanceled):
-        await job.settle()
+        await job.drop()
     elif isinstance(error, Exception):
         await job.failed(error)
     else:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import signal
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
-from aghbus.client.api import LAST_PAUSE
-from aghbus.client.core.aio import EventLoop
+from aghbus.client.core.aio import EventLoop, in_thread
 from aghbus.client.core.core import Core
-from aghbus.client.core.refusals import Unavailable
 from aghbus.client.core.threads import Threads
-from aghbus.client.errors import Unreachable
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import TIMEOUT, endpoint_from
 from aghbus.client.work.feed import LEASE, Feed
@@ -108,7 +104,8 @@ class Worker:
         """Work until `stop`, as `run` does, in a running event loop."""
         endpoint = self._endpoint or endpoint_from(self._name)
         feed = self._feed = Feed(Core(endpoint, self._timeout, EventLoop()), list(self._handlers), lease=self._lease)
-        blocking = Core(endpoint, self._timeout, Threads())
+        self._patient = Core(endpoint, self._timeout, EventLoop(), patience=math.inf)
+        self._blocking = Core(endpoint, self._timeout, Threads())
         self._loop, self._slots = asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency)
         try:
             await feed.open()
@@ -117,7 +114,7 @@ class Worker:
                 job = await feed.next()
                 if job is None:
                     break
-                task = asyncio.create_task(self._handle(job, blocking))
+                task = asyncio.create_task(self._handle(job))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
                 task.add_done_callback(lambda _: self._slots.release())
@@ -134,39 +131,40 @@ class Worker:
         if self._running:
             await asyncio.wait(self._running)
 
-    async def _handle(self, job: JobCore, blocking: Core) -> None:
+    async def _handle(self, job: JobCore) -> None:
+        last = JobCore(self._patient, job.state)  # its last step is carried out, however long the daemon is away
         try:
-            await self._finish(job, blocking)
+            await self._finish(job, last)
         except asyncio.CancelledError:
             if not job.state.canceled:  # the drain is over
                 await job.release(error="the worker has stopped")
                 raise
-            await _persist(job.settle)
+            await last.drop()
         except Exception:
             logger.exception("work %s could not be reported", job.work_id)
         finally:
             if not job.state.ended:
-                job.state.end()  # the lease runs out, and the work is taken again
+                job.state.end(returned=True)  # the lease runs out, and the work is taken again
 
-    async def _finish(self, job: JobCore, blocking: Core) -> None:
+    async def _finish(self, job: JobCore, last: JobCore) -> None:
         try:
-            result = await self._handled(job, blocking)
+            result = await self._handled(job)
         except JobCanceled:
-            await _persist(job.settle)
+            await last.drop()
         except Exception as error:
             logger.exception("the handler of work %s failed", job.work_id)
             if not job.state.ended:
-                await _persist(partial(job.failed, error))
+                await last.failed(error)
         else:
             if not job.state.ended:
                 message, fields = (None, result) if isinstance(result, dict) else (result, None)
-                await _persist(partial(job.complete, message, result=fields))
+                await last.complete(message, result=fields)
 
-    async def _handled(self, job: JobCore, blocking: Core) -> Result:
+    async def _handled(self, job: JobCore) -> Result:
         named = self._feed.named(job.state.item.message, job.state.body) if self._feed else None
         handler: Any = self._handlers.get(named or "") or next(iter(self._handlers.values()))
         if not inspect.iscoroutinefunction(handler):
-            return await _in_thread(lambda: handler(Job(JobCore(blocking, job.state))))
+            return await in_thread(lambda: handler(Job(JobCore(self._blocking, job.state))))
         task: asyncio.Task[Result] = asyncio.ensure_future(handler(AsyncJob(job)))
         job.state.on_cancel = task.cancel
         try:
@@ -176,36 +174,3 @@ class Worker:
             with suppress(asyncio.CancelledError):
                 await task
             raise
-
-
-async def _persist(step: Callable[[], Awaitable[object]]) -> None:
-    """Carry out the last step of a job, however long the daemon is away."""
-    while True:
-        try:
-            await step()
-        except (Unreachable, Unavailable):
-            await asyncio.sleep(LAST_PAUSE)
-        else:
-            return
-
-
-async def _in_thread(work: Callable[[], Result]) -> Result:
-    """The result of `work` in a thread that does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def settle(result: Result, error: BaseException | None) -> None:
-        if not done.done():
-            done.set_exception(error) if error is not None else done.set_result(result)
-
-    def target() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:
-            failure = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=target, name="aghbus-job", daemon=True).start()
-    return await done

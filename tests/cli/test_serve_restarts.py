@@ -159,6 +159,42 @@ def test_two_workers_share_a_journal_without_taking_each_others_jobs(bus: Bus, t
         assert slow.stop() == 0
 
 
+def return_to_inbox(bus: Bus, work_id: str) -> None:
+    """As when the lease of the opening runs out."""
+    (item,) = bus.waiting(work_id)
+    bus.worker.post(f"/v1/inbox/{item['seq']}/nack", delay=0)
+
+
+def test_a_living_worker_recovers_the_job_of_a_killed_one_when_its_lease_ends(bus: Bus, tmp_path: Path) -> None:
+    options, command = ["--grace", "0.2s"], script(tmp_path, FAMILY)
+    with serving(bus, tmp_path, *options, command=command) as killed:
+        work_id = bus.open()
+        pids = pids_of(tmp_path)
+        wait_for(lambda: bus.phases() == {"started"}, WAIT, "the start in the journal")
+        with serving(bus, tmp_path, *options, command=command) as living:
+            killed.stop(signal.SIGKILL)
+            return_to_inbox(bus, work_id)
+            assert living.until("recovered", work_id=work_id)["processes"] == 3
+            assert bus.end_of(work_id)["result"]["restarted"] is True
+            assert all_gone(pids)()
+            assert living.seen("started") == []
+            assert living.stop() == 0
+
+
+def test_a_job_in_the_journal_of_a_living_worker_is_not_run_by_another(bus: Bus, tmp_path: Path) -> None:
+    command = script(tmp_path, WAITS)
+    with serving(bus, tmp_path, command=command) as first:
+        work_id = bus.open()
+        first.until("started")
+        with serving(bus, tmp_path, command=command) as second:
+            return_to_inbox(bus, work_id)
+            assert "another worker" in second.until("problem", work_id=work_id)["message"]
+            (tmp_path / "go").touch()
+            assert bus.end_of(work_id)["message"] == "went"
+            assert (first.stop(), second.stop()) == (0, 0)
+    assert (tmp_path / "runs").read_text().split() == [work_id]
+
+
 def test_the_daemon_may_be_killed_and_started_while_a_command_runs(tmp_path: Path) -> None:
     with (
         two_peers(tmp_path) as bus,

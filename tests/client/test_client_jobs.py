@@ -156,6 +156,55 @@ def test_a_job_whose_lease_was_taken_is_canceled(pair: Pair) -> None:
     jobs.close()
 
 
+def test_a_released_job_is_taken_again_by_the_same_consumer(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    jobs = pair.working.jobs()
+    next(jobs).release(delay=0.5)
+    again = next(jobs)
+    assert (again.text, again.attempt) == ("hello", 2)
+    again.complete("done")
+    jobs.close()
+    assert opened.result().message == "done"
+
+
+def test_a_job_that_another_consumer_took_is_left_to_it_and_taken_again_when_it_is_returned(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    jobs = pair.working.jobs(lease=1.5)
+    job = next(jobs)
+    pair.working.nack(job.message.seq, delay=0)
+    pair.working.lease(job.message.seq, lease="lease_of_another", visibility=600)
+    wait_for(lambda: job.canceled, 30, "the loss of the lease")
+    with pytest.raises(JobCanceled), job:
+        raise JobCanceled("as `update` and `ask` raise it")
+    assert pair.working.inbox(states=frozenset({"leased"})).items[0].lease == "lease_of_another"
+    pair.working.nack(job.message.seq, delay=0)
+    again = next(jobs)
+    assert (again.work_id, again.attempt) == (job.work_id, 3)
+    again.complete("done")
+    jobs.close()
+    assert opened.result().message == "done"
+
+
+def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    for attempt in range(5):
+        item = pair.working.next_message(wait=30).item
+        assert item is not None and item.attempts == attempt + 1
+        pair.working.nack(item.seq, delay=0)
+
+    def work() -> None:
+        jobs = pair.working.jobs()
+        for _ in range(2):
+            next(jobs).complete("done")
+        jobs.close()
+
+    worker = Running(work)
+    assert pair.asking.run("worker", "another", timeout=60).message == "done"
+    pair.working.requeue(item.seq)
+    assert opened.result().message == "done"
+    worker.result()
+
+
 def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
     texts = [("other", "not mine"), ("test.run", "mine"), ("request", "for anybody")]
     for intent, text in texts:

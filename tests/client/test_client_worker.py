@@ -209,7 +209,7 @@ def test_a_capability_that_the_daemon_does_not_announce_is_an_error(pair: Pair) 
     worker.capability("unknown.one")(lambda job: None)
     with pytest.raises(UsageError) as caught:
         asyncio.run(worker.serve())
-    assert caught.value.hint == "start it with: aghd run --capability unknown.one"
+    assert caught.value.hint == "start it with: aghd run --name worker --capability unknown.one"
 
 
 def test_a_second_signal_does_not_lose_the_running_job(pair: Pair, tmp_path: Path) -> None:
