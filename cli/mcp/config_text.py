@@ -21,7 +21,7 @@ class Broken(ValueError):
 def edit_json(text: str, edit: Edit) -> str:
     """The text of a plain JSON object after `edit`, with the same order and indentation. Raises Broken, also for comments."""
     try:
-        document = json.loads(text or "{}")
+        document = json.loads(text if text.strip() else "{}")
     except (ValueError, RecursionError) as error:
         raise Broken(f"it is not plain JSON, without comments: {error}") from None
     if not isinstance(document, dict):

@@ -134,6 +134,14 @@ def test_a_table_keeps_the_keys_that_a_person_added() -> None:
     assert applied("codex", changed, None, {})[path].strip() == ""
 
 
+@pytest.mark.parametrize("text", ["", " \n", "{}"])
+def test_an_empty_json_file_gets_the_entry(text: str) -> None:
+    path = "/home/u/.cursor/mcp.json"
+    installed = applied("cursor", {path: text}, ["/bin/aghctl", "mcp"], {})[path]
+    assert json.loads(installed)["mcpServers"]["aghbus"]["args"] == ["mcp"]
+    assert '\n  "mcpServers": {\n    "aghbus"' in installed
+
+
 def test_an_inline_table_of_servers_gets_the_entry() -> None:
     path, text = "/home/u/.codex/config.toml", "mcp_servers = { other = { command = 1 } }\n"
     installed = applied("codex", {path: text}, ["/bin/aghctl", "mcp"], {})
