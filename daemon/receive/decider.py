@@ -22,7 +22,7 @@ from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.limited_peers import LimitedPeers
-from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.rate_limits import RateLimits, spend_within
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.delivery.acks import Ack, ack_of
@@ -47,7 +47,7 @@ from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.partial_parse import Origin, origin_of
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
-from aghbus.protocol.agh.trust.trust import Trust
+from aghbus.protocol.agh.trust.trust import Trust, Verifier
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
@@ -170,7 +170,7 @@ class Decider:
         self._quarantined = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
 
     def may_quarantine(self, standing: Standing) -> bool:
-        """Whether another refused message of a sender of this standing may be kept now."""
+        """Whether another refused message of a sender of this standing may be kept now. Not for jobs."""
         return self._quarantined.spend(1.0, self._clock.monotonic(), SHARES[standing])
 
     def standing(self, envelope: Envelope, effects: Effects) -> Standing:
@@ -184,18 +184,22 @@ class Decider:
         return window.admits(remaining, allowance(self._settings.current.receive.remembered, standing) - pending)
 
     def skip(self) -> None:
-        """Count a refused message that gets no quarantine row."""
+        """Count a refused message that gets no quarantine row. Not for jobs."""
+        self._counters.add("quarantine.skipped")
         self._skipped += 1
 
-    def decide_all(self, tx: Transaction, batch: list[ReceivedMessage]) -> list[Outcome]:
-        """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents."""
+    def decide_all(self, tx: Transaction, batch: list[ReceivedMessage], verifier: Verifier) -> list[Outcome]:
+        """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents.
+
+        `verifier` knows the result for each proof of the batch: it spends nothing.
+        """
         receivers: dict[str, Receiver] = {}
         outcomes: list[Outcome] = []
         has_room = self._has_room(tx, batch)
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
-                receiver = receivers[message.own_id] = self.receiver(message.own_id, tx)
+                receiver = receivers[message.own_id] = self.receiver(message.own_id, verifier, tx)
             outcomes.append(self._decide(tx, message, receiver, has_room))
         if self._waiters.waiting:
             self._offer(tx, outcomes)
@@ -210,7 +214,7 @@ class Decider:
         ]
         self._waiters.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
 
-    def receiver(self, own_id: str, tx: Transaction | None = None) -> Receiver:
+    def receiver(self, own_id: str, verifier: Verifier, tx: Transaction | None = None) -> Receiver:
         """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours.
 
         With `tx` it knows which envelopes were processed.
@@ -226,7 +230,7 @@ class Decider:
             channels=identity.joined,
             observe=settings.observe,
             receipt_ttl=settings.defaults.directed_ttl,
-            verifier=self._limits.verify,
+            verifier=verifier,
             policy=self._trust.now,
             signer=identity.signers[own_id],
             successor=None if present else identity.self_id,
@@ -251,9 +255,6 @@ class Decider:
         envelope, settings, ack = message.envelope, self._settings.current, None
         if envelope is None:
             return self._refuse(tx, message, receiver)
-        claims_key = envelope.proof is not None or "@" in envelope.sender
-        if claims_key and (rejection := self._limits.check_signature(envelope)) is not None:
-            return Outcome(message, (), rejected=rejection)
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
@@ -262,7 +263,7 @@ class Decider:
         shape = self._latest_shape
         if shape.delivers and envelope.kind not in OPENING_KINDS and not self._admission.admits_reaction(tx, envelope):
             effects = tuple(effect for effect in effects if type(effect) is not Deliver)
-            self._counters.add("inbox.reactions_left_out")
+            tx.after_commit(partial(self._counters.add, "inbox.reactions_left_out"))
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
         if (not has_room or shape.bounded) and (
@@ -286,7 +287,7 @@ class Decider:
                 inbox_capacity=settings.inbox.capacity,
                 key=key,
             )
-        if applied.after is not None or applied.refused is not None or claims_key:
+        if applied.after is not None or applied.refused is not None or "@" in envelope.sender:
             self._note(tx, envelope, effects, applied)
         if ARMED:
             failpoint("receive.decided")
@@ -307,7 +308,7 @@ class Decider:
             elif type(effect) is Hold:
                 if memory.excess or SENDER_PARTS * inbox.count_held(tx.db) >= settings.inbox.capacity:
                     return HELD
-                self._counters.add("inbox.held")
+                tx.after_commit(partial(self._counters.add, "inbox.held"))
             elif type(effect) is Early:
                 return EARLY
         return ""
@@ -328,8 +329,7 @@ class Decider:
         if applied.refused is not None:
             audit.note_outgoing(tx, self._clock.millis(), applied.refused.seq, "refused", applied.refused.detail)
             applied.outgoing += tuple(self._closer.after_failure(tx, applied.refused))
-            self._counters.add("outbox.refused")
-            self._counters.undelivered[applied.refused.kind, "refused"] += 1
+            tx.after_commit(partial(self._counters.not_delivered, applied.refused.kind, "refused"))
             tx.after_commit(self._waiters.wake_all)
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)
@@ -341,14 +341,16 @@ class Decider:
         effects, receipts = self._receipts.separate(tx, message.envelope, effects, standing, message.received_ms)
         for effect in effects:
             if isinstance(effect, Quarantine):
-                if message.keep and (message.envelope is None or self.may_quarantine(standing)):
+                if message.keep and (message.envelope is None or self._spend_quarantine(tx, standing)):
                     self.quarantine(tx, message, effect)
                 else:
-                    self._counters.add("quarantine.skipped")
-                    self.skip()
+                    tx.after_commit(self.skip)
             elif isinstance(effect, Conflict):
                 self.record_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
+
+    def _spend_quarantine(self, tx: Transaction, standing: Standing) -> bool:
+        return spend_within(tx, self._quarantined, self._clock.monotonic, standing)
 
     def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
         """Store a refused message with its audit row; without the content of a private message of other peers."""

@@ -24,6 +24,7 @@ from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage, Settlement
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.decider import EARLY, Decider, Outcome, ReceivedMessage
+from aghbus.daemon.receive.proofs import Proofs, ProofVerifier
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.limited_peers import LimitedPeers
@@ -87,7 +88,7 @@ class Intake:
         self._limits = limits
         self._standings = standings
         self._limited = limited
-        self._signatures = signatures
+        self._proofs = ProofVerifier(limits, signatures)
         self._trust = trust
         self._decider = decider
         self._discovery = discovery
@@ -174,7 +175,6 @@ class Intake:
                 target = None
         keep = self._decider.may_quarantine("unknown")
         if target is None and not keep:
-            self._counters.add("quarantine.skipped")
             self._decider.skip()
             _ack(message.settlement)
             return
@@ -219,7 +219,7 @@ class Intake:
         memory = self._store.memory
         key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = StoredState(duplicate=key in self._write_behind or key in memory.dedup.keys)
-        effects = decide(envelope, state, self._decider.receiver(envelope.sender))
+        effects = decide(envelope, state, self._decider.receiver(envelope.sender, self._limits.verify))
         standing = self._decider.standing(envelope, effects)
         if type(effects[0]) is RecordId:
             remaining = effects[0].until - self._clock.millis() // 1000
@@ -262,23 +262,22 @@ class Intake:
                 self._arrival = asyncio.get_running_loop().create_future()
                 await self._arrival
             self._committing = True
-            batch, signed = self._next()
+            batch, claiming = self._next()
+            proofs = Proofs()
+            if claiming:
+                proofs = await self._verify(claiming)
+                batch = self._without(proofs.rejected, batch)
             try:
-                if signed:
-                    await self._verify(signed)
                 try:
-                    outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch))
+                    outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch, verifier=proofs))
                 except StoreUnavailable:
                     raise
                 except Exception as error:
-                    await self._commit_each(batch, error)
+                    await self._commit_each(batch, proofs, error)
                 else:
                     self._act(outcomes)
             except StoreUnavailable as error:
                 await self._pause(batch, error)
-            finally:
-                if signed:
-                    self._signatures.forget(signed)
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
@@ -288,29 +287,35 @@ class Intake:
         return await wait_set(self._idle, timeout)
 
     def _next(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
-        """Take the next batch from the queue, and its signed envelopes."""
+        """Take the next batch from the queue, and its envelopes that claim a key."""
         queue, shares = self._queue, self._shares
         batch: list[ReceivedMessage] = []
-        signed: list[Envelope] = []
+        claiming: list[Envelope] = []
         size = 0
         while queue and len(batch) < _BATCH and size < _BATCH_BYTES:
             received = queue.popleft()
             batch.append(received)
             size += len(received.raw)
             shares[received.sender] -= 1
-            if received.envelope is not None and received.envelope.proof is not None:
-                signed.append(received.envelope)
+            if received.envelope is not None and (received.envelope.proof is not None or "@" in received.sender):
+                claiming.append(received.envelope)
         self._bytes -= size
         if not queue:
             shares.clear()
-        return batch, signed
+        return batch, claiming
 
-    async def _verify(self, signed: list[Envelope]) -> None:
-        """Verify these envelopes, and begin with those of the batch after them, as far as the budgets cover failures."""
+    async def _verify(self, claiming: list[Envelope]) -> Proofs:
+        """Verify these envelopes, and begin with those of the batch after them."""
         queued = [one.envelope for one in islice(self._queue, _BATCH) if one.envelope is not None]
-        following = [envelope for envelope in queued if envelope.proof is not None]
-        self._signatures.begin(self._limits.verifiable([*signed, *following]))
-        await self._signatures.ready(signed)
+        return await self._proofs.verify(claiming, [envelope for envelope in queued if envelope.proof is not None])
+
+    def _without(self, rejected: list[Envelope], batch: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """The batch without these, which are rejected."""
+        over = set(map(id, rejected))
+        for received in batch:
+            if id(received.envelope) in over:
+                self._reject("signatures", received)
+        return [received for received in batch if id(received.envelope) not in over]
 
     async def _pause(self, batch: list[ReceivedMessage], error: StoreUnavailable) -> None:
         for received in batch:
@@ -320,14 +325,16 @@ class Intake:
         )
         await asyncio.sleep(_STORE_PAUSE)
 
-    async def _commit_each(self, batch: list[ReceivedMessage], error: Exception) -> None:
+    async def _commit_each(self, batch: list[ReceivedMessage], proofs: Proofs, error: Exception) -> None:
         """One of the batch triggered a bug: commit the others one by one."""
         if len(batch) == 1:
             await self._give_up(batch[0], error)
             return
         for received in batch:
             try:
-                outcomes = await self._store.submit(partial(self._decider.decide_all, batch=[received]))
+                outcomes = await self._store.submit(
+                    partial(self._decider.decide_all, batch=[received], verifier=proofs)
+                )
             except StoreUnavailable:
                 raise
             except Exception as failure:

@@ -1,5 +1,6 @@
 """Automatic receipts: which are sent, and which of them are stored and repeated (docs/limits.md, Answers)."""
 
+from functools import partial
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
@@ -49,36 +50,45 @@ class Receipts:
         answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
         if answer is None:
             return effects, ()
-        if not self._may_answer(answer.envelope, envelope, effects, standing):
+        if not self._may_answer(tx, answer.envelope, envelope, effects, standing):
             self._note_suppressed(tx, answer.envelope.to or "", standing, at_ms)
             return tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)]), ()
         if _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
             return tuple([effect for effect in effects if effect is not answer]), (answer.envelope,)
         return effects, ()
 
-    def _may_answer(self, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing) -> bool:
+    def _may_answer(
+        self, tx: Transaction, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing
+    ) -> bool:
         """Whether a receipt is within its rate limits. Refused senders have another limit than accepted ones."""
         peer, limits = receipt.to or "", self._limits
         refused = next((each for each in effects if type(each) is Quarantine), None)
         if self._trust.now.mode == "require" and _is_unverified(envelope, refused):
             return False
-        if _is_duplicate(receipt) and not limits.allow_repeat(f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
+        if _is_duplicate(receipt) and not limits.allow_repeat(tx, f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
             return False
         if envelope is None:
             return True
         if refused is None:
-            return limits.allow_receipt(peer, standing)
-        return limits.allow_denial(denial_budget_key(peer, refused.trust), standing)
+            return limits.allow_receipt(tx, peer, standing)
+        return limits.allow_denial(tx, denial_budget_key(peer, refused.trust), standing)
 
     def _note_suppressed(self, tx: Transaction, peer: str, standing: Standing, at_ms: int) -> None:
         """Count a receipt that is not sent; one audit row a minute tells of all of them."""
-        self._counters.add("receipts.suppressed")
-        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+        tx.after_commit(partial(self._count_suppressed, peer, standing))
+        tx.after_rollback(partial(self._restore, self._suppressed, self._noted_ms))
         self._suppressed += 1
         if at_ms - self._noted_ms >= _NOTED_MS:
             detail = f"{self._suppressed} automatic receipts not sent: rate limits"
             self._suppressed, self._noted_ms = 0, at_ms
             audit.note_policy(tx, at_ms, "receipts_suppressed", detail)
+
+    def _count_suppressed(self, peer: str, standing: Standing) -> None:
+        self._counters.add("receipts.suppressed")
+        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+
+    def _restore(self, suppressed: int, noted_ms: int) -> None:
+        self._suppressed, self._noted_ms = suppressed, noted_ms
 
 
 def _is_unverified(envelope: Envelope | None, refused: Quarantine | None) -> bool:

@@ -398,8 +398,7 @@ class Publisher:
         if failed is None:
             return
         self._release(tx, failed)
-        self._counters.add(f"outbox.{state}")
-        self._counters.undelivered[failed.kind, state] += 1
+        tx.after_commit(partial(self._counters.not_delivered, failed.kind, state))
         audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))

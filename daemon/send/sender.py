@@ -1,6 +1,6 @@
 """Sending: one transaction commits the envelope, the change of our own work and the outbox row; then it is published."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -15,6 +15,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.secret_guard import CODE as SECRET_LIKE
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.spans import EnvelopeSpans
@@ -63,37 +64,43 @@ class Sender:
         self._notifier = notifier
         self._counters = counters
         self._standings = standings
+        self._guard = guard
         self._batch = partial(Batch, identity, link, guard, deadlines, spans)
 
     def close(self) -> None:
         """Refuse everything from now on: the daemon is shutting down."""
         self.closed = True
 
-    def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> Awaitable[T]:
+    async def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> T:
         """Run `job` in one transaction: the messages of the batch are committed with everything else it writes, or nothing is.
 
         They are published after the commit, before the result. The job may run twice, like every job of the store. Raises
-        Unavailable, the result what the job raises, and StoreUnavailable.
+        Unavailable, what the job raises, and StoreUnavailable.
         """
         if self.closed:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
-        return self._store.submit(partial(self._run, job))
+        try:
+            return await self._store.submit(partial(self._run, job))
+        except InvalidRequest as error:
+            if error.error_code == SECRET_LIKE:
+                self._guard.count_refused()
+            raise
 
     def _run(self, job: Callable[[Transaction, "Batch"], T], tx: Transaction) -> T:
         batch = self._batch(tx, self._clock.millis())
         result = job(tx, batch)
         if batch.rows:
-            tx.after_commit(partial(self._committed, batch))
+            tx.after_commit(partial(self._committed, batch.rows, batch.kinds))
         return result
 
-    def _committed(self, batch: "Batch") -> None:
+    def _committed(self, rows: list[Outgoing], kinds: list[str]) -> None:
         if ARMED:
             failpoint("send.committed")
-        for kind in batch.kinds:
+        for kind in kinds:
             self._counters[f"sent.{kind}"] += 1
-        self._standings.engage(filter(None, map(_recipient, batch.rows)))
-        self._publisher.enqueue(batch.rows)
-        self._notifier.notify(max(batch.rows).seq)
+        self._standings.engage(filter(None, map(_recipient, rows)))
+        self._publisher.enqueue(rows)
+        self._notifier.notify(max(rows).seq)
 
 
 class Batch(msgspec.Struct):
@@ -136,9 +143,9 @@ class Batch(msgspec.Struct):
             draft = self._spans.sending(tx, draft)
         draft, signer = following(tx, draft), self._identity.signer_of(draft.sender)
         envelope = build(draft, now_ms // 1000, signer)
-        if replace_secrets and (changed := self._guard.replaced(draft)) is not draft:
+        if replace_secrets and (changed := self._guard.replaced(tx, draft)) is not draft:
             envelope = build(changed, now_ms // 1000, signer)
-        self._guard.check(envelope, allowed=allow_secrets)
+        self._guard.check(tx, envelope, allowed=allow_secrets)
         if len(envelope.raw) > max_payload:
             raise InvalidRequest(
                 f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {max_payload}",

@@ -19,6 +19,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import expire_leases
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.trust_policy import first_use_problems
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
 from aghbus.host.version import VERSION
@@ -178,6 +179,7 @@ class StatusService:
         now = self.clock.monotonic()
         problems = [*self.store.problems, *self.denied.problems(now), *self.counters.problems(now)]
         problems += self.limited.problems(now)
+        problems += first_use_problems(self.settings, self.store)
         if self.link.state != "up":
             cause = f": {self.link.last_error}" if self.link.last_error else ""
             problems.insert(0, f"the broker link is {self.link.state}{cause}")

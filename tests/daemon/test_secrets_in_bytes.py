@@ -1,6 +1,7 @@
 """The secret guard checks the bytes from the body on, and finds everything in body and ext."""
 
 import logging
+import sqlite3
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.base.errors import InvalidRequest
+from aghbus.store.engine.state import InMemoryState
+from aghbus.store.engine.transaction import Transaction
 
 NOW = 1_800_000_000
 TOKEN = "ghp_" + "a1" * 18
@@ -35,7 +38,7 @@ def own(**parts: Any) -> Envelope:
 def check(envelope: Envelope) -> None:
     settings = LiveSettings(Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse")))
     guard = SecretGuard(settings, PresenceTable(30.0, {}), Counters(), EventLimiter(logging.getLogger("test"), 1))
-    guard.check(envelope, allowed=False)
+    guard.check(Transaction(sqlite3.connect(":memory:"), InMemoryState()), envelope, allowed=False)
 
 
 @pytest.mark.parametrize(
