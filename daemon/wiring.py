@@ -112,7 +112,7 @@ class DaemonParts:
         self.standings = standings = Standings(identity, presence, trust, clock)
         limits, limited = RateLimits(settings, clock.monotonic, signatures.verify, standings), LimitedPeers()
         write_behind = PresenceWriteBehind(store, presence)
-        closer = WorkCloser(identity, settings, clock)
+        closer = WorkCloser(identity, settings, clock, counters)
         guard = SecretGuard(settings, presence, counters, limiter)
         recipients = Recipients(identity, presence, clock)
         drafts = DraftBuilder(identity, settings, clock, own_card, recipients)
@@ -185,7 +185,7 @@ class DaemonParts:
                 closer,
                 deadlines,
                 waiters,
-                InboxAdmission(settings, standings),
+                InboxAdmission(settings, standings, counters),
                 counters,
                 restored,
             ),

@@ -15,7 +15,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
-from aghbus.daemon.receive.inbox_admission import SENDER_PARTS, InboxAdmission
+from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -53,14 +53,12 @@ from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_sta
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import inbox, quarantine
+from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
 
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 
-HELD: Final = "inbox.held"
-"""Why an opening was not taken: too many are held since a restore."""
 EARLY: Final = "early"
 """Why a message was not taken whose predecessor was not processed."""
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
@@ -263,7 +261,6 @@ class Decider:
         shape = self._latest_shape
         if shape.delivers and envelope.kind not in OPENING_KINDS and not self._admission.admits_reaction(tx, envelope):
             effects = tuple(effect for effect in effects if type(effect) is not Deliver)
-            tx.after_commit(partial(self._counters.add, "inbox.reactions_left_out"))
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
         if (not has_room or shape.bounded) and (
@@ -306,9 +303,8 @@ class Decider:
                 if rejection := self._admission.rejection(tx, envelope, effects):
                     return rejection
             elif type(effect) is Hold:
-                if memory.excess or SENDER_PARTS * inbox.count_held(tx.db) >= settings.inbox.capacity:
-                    return HELD
-                tx.after_commit(partial(self._counters.add, "inbox.held"))
+                if rejection := self._admission.rejection_of_held(tx):
+                    return rejection
             elif type(effect) is Early:
                 return EARLY
         return ""
@@ -327,9 +323,7 @@ class Decider:
         if applied.after is not None:
             self._deadlines.note(tx, envelope, applied)
         if applied.refused is not None:
-            audit.note_outgoing(tx, self._clock.millis(), applied.refused.seq, "refused", applied.refused.detail)
             applied.outgoing += tuple(self._closer.after_failure(tx, applied.refused))
-            tx.after_commit(partial(self._counters.not_delivered, applied.refused.kind, "refused"))
             tx.after_commit(self._waiters.wake_all)
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)

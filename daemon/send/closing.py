@@ -1,8 +1,10 @@
 """Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
+from functools import partial
 from typing import Any
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.envelope import Envelope
@@ -23,10 +25,11 @@ _NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents
 class WorkCloser:
     """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
-    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock) -> None:
+    def __init__(self, identity: Identity, settings: LiveSettings, clock: Clock, counters: Counters) -> None:
         self._identity = identity
         self._settings = settings
         self._clock = clock
+        self._counters = counters
 
     def close(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
         """Send a closing receipt or trace to the other participant; nothing when our own copy of the work forbids it."""
@@ -49,10 +52,13 @@ class WorkCloser:
         return self._send(tx, work, "receipt", {"for_id": work.opening_id, "status": "accepted"})[1]
 
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
-        """Our message was refused or given up: notify the agent in its inbox, and cancel the work that it should have opened.
+        """Our message was refused or given up: count and record that, notify the agent in its inbox, and cancel the work that
+        it should have opened.
 
         `reason` is the code with which the receiver's daemon refused it, if it did.
         """
+        tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
+        audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
         if failed.kind in _NOTIFIED:
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
         if failed.work_id is None:

@@ -32,7 +32,6 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -398,8 +397,6 @@ class Publisher:
         if failed is None:
             return
         self._release(tx, failed)
-        tx.after_commit(partial(self._counters.not_delivered, failed.kind, state))
-        audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))
 

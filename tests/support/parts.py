@@ -97,7 +97,7 @@ class Parts:
             self.settings, self.clock.monotonic, self.signatures.verify, self.standings, failed_signatures
         )
         self.limited = LimitedPeers()
-        self.closer = WorkCloser(self.identity, self.settings, self.clock)
+        self.closer = WorkCloser(self.identity, self.settings, self.clock, self.counters)
         self.publisher = Publisher(
             carrier=carrier or CoreCarrier(self.link, AckInboxes(self.link, "_INBOX.test")),
             link=self.link,
@@ -174,7 +174,7 @@ class Parts:
             closer=self.closer,
             deadlines=self.deadlines,
             waiters=self.waiters,
-            admission=InboxAdmission(self.settings, self.standings),
+            admission=InboxAdmission(self.settings, self.standings, self.counters),
             counters=self.counters,
             restored=None,
         )
