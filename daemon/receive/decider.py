@@ -14,9 +14,9 @@ from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.receipts import Receipts
+from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.identity import Identity
@@ -25,7 +25,7 @@ from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits, spend_within
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.agh.delivery.acks import Ack, ack_of
+from aghbus.protocol.agh.delivery.acks import ack_of
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
@@ -43,9 +43,8 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
-from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.agh.partial_parse import Origin, origin_of
+from aghbus.protocol.agh.partial_parse import origin_of
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
 from aghbus.protocol.base.rate_limit import SharedBucket
@@ -59,8 +58,6 @@ from aghbus.store.tables.envelopes import received_ack
 _NONE: Final[tuple[Envelope, ...]] = ()
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
 
-EARLY: Final = "early"
-"""Why a message was not taken whose predecessor was not processed."""
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
 """Effects that the store applies completely."""
 _LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so long
@@ -86,47 +83,6 @@ def _shape_of(effects: Effects) -> _Shape:
         plain, bounded = types == (RecordId, StoreEnvelope, Deliver), Hold in types or Early in types
         shape = _shapes[types] = _Shape(_STORED.issuperset(types), plain, Deliver in types, bounded)
     return shape
-
-
-class ReceivedMessage(msgspec.Struct, frozen=True):
-    """One message from the broker: a valid envelope, or the error, its origin, and the parts that a receipt needs.
-
-    `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
-    `settled` the header of that name (protocol/agh/delivery/order.py). `keep`: if it is no valid envelope, it goes to quarantine.
-    """
-
-    subject: str
-    raw: bytes
-    received_ms: int
-    own_id: str
-    settlement: Settlement | None = None
-    envelope: Envelope | None = None
-    sender: str = ""
-    reply: str = ""
-    settled: str = ""
-    error: ProtocolError | None = None
-    target: ReceiptTarget | None = None
-    origin: Origin | None = None
-    keep: bool = True
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """The result of one message in the transaction.
-
-    `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` or a
-    reason of InboxAdmission when that has no room, `memory`
-    when the dedup window has no room for an id of that lifetime (store/engine/log/dedup.py), `EARLY` when its predecessor was not
-    processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
-    acknowledgement, for a message that asks for one. `receipts` are published once and not stored.
-    """
-
-    message: ReceivedMessage
-    effects: Effects
-    applied: Applied | None = None
-    rejected: str = ""
-    stored_only: bool = False
-    ack: Ack | None = None
-    receipts: tuple[Envelope, ...] = ()
 
 
 class Decider:

@@ -23,8 +23,9 @@ from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage, Settlement
 from aghbus.daemon.receive.acknowledger import Acknowledger
-from aghbus.daemon.receive.decider import EARLY, Decider, Outcome, ReceivedMessage
+from aghbus.daemon.receive.decider import Decider
 from aghbus.daemon.receive.proofs import Proofs, ProofVerifier
+from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.limited_peers import LimitedPeers
