@@ -30,9 +30,18 @@ from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
+from aghbus.daemon.receive.committer import Committer
 from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.outcomes import OutcomeHandler
+from aghbus.daemon.receive.proofs import ProofVerifier
+from aghbus.daemon.receive.queue import ReceiveQueue
+from aghbus.daemon.receive.receipts import Receipts
+from aghbus.daemon.receive.receivers import Receivers
+from aghbus.daemon.receive.refused import RefusedMessages
+from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -164,39 +173,26 @@ class DaemonParts:
             restored=restored,
             restored_peers=RestoredPeers(store, clock, background, counters, limiter),
         )
-        self.intake = intake = Intake(
-            identity,
-            settings,
-            clock,
-            store,
-            limits,
-            standings,
-            limited,
-            signatures,
-            trust,
-            Decider(
-                identity,
-                settings,
-                clock,
-                limits,
-                standings,
-                limited,
-                trust,
-                closer,
-                deadlines,
-                waiters,
-                InboxAdmission(settings, standings, counters),
-                counters,
-                restored,
-            ),
-            discovery,
-            write_behind,
-            publisher,
-            Acknowledger(link, identity, background, counters),
-            notifier,
-            counters,
-            limiter,
-            spans,
+        queue = ReceiveQueue(settings, limits.processing)
+        receivers = Receivers(identity, settings, clock, trust, restored)
+        receipts = Receipts(limits, standings, limited, trust, clock, counters)
+        refused = RefusedMessages(identity, settings, clock, counters)
+        rejections = Rejections(standings, limited, clock, counters, limiter)
+        admission = InboxAdmission(settings, standings, counters)
+        decider = Decider(
+            settings, standings, receivers, receipts, refused, trust, closer, deadlines, waiters, admission
+        )
+        acknowledger = Acknowledger(link, identity, background, counters)
+        handler = OutcomeHandler(publisher, acknowledger, discovery, rejections, notifier, counters, spans)
+        proofs = ProofVerifier(limits, signatures)
+        self.committer = Committer(
+            queue, store, proofs, decider, refused, rejections, handler, clock, counters, limiter
+        )
+        discovery_messages = DiscoveryMessages(
+            store, limits, receivers, decider, refused, rejections, discovery, write_behind, trust, counters
+        )
+        self.intake = Intake(
+            identity, clock, limits, receipts, refused, rejections, queue, discovery_messages, counters
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 
@@ -226,7 +222,7 @@ class DaemonParts:
             counters,
             limited,
             sender,
-            intake,
+            queue,
             jetstream,
             embedded,
             restored,

@@ -4,30 +4,22 @@ The daemon adds limits of receipts, the capacity of the inbox, quarantine rows w
 leases for waiting agents. A job may be rerun, so it changes state only through the transaction.
 """
 
-from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
-
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
-from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage
+from aghbus.daemon.receive.receivers import Receivers
+from aghbus.daemon.receive.refused import RefusedMessages, note_conflict
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
-from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
-from aghbus.daemon.state.limited_peers import LimitedPeers
-from aghbus.daemon.state.rate_limits import RateLimits, spend_within
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.delivery.acks import ack_of
-from aghbus.protocol.agh.delivery.order import Predecessor
-from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
@@ -44,20 +36,14 @@ from aghbus.protocol.agh.effects import (
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.agh.partial_parse import origin_of
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
+from aghbus.protocol.agh.receive import Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
-from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
-from aghbus.store.audit import events as audit
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables import quarantine
 from aghbus.store.tables.envelopes import received_ack
 
 _NONE: Final[tuple[Envelope, ...]] = ()
-QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted
-
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
 """Effects that the store applies completely."""
 _LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so long
@@ -90,42 +76,29 @@ class Decider:
 
     def __init__(
         self,
-        identity: Identity,
         settings: LiveSettings,
-        clock: Clock,
-        limits: RateLimits,
         standings: Standings,
-        limited: LimitedPeers,
+        receivers: Receivers,
+        receipts: Receipts,
+        refused: RefusedMessages,
         trust: LivePolicy,
         closer: WorkCloser,
         deadlines: Deadlines,
         waiters: InboxWaiters,
         admission: InboxAdmission,
-        counters: Counters,
-        restored: Restored | None,
     ) -> None:
-        """`restored` is the epoch of the store, if it was restored."""
-        self._restored = restored
-        self._identity = identity
         self._settings = settings
-        self._clock = clock
-        self._limits = limits
         self._standings = standings
-        self._receipts = Receipts(limits, standings, limited, trust, clock, counters)
+        self._receivers = receivers
+        self._receipts = receipts
+        self._refused = refused
         self._trust = trust
         self._closer = closer
         self._deadlines = deadlines
         self._waiters = waiters
         self._admission = admission
-        self._counters = counters
-        self._skipped = 0  # refused messages without a quarantine row since the last one with a row
         self._latest_effects: Effects = ()
         self._latest_shape = _shape_of(())
-        self._quarantined = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
-
-    def may_quarantine(self, standing: Standing) -> bool:
-        """Whether another refused message of a sender of this standing may be kept now. Not for jobs."""
-        return self._quarantined.spend(1.0, self._clock.monotonic(), SHARES[standing])
 
     def standing(self, envelope: Envelope, effects: Effects) -> Standing:
         """The standing of a sender by what was decided about its envelope."""
@@ -136,11 +109,6 @@ class Decider:
     def admits_id(self, window: DedupWindow, remaining: int, standing: Standing, pending: int = 0) -> bool:
         """Whether the dedup window has room for an id that is kept for `remaining` seconds; `pending` ids are not in it yet."""
         return window.admits(remaining, allowance(self._settings.current.receive.remembered, standing) - pending)
-
-    def skip(self) -> None:
-        """Count a refused message that gets no quarantine row. Not for jobs."""
-        self._counters.add("quarantine.skipped")
-        self._skipped += 1
 
     def decide_all(self, tx: Transaction, batch: list[ReceivedMessage], verifier: Verifier) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents.
@@ -153,7 +121,7 @@ class Decider:
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
-                receiver = receivers[message.own_id] = self.receiver(message.own_id, verifier, tx)
+                receiver = receivers[message.own_id] = self._receivers.of(message.own_id, verifier, tx)
             outcomes.append(self._decide(tx, message, receiver, has_room))
         if self._waiters.waiting:
             self._offer(tx, outcomes)
@@ -167,36 +135,6 @@ class Decider:
             if outcome.applied is not None and outcome.applied.delivered and outcome.message.envelope is not None
         ]
         self._waiters.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
-
-    def receiver(self, own_id: str, verifier: Verifier, tx: Transaction | None = None) -> Receiver:
-        """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours.
-
-        With `tx` it knows which envelopes were processed.
-        """
-        identity, settings = self._identity, self._settings.current
-        present = own_id == identity.self_id or own_id not in identity.signers
-        if present:
-            own_id = identity.self_id
-        view = Receiver(
-            self_id=own_id,
-            now=self._clock.millis() // 1000,
-            mint=self._clock.mint,
-            channels=identity.joined,
-            observe=settings.observe,
-            receipt_ttl=settings.defaults.directed_ttl,
-            verifier=verifier,
-            policy=self._trust.now,
-            signer=identity.signers[own_id],
-            successor=None if present else identity.self_id,
-            restored=self._restored,
-        )
-        return (
-            view
-            if tx is None
-            else msgspec.structs.replace(
-                view, processed=partial(_is_processed, tx), predecessor=partial(_predecessor, tx, own_id)
-            )
-        )
 
     def _has_room(self, tx: Transaction, batch: list[ReceivedMessage]) -> bool:
         """Whether the dedup window and the inbox have room for the whole batch, even from one unknown sender: then no message of it
@@ -291,69 +229,10 @@ class Decider:
         effects, receipts = self._receipts.separate(tx, message.envelope, effects, standing, message.received_ms)
         for effect in effects:
             if isinstance(effect, Quarantine):
-                if message.keep and (message.envelope is None or self._spend_quarantine(tx, standing)):
-                    self.quarantine(tx, message, effect)
+                if message.keep and (message.envelope is None or self._refused.may_keep_in(tx, standing)):
+                    self._refused.keep(tx, message, effect)
                 else:
-                    tx.after_commit(self.skip)
+                    tx.after_commit(self._refused.skip)
             elif isinstance(effect, Conflict):
-                self.record_conflict(tx, effect.envelope, message.received_ms)
+                note_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
-
-    def _spend_quarantine(self, tx: Transaction, standing: Standing) -> bool:
-        return spend_within(tx, self._quarantined, self._clock.monotonic, standing)
-
-    def quarantine(self, tx: Transaction, message: ReceivedMessage, effect: Quarantine) -> None:
-        """Store a refused message with its audit row; without the content of a private message of other peers."""
-        envelope, origin = message.envelope, message.origin
-        if envelope is not None:
-            origin = origin_of(envelope, self._identity.own_ids)
-        assert origin is not None
-        limits = self._settings.current.quarantine
-        quarantine.add(
-            tx,
-            subject=message.subject,
-            message_id=origin.message_id,
-            sender=origin.sender,
-            reason=effect.reason,
-            detail=effect.detail,
-            raw=b"" if origin.private else message.raw,
-            received_ms=message.received_ms,
-            max_rows=limits.max_rows,
-            max_bytes=limits.max_bytes,
-        )
-        self._record_skipped(tx, message.received_ms)
-        if origin.private:
-            return  # the audit log does not name other peers' private messages (docs/audit.md, Rows)
-        audit.note_refused(
-            tx,
-            message.received_ms,
-            message.raw,
-            effect.reason,
-            envelope=envelope,
-            msg_id=origin.message_id,
-            sender=origin.sender,
-        )
-
-    def _record_skipped(self, tx: Transaction, at_ms: int) -> None:
-        """One audit row for all skipped messages, so that a flood of them does not displace the other rows."""
-        skipped, self._skipped = self._skipped, 0
-        if skipped:
-            tx.after_rollback(lambda: self._unskip(skipped))
-            audit.note_policy(
-                tx, at_ms, "not_kept", f"{skipped} refused messages not recorded: quarantine rate exceeded"
-            )
-
-    def _unskip(self, skipped: int) -> None:
-        self._skipped += skipped
-
-    def record_conflict(self, tx: Transaction, envelope: Envelope, at_ms: int) -> None:
-        """An audit row: another daemon uses our peer id."""
-        audit.note_policy(tx, at_ms, "peer_id_conflict", "another daemon sends under our peer id", envelope=envelope)
-
-
-def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:
-    return tx.memory.streams.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
-
-
-def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:
-    return tx.memory.log.ids.dedup_key(workspace_id, sender, message_id) in tx.memory.dedup.keys

@@ -73,6 +73,17 @@ class Receipts:
             return limits.allow_receipt(tx, peer, standing)
         return limits.allow_denial(tx, denial_budget_key(peer, refused.trust), standing)
 
+    def may_refuse(self, sender: str) -> bool:
+        """Whether a receipt may go to `sender`, the apparent one of bytes that are no valid envelope; counted if not. Asked before
+        their job."""
+        if self._trust.now.mode == "require":
+            return False
+        standing = self._standings.of(sender, None)
+        allowed = self._limits.allow_refusal(sender, standing)
+        if not allowed:
+            self._count_suppressed(sender, standing)
+        return allowed
+
     def _note_suppressed(self, tx: Transaction, peer: str, standing: Standing, at_ms: int) -> None:
         """Count a receipt that is not sent; one audit row a minute tells of all of them."""
         tx.after_commit(partial(self._count_suppressed, peer, standing))

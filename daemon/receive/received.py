@@ -6,7 +6,7 @@ import msgspec
 
 from aghbus.daemon.nats.events import Settlement
 from aghbus.protocol.agh.delivery.acks import Ack
-from aghbus.protocol.agh.effects import Effects
+from aghbus.protocol.agh.effects import Effects, Ignore, Quarantine
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.partial_parse import Origin
@@ -56,3 +56,13 @@ class Outcome(msgspec.Struct, frozen=True):
     stored_only: bool = False
     ack: Ack | None = None
     receipts: tuple[Envelope, ...] = ()
+
+
+def result_of(effects: Effects) -> str:
+    """What became of a valid envelope, in one word for the metrics."""
+    for effect in effects:
+        if type(effect) is Ignore:
+            return "duplicate" if effect.why == "duplicate" else "ignored"
+        if type(effect) is Quarantine:
+            return "refused"
+    return "accepted"

@@ -45,10 +45,10 @@ async def rerun(store: Store) -> None:
 
 async def commit_in_rerun(b: Bench) -> None:
     """Commit everything in the queue, in a transaction that is run again."""
-    running = asyncio.create_task(b.intake.run())
+    running = asyncio.create_task(b.committer.run())
     await asyncio.sleep(0)  # it has submitted its batch
     await rerun(b.store)
-    assert await b.intake.drained(20)
+    assert await b.committer.drained(20)
     running.cancel()
 
 

@@ -26,9 +26,18 @@ from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
+from aghbus.daemon.receive.committer import Committer
 from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.outcomes import OutcomeHandler
+from aghbus.daemon.receive.proofs import ProofVerifier
+from aghbus.daemon.receive.queue import ReceiveQueue
+from aghbus.daemon.receive.receipts import Receipts
+from aghbus.daemon.receive.receivers import Receivers
+from aghbus.daemon.receive.refused import RefusedMessages
+from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -163,39 +172,63 @@ class Parts:
             restored=None,
             restored_peers=RestoredPeers(self.store, self.clock, self.background, self.counters, self.log_limiter),
         )
-        self.decider = Decider(
-            identity=self.identity,
+        self.queue = ReceiveQueue(self.settings, self.limits.processing)
+        receivers = Receivers(self.identity, self.settings, self.clock, self.trust, restored=None)
+        receipts = Receipts(self.limits, self.standings, self.limited, self.trust, self.clock, self.counters)
+        refused = RefusedMessages(self.identity, self.settings, self.clock, self.counters)
+        rejections = Rejections(self.standings, self.limited, self.clock, self.counters, self.log_limiter)
+        decider = Decider(
             settings=self.settings,
-            clock=self.clock,
-            limits=self.limits,
             standings=self.standings,
-            limited=self.limited,
+            receivers=receivers,
+            receipts=receipts,
+            refused=refused,
             trust=self.trust,
             closer=self.closer,
             deadlines=self.deadlines,
             waiters=self.waiters,
             admission=InboxAdmission(self.settings, self.standings, self.counters),
+        )
+        self.committer = Committer(
+            queue=self.queue,
+            store=store,
+            proofs=ProofVerifier(self.limits, self.signatures),
+            decider=decider,
+            refused=refused,
+            rejections=rejections,
+            handler=OutcomeHandler(
+                publisher=self.publisher,
+                acknowledger=Acknowledger(self.link, self.identity, self.background, self.counters),
+                discovery=self.discovery,
+                rejections=rejections,
+                notifier=self.notifier,
+                counters=self.counters,
+            ),
+            clock=self.clock,
             counters=self.counters,
-            restored=None,
+            log_limiter=self.log_limiter,
         )
         self.intake = Intake(
             identity=self.identity,
-            settings=self.settings,
             clock=self.clock,
-            store=store,
             limits=self.limits,
-            standings=self.standings,
-            limited=self.limited,
-            signatures=self.signatures,
-            trust=self.trust,
-            decider=self.decider,
-            discovery=self.discovery,
-            write_behind=self.write_behind,
-            publisher=self.publisher,
-            acknowledger=Acknowledger(self.link, self.identity, self.background, self.counters),
-            notifier=self.notifier,
+            receipts=receipts,
+            refused=refused,
+            rejections=rejections,
+            queue=self.queue,
+            discovery=DiscoveryMessages(
+                store=store,
+                limits=self.limits,
+                receivers=receivers,
+                decider=decider,
+                refused=refused,
+                rejections=rejections,
+                discovery=self.discovery,
+                write_behind=self.write_behind,
+                trust=self.trust,
+                counters=self.counters,
+            ),
             counters=self.counters,
-            log_limiter=self.log_limiter,
         )
 
     def inbox_service(self) -> InboxService:
