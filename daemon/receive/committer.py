@@ -10,18 +10,20 @@ from aghbus.daemon.base.logs import EventLimiter, exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.receive.outcomes import OutcomeHandler
 from aghbus.daemon.receive.proofs import Proofs, ProofVerifier
-from aghbus.daemon.receive.queue import ReceiveQueue
 from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.receive.refused import RefusedMessages
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.protocol.agh.effects import Quarantine
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 
 _log = logging.getLogger("aghbus.node")
 
+_NO_PROOFS: Final = Proofs()
 _STORE_PAUSE: Final = 0.25  # seconds before the next batch after the store could not write
 
 
@@ -57,13 +59,16 @@ class Committer:
     async def run(self) -> None:
         """Commit queued messages, batch after batch, until cancelled."""
         while True:
-            if not self._queue:
+            if not self._queue.messages:
                 self._committing = False
                 if self._idle is not None:
                     self._idle.set()
                 await self._queue.wait()
             self._committing = True
-            batch, proofs = await self._verified(self._queue.take())
+            batch, claiming = self._queue.take()
+            proofs = _NO_PROOFS
+            if claiming:
+                batch, proofs = await self._verified(batch, claiming)
             try:
                 try:
                     outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch, verifier=proofs))
@@ -78,21 +83,16 @@ class Committer:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
-        if not self._queue and not self._committing:
+        if not self._queue.messages and not self._committing:
             return True
         self._idle = asyncio.Event()
         return await wait_set(self._idle, timeout)
 
-    async def _verified(self, batch: list[ReceivedMessage]) -> tuple[list[ReceivedMessage], Proofs]:
+    async def _verified(
+        self, batch: list[ReceivedMessage], claiming: list[Envelope]
+    ) -> tuple[list[ReceivedMessage], Proofs]:
         """The batch, with the results for its proofs, without the messages that the budget of failures does not cover: these
         are rejected."""
-        claiming = [
-            one.envelope
-            for one in batch
-            if one.envelope is not None and (one.envelope.proof is not None or "@" in one.sender)
-        ]
-        if not claiming:
-            return batch, Proofs()
         following = [envelope for envelope in self._queue.upcoming() if envelope.proof is not None]
         proofs = await self._proofs.verify(claiming, following)
         if not proofs.rejected:

@@ -4,22 +4,28 @@ The daemon adds limits of receipts, the capacity of the inbox, quarantine rows w
 leases for waiting agents. A job may be rerun, so it changes state only through the transaction.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage
-from aghbus.daemon.receive.receivers import Receivers
 from aghbus.daemon.receive.refused import RefusedMessages, note_conflict
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.delivery.acks import ack_of
+from aghbus.protocol.agh.delivery.order import Predecessor
+from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
@@ -36,7 +42,7 @@ from aghbus.protocol.agh.effects import (
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.agh.receive import Receiver, decide, refuse
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
 from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
 from aghbus.store.engine.log.dedup import DedupWindow
@@ -69,6 +75,50 @@ def _shape_of(effects: Effects) -> _Shape:
         plain, bounded = types == (RecordId, StoreEnvelope, Deliver), Hold in types or Early in types
         shape = _shapes[types] = _Shape(_STORED.issuperset(types), plain, Deliver in types, bounded)
     return shape
+
+
+class Receivers:
+    """Makes the receiver of messages to one of our peer ids, as of now."""
+
+    def __init__(
+        self, identity: Identity, settings: LiveSettings, clock: Clock, trust: LivePolicy, restored: Restored | None
+    ) -> None:
+        """`restored` is the epoch of the store, if it was restored."""
+        self._identity = identity
+        self._settings = settings
+        self._clock = clock
+        self._trust = trust
+        self._restored = restored
+
+    def of(self, own_id: str, verifier: Verifier, tx: Transaction | None = None) -> Receiver:
+        """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours.
+
+        With `tx` it knows which envelopes were processed.
+        """
+        identity, settings = self._identity, self._settings.current
+        present = own_id == identity.self_id or own_id not in identity.signers
+        if present:
+            own_id = identity.self_id
+        view = Receiver(
+            self_id=own_id,
+            now=self._clock.millis() // 1000,
+            mint=self._clock.mint,
+            channels=identity.joined,
+            observe=settings.observe,
+            receipt_ttl=settings.defaults.directed_ttl,
+            verifier=verifier,
+            policy=self._trust.now,
+            signer=identity.signers[own_id],
+            successor=None if present else identity.self_id,
+            restored=self._restored,
+        )
+        return (
+            view
+            if tx is None
+            else msgspec.structs.replace(
+                view, processed=partial(_is_processed, tx), predecessor=partial(_predecessor, tx, own_id)
+            )
+        )
 
 
 class Decider:
@@ -236,3 +286,11 @@ class Decider:
             elif isinstance(effect, Conflict):
                 note_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
+
+
+def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:
+    return tx.memory.streams.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
+
+
+def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:
+    return tx.memory.log.ids.dedup_key(workspace_id, sender, message_id) in tx.memory.dedup.keys

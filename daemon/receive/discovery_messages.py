@@ -5,9 +5,8 @@ from functools import partial
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
-from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.decider import Decider, Receivers
 from aghbus.daemon.receive.received import ReceivedMessage, result_of
-from aghbus.daemon.receive.receivers import Receivers
 from aghbus.daemon.receive.refused import RefusedMessages, note_conflict
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.state.rate_limits import RateLimits

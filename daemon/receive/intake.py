@@ -6,29 +6,97 @@ fit is rejected (specification, section 5, Overload), which means that it is cou
 retry brings it again.
 """
 
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.metrics import NO_ENVELOPE, Counters
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
-from aghbus.daemon.receive.queue import ReceiveQueue
 from aghbus.daemon.receive.receipts import Receipts
 from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.receive.refused import RefusedMessages
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.processing_budget import ProcessingBudget
 from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.standing import SHARES
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
-from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, parse
+from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.agh.errors import NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget
 
+_BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
+_BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
+QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
+SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its standing may fill
+_FREE_FOR_ALL: Final = SENDER_SHARE * SHARES["unknown"]  # of the queue: up to there everybody is let in
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
+
+
+class ReceiveQueue:
+    """Messages that wait for the transaction of their batch. A message that does not fit is rejected."""
+
+    def __init__(self, settings: LiveSettings, processing: ProcessingBudget) -> None:
+        """`processing` tells the standing of a sender before its signature is verified."""
+        self._settings = settings
+        self._processing = processing
+        self.messages: Final[deque[ReceivedMessage]] = deque()
+        self._bytes = 0  # of the messages in the queue
+        self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
+        self._arrival: asyncio.Future[None] | None = None  # what `wait` waits for
+
+    def put(self, received: ReceivedMessage) -> bool:
+        """Add a message; False when there is no room for it."""
+        queue, limit, sender = self.messages, self._settings.current.receive.queue, received.sender
+        depth, size, share = len(queue), self._bytes + len(received.raw), self._shares.get(sender, 0)
+        if depth >= int(limit * _FREE_FOR_ALL) or size > QUEUE_BYTES * _FREE_FOR_ALL:
+            envelope = received.envelope
+            part = SHARES[self._processing.standing(sender, signed=envelope is not None and envelope.proof is not None)]
+            most = limit * part
+            if depth >= most or size > QUEUE_BYTES * part or share >= max(1, int(most * SENDER_SHARE)):
+                return False
+        queue.append(received)
+        if not depth and self._arrival is not None and not self._arrival.done():
+            self._arrival.set_result(None)
+        self._bytes = size
+        self._shares[sender] = share + 1
+        return True
+
+    def wait(self) -> asyncio.Future[None]:
+        """Wait until a message comes to the empty queue."""
+        self._arrival = asyncio.get_running_loop().create_future()
+        return self._arrival
+
+    def take(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
+        """The next batch, which leaves the queue, and its envelopes that claim a key."""
+        queue, shares = self.messages, self._shares
+        batch: list[ReceivedMessage] = []
+        claiming: list[Envelope] = []
+        size = 0
+        while queue and len(batch) < _BATCH and size < _BATCH_BYTES:
+            received = queue.popleft()
+            batch.append(received)
+            size += len(received.raw)
+            shares[received.sender] -= 1
+            if received.envelope is not None and (received.envelope.proof is not None or "@" in received.sender):
+                claiming.append(received.envelope)
+        self._bytes -= size
+        if not queue:
+            shares.clear()
+        return batch, claiming
+
+    def upcoming(self) -> Iterator[Envelope]:
+        """The valid envelopes of about one batch, which stay in the queue."""
+        return (one.envelope for one in islice(self.messages, _BATCH) if one.envelope is not None)
 
 
 class Intake:
@@ -97,8 +165,8 @@ class Intake:
             self._rejections.reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
             self._discovery.handle(received, envelope)
-        else:
-            self._enqueue(received)
+        elif not self._queue.put(received):
+            self._rejections.reject("queue", received)
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         self._counters.add("refused")
@@ -118,19 +186,19 @@ class Intake:
             if message.settlement is not None:
                 message.settlement.ack()
             return
-        self._enqueue(
-            ReceivedMessage(
-                message.subject,
-                message.data,
-                now_ms,
-                own_id,
-                message.settlement,
-                error=error,
-                target=target,
-                origin=origin_in(document, message.subject, self._identity.own_ids),
-                keep=keep,
-            )
+        received = ReceivedMessage(
+            message.subject,
+            message.data,
+            now_ms,
+            own_id,
+            message.settlement,
+            error=error,
+            target=target,
+            origin=origin_in(document, message.subject, self._identity.own_ids),
+            keep=keep,
         )
+        if not self._queue.put(received):
+            self._rejections.reject("queue", received)
 
     def _receipt_target(self, document: dict[str, Any] | None) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about a refused document would go to, as far as it can be read, and from which of our ids."""
@@ -138,7 +206,3 @@ class Intake:
             if (target := partial_parse(document, own_id, self._identity.joined)) is not None:
                 return target, own_id
         return None, self._identity.self_id
-
-    def _enqueue(self, received: ReceivedMessage) -> None:
-        if not self._queue.put(received):
-            self._rejections.reject("queue", received)

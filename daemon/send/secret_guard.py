@@ -5,6 +5,7 @@ is sent to them is checked by those rules, too, or changed. Only `body` and `ext
 finding is named by its path; its value is never repeated.
 """
 
+import asyncio
 import logging
 from functools import partial
 from typing import Any, Final
@@ -98,12 +99,17 @@ class SecretGuard:
     def _report(self, tx: Transaction, error: InvalidRequest, envelope: Envelope, path: str, mode: str) -> None:
         """Raise `error`, or log it, as `mode` says."""
         if mode == "refuse":
-            tx.after_commit(self.count_refused)  # the job goes on without the message
+            tx.after_commit(self._count_refused)  # if the job goes on without the envelope
             raise error
         tx.after_commit(partial(self._warn, envelope.id, path))
 
-    def count_refused(self) -> None:
-        """Count a refused envelope; for a job that failed because of it."""
+    def sent(self, sending: asyncio.Future[Any]) -> None:
+        """A job that sends has ended: count it if it failed because an envelope was refused."""
+        error = None if sending.cancelled() else sending.exception()
+        if isinstance(error, InvalidRequest) and error.error_code == CODE:
+            self._count_refused()
+
+    def _count_refused(self) -> None:
         self._counters.add("secrets.refused")
 
     def _warn(self, message_id: str, path: str) -> None:

@@ -1,6 +1,6 @@
 """Sending: one transaction commits the envelope, the change of our own work and the outbox row; then it is published."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -15,7 +15,6 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.send.secret_guard import CODE as SECRET_LIKE
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.spans import EnvelopeSpans
@@ -71,20 +70,17 @@ class Sender:
         """Refuse everything from now on: the daemon is shutting down."""
         self.closed = True
 
-    async def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> T:
+    def send_all(self, job: Callable[[Transaction, "Batch"], T]) -> Awaitable[T]:
         """Run `job` in one transaction: the messages of the batch are committed with everything else it writes, or nothing is.
 
         They are published after the commit, before the result. The job may run twice, like every job of the store. Raises
-        Unavailable, what the job raises, and StoreUnavailable.
+        Unavailable, the result what the job raises, and StoreUnavailable.
         """
         if self.closed:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
-        try:
-            return await self._store.submit(partial(self._run, job))
-        except InvalidRequest as error:
-            if error.error_code == SECRET_LIKE:
-                self._guard.count_refused()
-            raise
+        sending = self._store.submit(partial(self._run, job))
+        sending.add_done_callback(self._guard.sent)
+        return sending
 
     def _run(self, job: Callable[[Transaction, "Batch"], T], tx: Transaction) -> T:
         batch = self._batch(tx, self._clock.millis())

@@ -12,7 +12,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
-from aghbus.daemon.receive.queue import ReceiveQueue
+from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.identity import Identity
@@ -105,7 +105,7 @@ class StatusService:
             observe=self.settings.current.observe,
             broker=self._broker(),
             store=await self.store.status(),
-            queues={"receive": len(self.queue)},
+            queues={"receive": len(self.queue.messages)},
             inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
             inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),

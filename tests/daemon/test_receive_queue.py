@@ -46,11 +46,11 @@ def message(sender: str, number: int, text: str = "hello") -> InboundMessage:
 async def test_one_sender_does_not_fill_the_queue(desk: Bench) -> None:
     for number in range(5 * QUEUE):
         desk.intake.offer(message("flood", number))
-    flooded = len(desk.parts.queue)
+    flooded = len(desk.parts.queue.messages)
     assert flooded < QUEUE
     for number in range(10):
         desk.intake.offer(message("quiet", number))
-    assert len(desk.parts.queue) == flooded + 10
+    assert len(desk.parts.queue.messages) == flooded + 10
 
 
 async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a_quarter_to_verified_ones(
@@ -60,27 +60,27 @@ async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a
     desk.parts.standings.engage([*(f"known-{number}" for number in range(QUEUE)), signed.handle])
     for number in range(5 * QUEUE):
         desk.intake.offer(message(f"unknown-{number}", number))
-    assert len(desk.parts.queue) == QUEUE // 2
+    assert len(desk.parts.queue.messages) == QUEUE // 2
     for number in range(QUEUE):
         desk.intake.offer(message(f"known-{number}", number))
-    assert len(desk.parts.queue) == QUEUE * 3 // 4
+    assert len(desk.parts.queue.messages) == QUEUE * 3 // 4
     for _ in range(QUEUE):
         desk.take(desk.signed(signed))
-    assert len(desk.parts.queue) == QUEUE
+    assert len(desk.parts.queue.messages) == QUEUE
 
 
 async def test_the_queue_is_bounded_in_bytes(desk: Bench) -> None:
     large = message("flood", 0, "x" * 1_000_000)
     for _ in range(QUEUE):
         desk.intake.offer(large)
-    assert 10 <= len(desk.parts.queue) * len(large.data) / 1_000_000 <= 70
+    assert 10 <= len(desk.parts.queue.messages) * len(large.data) / 1_000_000 <= 70
 
 
 async def test_committed_messages_free_the_queue(desk: Bench) -> None:
     for _ in range(3):
         for number in range(QUEUE):
             desk.intake.offer(message("flood", number))
-        full = len(desk.parts.queue)
+        full = len(desk.parts.queue.messages)
         await desk.commit()
         assert full == QUEUE // 2 * 3 // 4
 

@@ -27,15 +27,13 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
 from aghbus.daemon.receive.committer import Committer
-from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.decider import Decider, Receivers
 from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
-from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.intake import Intake, ReceiveQueue
 from aghbus.daemon.receive.outcomes import OutcomeHandler
 from aghbus.daemon.receive.proofs import ProofVerifier
-from aghbus.daemon.receive.queue import ReceiveQueue
 from aghbus.daemon.receive.receipts import Receipts
-from aghbus.daemon.receive.receivers import Receivers
 from aghbus.daemon.receive.refused import RefusedMessages
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.send.ack_receiver import AckReceiver
