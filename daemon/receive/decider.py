@@ -167,7 +167,11 @@ class Decider:
         """
         receivers: dict[str, Receiver] = {}
         outcomes: list[Outcome] = []
-        has_room = self._has_room(tx, batch)
+        # Whether window and inbox have room for all of them, even from one unknown sender: then none has to be compared with the
+        # bounds.
+        count, size = len(batch), sum([len(message.raw) for message in batch])
+        ids = int(self._settings.current.receive.remembered * SHARES["unknown"])
+        has_room = tx.memory.dedup.admits(_LONGEST, ids, count) and self._admission.has_room(tx, count, size)
         for message in batch:
             receiver = receivers.get(message.own_id)
             if receiver is None:
@@ -185,13 +189,6 @@ class Decider:
             if outcome.applied is not None and outcome.applied.delivered and outcome.message.envelope is not None
         ]
         self._waiters.offer(tx, [(seq, work_id) for seq, work_id in delivered if seq is not None])
-
-    def _has_room(self, tx: Transaction, batch: list[ReceivedMessage]) -> bool:
-        """Whether the dedup window and the inbox have room for the whole batch, even from one unknown sender: then no message of it
-        has to be compared with their bounds."""
-        size = sum([len(message.raw) for message in batch])
-        ids = int(self._settings.current.receive.remembered * SHARES["unknown"])
-        return tx.memory.dedup.admits(_LONGEST, ids, len(batch)) and self._admission.has_room(tx, len(batch), size)
 
     def _decide(self, tx: Transaction, message: ReceivedMessage, receiver: Receiver, has_room: bool) -> Outcome:
         envelope, settings, ack = message.envelope, self._settings.current, None

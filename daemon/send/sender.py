@@ -159,7 +159,19 @@ class Batch(msgspec.Struct):
             failpoint("send.decided")
         self.rows += applied.outgoing
         self.kinds.append(envelope.kind)
-        return _queued(envelope, applied.outgoing[-1].seq, state)
+        return SendResponse(
+            id=envelope.id,
+            seq=applied.outgoing[-1].seq,
+            kind=envelope.kind,
+            workspace_id=envelope.workspace_id,
+            channel=envelope.channel,
+            to=envelope.to,
+            thread_id=envelope.container if envelope.surface == "thread" else None,
+            direct_id=envelope.container if envelope.surface == "direct" else None,
+            work_id=envelope.work_id,
+            work_state=state,
+            state="queued",
+        )
 
     def add(self, kind: str, rows: list[Outgoing]) -> None:
         """Add outbox rows of an envelope of `kind` that was written by other code in this transaction."""
@@ -194,22 +206,6 @@ def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
         "ext": ext,
         **{key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body"} | chosen},
     }
-
-
-def _queued(envelope: Envelope, seq: int, work_state: State | None) -> SendResponse:
-    return SendResponse(
-        id=envelope.id,
-        seq=seq,
-        kind=envelope.kind,
-        workspace_id=envelope.workspace_id,
-        channel=envelope.channel,
-        to=envelope.to,
-        thread_id=envelope.container if envelope.surface == "thread" else None,
-        direct_id=envelope.container if envelope.surface == "direct" else None,
-        work_id=envelope.work_id,
-        work_state=work_state,
-        state="queued",
-    )
 
 
 def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> SendResponse:
