@@ -142,7 +142,7 @@ class Node:
         else:
             self._subscribe()
         self._run("store", self._store.ended)
-        self._run("intake", self._parts.intake.run)
+        self._run("intake", self._parts.committer.run)
         self._run("publisher", self._parts.publisher.run)
         self._run("retry", self._parts.publisher.retry)
         self._run("deadlines", self._parts.deadlines.run)
@@ -219,7 +219,7 @@ class Node:
         self._parts.waiters.closed = True
         self._parts.sender.close()
         await (self._parts.jetstream or self.link).drain(left(0.3))
-        clean = await self._parts.intake.drained(left(0.5))
+        clean = await self._parts.committer.drained(left(0.5))
         if self.link.state == "up":
             clean = await self._parts.publisher.drained(left(0.5)) and clean
         self._parts.notifier.close()

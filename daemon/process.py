@@ -84,13 +84,13 @@ async def _node(
         instance=instance,
         signer=signer,
         former=former,
-        restored=await store.write(_restored),
+        restored=await _restored(store),
     )
 
 
-def _restored(tx: Transaction) -> Restored | None:
+async def _restored(store: Store) -> Restored | None:
     """The epoch of the store, if it was restored; logged while it matters."""
-    found = epoch.read(tx.db)
+    found = await store.write(lambda tx: epoch.read(tx.db))
     if found is not None and found.matters(clock.Clock().millis()):
         fields = {"epoch": found.epoch, "backup": epoch.spell(found.backup_ms), "at": epoch.spell(found.restored_ms)}
         event(_log, logging.WARNING, "the store was restored", **fields)

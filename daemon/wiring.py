@@ -30,9 +30,16 @@ from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.acknowledger import Acknowledger
-from aghbus.daemon.receive.decider import Decider
+from aghbus.daemon.receive.committer import Committer
+from aghbus.daemon.receive.decider import Decider, Receivers
+from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
-from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.intake import Intake, ReceiveQueue
+from aghbus.daemon.receive.outcomes import OutcomeHandler
+from aghbus.daemon.receive.proofs import ProofVerifier
+from aghbus.daemon.receive.receipt_policy import ReceiptPolicy
+from aghbus.daemon.receive.refused import RefusedMessages
+from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
@@ -183,41 +190,42 @@ class DaemonParts:
             RestoredPeers(context, store, self.background),
             self.publisher.peer_joined,
         )
-        self.decider = Decider(
-            self.identity,
+        receivers = Receivers(context, self.trust, self._restored)
+        receipts = ReceiptPolicy(context, self.limits, self.standings, self.limited, self.trust)
+        self.refused = RefusedMessages(context)
+        rejections = Rejections(context, self.standings, self.limited)
+        decider = Decider(
             self.settings,
-            self.clock,
-            self.limits,
             self.standings,
-            self.limited,
+            receivers,
+            receipts,
+            self.refused,
             self.trust,
             self.closer,
             self.deadlines,
             self.waiters,
-            InboxAdmission(self.settings, self.standings),
-            self.counters,
-            self._restored,
+            InboxAdmission(self.settings, self.standings, self.counters),
         )
-        self.intake = Intake(
-            self.identity,
-            self.settings,
-            self.clock,
+        acknowledger = Acknowledger(link, self.identity, self.background, self.counters)
+        handler = OutcomeHandler(
+            self.publisher, acknowledger, self.discovery, rejections, self.notifier, self.counters, self._spans
+        )
+        self.queue = ReceiveQueue(self.settings, self.limits.processing)
+        proofs = ProofVerifier(self.limits, self.signatures)
+        self.committer = Committer(context, store, self.queue, proofs, decider, self.refused, rejections, handler)
+        discovery_messages = DiscoveryMessages(
+            context,
             store,
             self.limits,
-            self.standings,
-            self.limited,
-            self.signatures,
-            self.trust,
-            self.decider,
+            receivers,
+            decider,
+            self.refused,
+            rejections,
             self.discovery,
             self.write_behind,
-            self.publisher,
-            Acknowledger(link, self.identity, self.background, self.counters),
-            self.notifier,
-            self.counters,
-            self.log_limiter,
-            self._spans,
+            self.trust,
         )
+        self.intake = Intake(context, self.limits, receipts, self.refused, rejections, self.queue, discovery_messages)
 
     def _build_agents(self, replaced: Replacements) -> None:
         """The bridge to agents of foreign formats, and chains."""
@@ -266,7 +274,7 @@ class DaemonParts:
             self.steps,
             self.limited,
             self.sender,
-            self.intake,
+            self.queue,
             self._restored,
         )
         peers = PeerService(settings, identity, self.presence, clock, self.own_card)

@@ -9,7 +9,7 @@ from typing import Final
 TESTS: Final = Path(__file__).parent
 ROOT: Final = TESTS.parent
 FOLDERS: Final = ("host", "protocol", "store", "daemon", "client", "cli")
-SPLIT_LATER: Final = {"Decider", "Intake", "JetStreamProfile"}  # constructors with more than ten parameters
+SPLIT_LATER: Final = {"JetStreamProfile"}  # constructors with more than ten parameters
 MODULES: Final = sorted(path for path in TESTS.rglob("*.py") if "typecheck" not in path.parts)
 
 

@@ -26,6 +26,11 @@ class Counters(dict[str, int]):
         """Count `name`."""
         self[name] += amount
 
+    def not_delivered(self, kind: str, state: str) -> None:
+        """Count an own message of `kind` that ended as `state`: `refused`, `expired` or `dead`."""
+        self.add(f"outbox.{state}")
+        self.undelivered[kind, state] += 1
+
     def __missing__(self, name: str) -> int:
         return 0
 

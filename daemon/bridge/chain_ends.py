@@ -103,7 +103,7 @@ class ChainEnds:
             body, entries = _closing_body(end.work, end.ending), _entries(tx, end)
             ids = (end.work.terminal_id or end.work.opening_id, end.assigned.work_id)
             closing = _closing(end.context, end.assigned, ids, body, closed_by=end.work.terminal_id, entries=entries)
-            self._send_first(batch, end.work, (closing, *_shorter(closing)))
+            self._send_first(tx, batch, end.work, (closing, *_shorter(closing)))
         elif not self._end_branch(tx, batch, end, end.assigned):
             return
         links.settle(tx, end.link)
@@ -141,16 +141,16 @@ class ChainEnds:
         entries = (*merged_log(branches), SentientLogEntry(record["day"], record["entry"]))
         closing = with_log(closing, entries)
         reduced = msgspec.structs.replace(closing, body=shorter_results(body))
-        sent = self._send_first(batch, end.work, (closing, reduced, *_shorter(closing)))
+        sent = self._send_first(tx, batch, end.work, (closing, reduced, *_shorter(closing)))
         failed = sum(not branch.completed for branch in branches)
         fields = {"work": assigned.work_id, "branches": len(branches), "failed": failed}
         tx.after_commit(partial(event, _log, logging.INFO, "joined the branches of a work", **fields))
         if sent is None:
             return
-        self.counters.add("bridge.joined")
+        tx.after_commit(partial(self.counters.add, "bridge.joined"))
         self.log.keep(tx, record, seq=sent.seq, message_id=sent.id)
         notification = self._memory_draft(end, chain, message, entries, closing.id)
-        self._send_first(batch, end.work, (notification,) if notification is not None else ())
+        self._send_first(tx, batch, end.work, (notification,) if notification is not None else ())
 
     def _chain_ids(self, tx: Transaction, end: _End, assigned: WorkView) -> ChainIds:
         """Session and request of the chain: those of the message that opened the branch."""
@@ -165,7 +165,7 @@ class ChainEnds:
         entries = chains.entries_so_far(tx, end.work)
         ending_id = end.work.terminal_id or end.work.opening_id
         draft = self._memory_draft(end, chains.ids_of(last.message), last.message, entries, ending_id)
-        self._send_first(batch, end.work, () if draft is None or draft.to == end.work.target else (draft,))
+        self._send_first(tx, batch, end.work, () if draft is None or draft.to == end.work.target else (draft,))
 
     def _memory_draft(
         self, end: _End, chain: ChainIds, message: Any, entries: tuple[SentientLogEntry, ...], ending_id: str
@@ -173,7 +173,9 @@ class ChainEnds:
         us, memory_agent = self.identity.self_id, self.settings.current.sentient.memory_agent
         return chains.memory_draft(end.context, us, memory_agent, chain, message, entries, ending_id)
 
-    def _send_first(self, batch: Batch, ended: WorkView, drafts: Sequence[Draft]) -> SendResponse | None:
+    def _send_first(
+        self, tx: Transaction, batch: Batch, ended: WorkView, drafts: Sequence[Draft]
+    ) -> SendResponse | None:
         """Send the first of `drafts` that fits an envelope; if none does, count and log it, and return None."""
         cause: InvalidRequest | Refused | None = None
         for draft in drafts:
@@ -182,9 +184,12 @@ class ChainEnds:
             except (InvalidRequest, Refused) as error:
                 cause = cause or error
         if cause is not None:
-            self.counters.add("bridge.terminal_not_forwarded")
-            event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=ended.work_id, cause=cause)
+            tx.after_commit(partial(self._not_forwarded, ended.work_id, cause))
         return None
+
+    def _not_forwarded(self, work_id: str, cause: Exception) -> None:
+        self.counters.add("bridge.terminal_not_forwarded")
+        event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=work_id, cause=cause)
 
 
 def _opening(tx: Transaction, end: _End) -> BridgedMessage | None:

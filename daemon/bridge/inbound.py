@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -169,9 +170,12 @@ class InboundTranslator:
         try:
             return self.formats.get(name).deliver(bridged, context, history)
         except Exception as error:  # a bug triggered by one envelope must not stop all later ones
-            self.counters.add("internal_errors")
-            exception(_log, "cannot deliver an envelope", error, format=name, seq=kept.seq)
+            tx.after_commit(partial(self._not_delivered, error, name, kept.seq))
             return None
+
+    def _not_delivered(self, error: Exception, name: str, seq: int) -> None:
+        self.counters.add("internal_errors")
+        exception(_log, "cannot deliver an envelope", error, format=name, seq=seq)
 
 
 class _Times(msgspec.Struct):

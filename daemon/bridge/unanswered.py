@@ -1,6 +1,7 @@
 """Ends works of AgentOS that were not answered within the ttl of their message (adapters.md, agentos)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -53,7 +54,7 @@ class UnansweredMessages:
         rows = self.closer.close_unanswered(tx, work, kind, body)
         if rows:
             batch.add(kind, rows)
-            self.counters.add("bridge.ttl_passed")
+            tx.after_commit(partial(self.counters.add, "bridge.ttl_passed"))
         return bool(rows)
 
 

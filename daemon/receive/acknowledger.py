@@ -6,7 +6,7 @@ from functools import partial
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import Link, LinkError
-from aghbus.daemon.receive.decider import Outcome
+from aghbus.daemon.receive.received import Outcome
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.agh.effects import Quarantine

@@ -1,13 +1,16 @@
 """Which messages the inbox has room for: a share of it for each standing, and one for each sender (docs/limits.md)."""
 
+from functools import partial
 from typing import Final
 
+from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standings, allowance
 from aghbus.protocol.agh.effects import Advance, Effects, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.transaction import Transaction
+from aghbus.store.tables import inbox
 
 SENDER_PARTS: Final = 4
 """One sender fills at most one of so many equal parts of the inbox.
@@ -27,6 +30,7 @@ An agent that never reads its inbox loses only these notices: they are in `aghct
 FULL: Final = "inbox"
 STORE: Final = "inbox.store"
 SENDER: Final = "inbox.sender"
+HELD: Final = "inbox.held"
 """Why a message is rejected; `inbox.` and a standing: the share of senders of that standing is used up."""
 
 
@@ -38,9 +42,10 @@ def inbox_bytes(settings: Settings) -> int:
 class InboxAdmission:
     """Decides which messages enter the inbox."""
 
-    def __init__(self, settings: LiveSettings, standings: Standings) -> None:
+    def __init__(self, settings: LiveSettings, standings: Standings, counters: Counters) -> None:
         self._settings = settings
         self._standings = standings
+        self._counters = counters
 
     def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
         """Whether `rejection` would be empty for each of so many messages of `size` bytes together, from any sender: the whole
@@ -50,11 +55,21 @@ class InboxAdmission:
         return fits and SENDER_PARTS * (held.size + size) <= inbox_bytes(settings) and not tx.memory.excess
 
     def admits_reaction(self, tx: Transaction, envelope: Envelope) -> bool:
-        """Whether a trace or receipt that our agent should react to enters the inbox. It is stored in any case."""
+        """Whether a trace or receipt that our agent should react to enters the inbox; counted if not. It is stored in any case."""
         settings, held = self._settings.current, tx.memory.inbox
         used = held.size + len(envelope.raw)
         within = REACTION_PARTS * held.waiting < settings.inbox.capacity
-        return within and REACTION_PARTS * used <= inbox_bytes(settings) and not tx.memory.excess
+        if within and REACTION_PARTS * used <= inbox_bytes(settings) and not tx.memory.excess:
+            return True
+        tx.after_commit(partial(self._counters.add, "inbox.reactions_left_out"))
+        return False
+
+    def rejection_of_held(self, tx: Transaction) -> str:
+        """Why an opening that is held since a restore may not enter the store; empty, and counted, if it may."""
+        if tx.memory.excess or SENDER_PARTS * inbox.count_held(tx.db) >= self._settings.current.inbox.capacity:
+            return HELD
+        tx.after_commit(partial(self._counters.add, "inbox.held"))
+        return ""
 
     def rejection(self, tx: Transaction, envelope: Envelope, effects: Effects) -> str:
         """Why the message may not enter the inbox, empty if it may.

@@ -3,10 +3,10 @@
 Its status and reason code are decided in protocol/agh/receive.py.
 """
 
+from functools import partial
 from typing import Final
 
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.standing import Standing, Standings
@@ -25,19 +25,18 @@ class ReceiptPolicy:
 
     def __init__(
         self,
+        context: DaemonContext,
         limits: RateLimits,
         standings: Standings,
         limited: LimitedPeers,
         trust: LivePolicy,
-        clock: Clock,
-        counters: Counters,
     ) -> None:
         self._limits = limits
         self._standings = standings
         self._limited = limited
         self._trust = trust
-        self._clock = clock
-        self._counters = counters
+        self._clock = context.clock
+        self._counters = context.counters
         self._suppressed = 0  # receipts that were not sent since the last audit row about them
         self._noted_ms = 0
 
@@ -52,36 +51,56 @@ class ReceiptPolicy:
         answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
         if answer is None:
             return effects, ()
-        if not self._may_answer(answer.envelope, envelope, effects, standing):
+        if not self._may_answer(tx, answer.envelope, envelope, effects, standing):
             self._note_suppressed(tx, answer.envelope.to or "", standing, at_ms)
             return tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)]), ()
         if _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
             return tuple([effect for effect in effects if effect is not answer]), (answer.envelope,)
         return effects, ()
 
-    def _may_answer(self, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing) -> bool:
+    def _may_answer(
+        self, tx: Transaction, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing
+    ) -> bool:
         """Whether a receipt is within its rate limits. Refused senders have another limit than accepted ones."""
         peer, limits = receipt.to or "", self._limits
         refused = next((each for each in effects if type(each) is Quarantine), None)
         if self._trust.now.mode == "require" and _is_unverified(envelope, refused):
             return False
-        if _is_duplicate(receipt) and not limits.allow_repeat(f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
+        if _is_duplicate(receipt) and not limits.allow_repeat(tx, f"{receipt.workspace_id} {peer} {receipt.reply_to}"):
             return False
         if envelope is None:
             return True
         if refused is None:
-            return limits.allow_receipt(peer, standing)
-        return limits.allow_denial(denial_budget_key(peer, refused.trust), standing)
+            return limits.allow_receipt(tx, peer, standing)
+        return limits.allow_denial(tx, denial_budget_key(peer, refused.trust), standing)
+
+    def may_refuse(self, sender: str) -> bool:
+        """Whether a receipt may go to `sender`, the apparent one of bytes that are no valid envelope; counted if not. Asked before
+        their job."""
+        if self._trust.now.mode == "require":
+            return False
+        standing = self._standings.of(sender, None)
+        allowed = self._limits.allow_refusal(sender, standing)
+        if not allowed:
+            self._count_suppressed(sender, standing)
+        return allowed
 
     def _note_suppressed(self, tx: Transaction, peer: str, standing: Standing, at_ms: int) -> None:
         """Count a receipt that is not sent; one audit row a minute tells of all of them."""
-        self._counters.add("receipts.suppressed")
-        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+        tx.after_commit(partial(self._count_suppressed, peer, standing))
+        tx.undo.append(partial(self._restore, self._suppressed, self._noted_ms))
         self._suppressed += 1
         if at_ms - self._noted_ms >= _NOTED_MS:
             detail = f"{self._suppressed} automatic receipts not sent: rate limits"
             self._suppressed, self._noted_ms = 0, at_ms
             audit.note_policy(tx, at_ms, "receipts_suppressed", detail)
+
+    def _count_suppressed(self, peer: str, standing: Standing) -> None:
+        self._counters.add("receipts.suppressed")
+        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+
+    def _restore(self, suppressed: int, noted_ms: int) -> None:
+        self._suppressed, self._noted_ms = suppressed, noted_ms
 
 
 def _is_unverified(envelope: Envelope | None, refused: Quarantine | None) -> bool:

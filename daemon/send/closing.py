@@ -1,5 +1,6 @@
 """Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
+from functools import partial
 from typing import Any
 
 from aghbus.daemon.state.context import DaemonContext
@@ -26,6 +27,7 @@ class WorkCloser:
         self._identity = context.identity
         self._settings = context.settings
         self._clock = context.clock
+        self._counters = context.counters
 
     def close(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
         """Send a closing receipt or trace to the other participant; nothing when our own copy of the work forbids it."""
@@ -48,10 +50,13 @@ class WorkCloser:
         return self._send(tx, work, "receipt", receipt_body(work.opening_id, "accepted"))[1]
 
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
-        """Our message was refused or given up: notify the agent in its inbox, and cancel the work that it should have opened.
+        """Our message was refused or given up: count and record that, notify the agent in its inbox, and cancel the work that
+        it should have opened.
 
         `reason` is the code with which the receiver's daemon refused it, if it did.
         """
+        tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
+        audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
         if failed.kind in _NOTIFIED:
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
         if failed.work_id is None:

@@ -1,6 +1,7 @@
 """Deadlines of works: when one passes, the daemon closes the work on both sides by a receipt or trace."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from aghbus.daemon.base.notifier import Notifier
@@ -107,7 +108,7 @@ class Deadlines:
                 closing = self._closer.close_unanswered(tx, work, kind, body)
                 self._notify(tx, work, closing, body)
                 rows += closing
-                self._counters.add("deadlines.passed")
+                tx.after_commit(partial(self._counters.add, "deadlines.passed"))
             deadlines.lift(tx, late)
         return rows, deadlines.next_due_ms(tx)
 

@@ -28,7 +28,6 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
-from aghbus.store.audit import events as audit
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
@@ -390,9 +389,6 @@ class Publisher:
         if failed is None:
             return
         self._release(tx, failed)
-        self._counters.add(f"outbox.{state}")
-        self._counters.undelivered[failed.kind, state] += 1
-        audit.note_outgoing(tx, self._clock.millis(), seq, state, why)
         rows = self._closer.after_failure(tx, failed, reason)
         tx.after_commit(lambda: self._gave_up(rows))
 

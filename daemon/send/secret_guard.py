@@ -5,7 +5,9 @@ is sent to them is checked by those rules, too, or changed. Only `body` and `ext
 finding is named by its path; its value is never repeated.
 """
 
+import asyncio
 import logging
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +20,7 @@ from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
+from aghbus.store.engine.transaction import Transaction
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")
@@ -35,17 +38,17 @@ class SecretGuard:
         self._counters = context.counters
         self._log_limiter = context.log_limiter
 
-    def replaced(self, draft: Draft) -> Draft:
+    def replaced(self, tx: Transaction, draft: Draft) -> Draft:
         """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""
         if draft.to is None or self._presence.of_this_project.get(draft.to) is not False:
             return draft
         changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
         if changed == draft:
             return draft
-        self._counters.add("secrets.replaced")
+        tx.after_commit(partial(self._counters.add, "secrets.replaced"))
         return changed
 
-    def check(self, envelope: Envelope, *, allowed: bool) -> None:
+    def check(self, tx: Transaction, envelope: Envelope, *, allowed: bool) -> None:
         """Raise InvalidRequest (code `secret_like`), or log, when `envelope` seems to carry credentials.
 
         `allowed`: the caller said that this envelope may go as it is.
@@ -58,11 +61,11 @@ class SecretGuard:
         raw, to = envelope.raw, envelope.to
         end = -1 if envelope.ext is None else raw.rfind(_AFTER)
         if may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
-            self._check_own(envelope, mode)
+            self._check_own(tx, envelope, mode)
         if to is not None and self._presence.of_this_project.get(to) is False:
-            self._check_refused(envelope, mode)
+            self._check_refused(tx, envelope, mode)
 
-    def _check_own(self, envelope: Envelope, mode: str) -> None:
+    def _check_own(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
         (document.get("ext") or {}).pop(AFTER, None)  # the daemon's own
         found = first_secret(document)
@@ -73,9 +76,9 @@ class SecretGuard:
             hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
             code=CODE,
         )
-        self._report(error, envelope, found, mode)
+        self._report(tx, error, envelope, found, mode)
 
-    def _check_refused(self, envelope: Envelope, mode: str) -> None:
+    def _check_refused(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
         found = next(((name, *one) for name in _CHECKED for one in refused_paths(document.get(name))), None)
         if found is None:
@@ -87,15 +90,28 @@ class SecretGuard:
             hint="write it differently, say replace_secrets: true (aghctl: --replace-secrets), or allow_secrets: true to try",
             code=CODE,
         )
-        self._report(error, envelope, path, mode)
+        self._report(tx, error, envelope, path, mode)
 
-    def _report(self, error: InvalidRequest, envelope: Envelope, path: str, mode: str) -> None:
+    def _report(self, tx: Transaction, error: InvalidRequest, envelope: Envelope, path: str, mode: str) -> None:
         """Raise `error`, or log it, as `mode` says."""
-        self._counters.add(f"secrets.{'refused' if mode == 'refuse' else 'warned'}")
         if mode == "refuse":
+            tx.after_commit(self._count_refused)  # if the job goes on without the envelope
             raise error
+        tx.after_commit(partial(self._warn, envelope.id, path))
+
+    def sent(self, sending: asyncio.Future[Any]) -> None:
+        """A job that sends has ended: count it if it failed because an envelope was refused."""
+        error = None if sending.cancelled() else sending.exception()
+        if isinstance(error, InvalidRequest) and error.error_code == CODE:
+            self._count_refused()
+
+    def _count_refused(self) -> None:
+        self._counters.add("secrets.refused")
+
+    def _warn(self, message_id: str, path: str) -> None:
+        self._counters.add("secrets.warned")
         self._log_limiter.event(
-            logging.WARNING, "secrets", "sent what looks like a credential", id=envelope.id, path=path
+            logging.WARNING, "secrets", "sent what looks like a credential", id=message_id, path=path
         )
 
 

@@ -60,6 +60,7 @@ class Sender:
         self._notifier = notifier
         self._counters = context.counters
         self._standings = standings
+        self._guard = guard
         self._batch = partial(Batch, context.identity, link, guard, deadlines, spans)
 
     def close(self) -> None:
@@ -74,23 +75,25 @@ class Sender:
         """
         if self.closed:
             raise Unavailable("the daemon is shutting down", hint="try again when it is back")
-        return self._store.submit(partial(self._run, job))
+        sending = self._store.submit(partial(self._run, job))
+        sending.add_done_callback(self._guard.sent)
+        return sending
 
     def _run(self, job: Callable[[Transaction, "Batch"], T], tx: Transaction) -> T:
         batch = self._batch(tx, self._clock.millis())
         result = job(tx, batch)
         if batch.rows:
-            tx.after_commit(partial(self._committed, batch))
+            tx.after_commit(partial(self._committed, batch.rows, batch.kinds))
         return result
 
-    def _committed(self, batch: "Batch") -> None:
+    def _committed(self, rows: list[Outgoing], kinds: list[str]) -> None:
         if ARMED:
             failpoint("send.committed")
-        for kind in batch.kinds:
+        for kind in kinds:
             self._counters[f"sent.{kind}"] += 1
-        self._standings.engage(filter(None, map(_recipient, batch.rows)))
-        self._publisher.enqueue(batch.rows)
-        self._notifier.notify(max(batch.rows).seq)
+        self._standings.engage(filter(None, map(_recipient, rows)))
+        self._publisher.enqueue(rows)
+        self._notifier.notify(max(rows).seq)
 
 
 class Batch(msgspec.Struct):
@@ -133,9 +136,9 @@ class Batch(msgspec.Struct):
             draft = self._spans.sending(tx, draft)
         draft, signer = following(tx, draft), self._identity.signer_of(draft.sender)
         envelope = build(draft, now_ms // 1000, signer)
-        if replace_secrets and (changed := self._guard.replaced(draft)) is not draft:
+        if replace_secrets and (changed := self._guard.replaced(tx, draft)) is not draft:
             envelope = build(changed, now_ms // 1000, signer)
-        self._guard.check(envelope, allowed=allow_secrets)
+        self._guard.check(tx, envelope, allowed=allow_secrets)
         if len(envelope.raw) > max_payload:
             raise InvalidRequest(
                 f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {max_payload}",
@@ -153,7 +156,19 @@ class Batch(msgspec.Struct):
             failpoint("send.decided")
         self.rows += applied.outgoing
         self.kinds.append(envelope.kind)
-        return _queued(envelope, applied.outgoing[-1].seq, state)
+        return SendResponse(
+            id=envelope.id,
+            seq=applied.outgoing[-1].seq,
+            kind=envelope.kind,
+            workspace_id=envelope.workspace_id,
+            channel=envelope.channel,
+            to=envelope.to,
+            thread_id=envelope.container if envelope.surface == "thread" else None,
+            direct_id=envelope.container if envelope.surface == "direct" else None,
+            work_id=envelope.work_id,
+            work_state=state,
+            state="queued",
+        )
 
     def add(self, kind: str, rows: list[Outgoing]) -> None:
         """Add outbox rows of an envelope of `kind` that was written by other code in this transaction."""
@@ -188,22 +203,6 @@ def _content(raw: bytes, chosen: frozenset[str]) -> dict[str, object]:
         "ext": ext,
         **{key: document.get(key) for key in {"workspace_id", "channel", "kind", "to", "body"} | chosen},
     }
-
-
-def _queued(envelope: Envelope, seq: int, work_state: State | None) -> SendResponse:
-    return SendResponse(
-        id=envelope.id,
-        seq=seq,
-        kind=envelope.kind,
-        workspace_id=envelope.workspace_id,
-        channel=envelope.channel,
-        to=envelope.to,
-        thread_id=envelope.container if envelope.surface == "thread" else None,
-        direct_id=envelope.container if envelope.surface == "direct" else None,
-        work_id=envelope.work_id,
-        work_state=work_state,
-        state="queued",
-    )
 
 
 def _sent(document: dict[str, Any], seq: int, work_state: State | None, state: OutboxState) -> SendResponse:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
-from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import expire_leases
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.trust_policy import first_use_problems
 from aghbus.daemon.tasks.retirement import former_identities
 from aghbus.daemon.tasks.retirement import problems as former_problems
 from aghbus.host.version import VERSION
@@ -98,7 +99,7 @@ class StatusService:
     steps: ClockSteps
     limited: LimitedPeers
     sender: Sender
-    intake: Intake
+    queue: ReceiveQueue
     restored: Restored | None
     started: float = field(default_factory=time.monotonic)
 
@@ -141,7 +142,7 @@ class StatusService:
             observe=settings.observe,
             broker=self.broker.status(),
             store=await self.store.status(),
-            queues={"receive": self.intake.depth},
+            queues={"receive": len(self.queue.messages)},
             inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
             inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),
@@ -195,6 +196,7 @@ class StatusService:
         now = self.context.clock.monotonic()
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
+        problems += first_use_problems(self.context.settings, self.store)
         if not self.store.writable:
             problems.insert(0, f"the store cannot write: {self.store.last_error}")
         if self.sender.closed:

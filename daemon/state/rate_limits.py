@@ -16,6 +16,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.trust import Verifier
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
+from aghbus.store.engine.transaction import Transaction
 
 Rejection = Literal["sender", "signatures", "processing"]
 
@@ -153,21 +154,23 @@ class RateLimits:
         self._signatures.proved(envelope.sender)
         self._messages.spend(envelope.sender, self._now())
 
-    def allow_receipt(self, peer: str, standing: Standing) -> bool:
-        """Whether an automatic receipt may go to the sender of an accepted envelope."""
-        return self._receipts.spend(peer, self._now()) and self._spend_receipt(standing)
+    def allow_receipt(self, tx: Transaction, peer: str, standing: Standing) -> bool:
+        """Whether an automatic receipt may go to the sender of an accepted envelope, in `tx`."""
+        return self._spend(tx, self._receipts, peer) and self._spend_receipt(tx, standing)
 
-    def allow_repeat(self, key: str) -> bool:
-        """Whether a copy of the message with this key may be answered: one a minute."""
-        return self._repeats.spend(key, self._now())
+    def allow_repeat(self, tx: Transaction, key: str) -> bool:
+        """Whether a copy of the message with this key may be answered in `tx`: one a minute."""
+        return self._spend(tx, self._repeats, key)
+
+    def allow_denial(self, tx: Transaction, key: str, standing: Standing) -> bool:
+        """Whether a receipt may go, in `tx`, to the claimed sender of an envelope that failed verification or trust: one a
+        minute."""
+        return self._spend(tx, self._denials, key) and self._spend_receipt(tx, standing)
 
     def allow_refusal(self, peer: str, standing: Standing) -> bool:
         """Whether an automatic receipt may go to the apparent sender of an unreadable envelope."""
-        return self._refusals.spend(peer, self._now()) and self._spend_receipt(standing)
-
-    def allow_denial(self, key: str, standing: Standing) -> bool:
-        """Whether a receipt may go to the claimed sender of an envelope that failed verification or trust: one a minute."""
-        return self._denials.spend(key, self._now()) and self._spend_receipt(standing)
+        now = self._now()
+        return self._refusals.spend(peer, now) and self._all_receipts.spend(1.0, now, SHARES[standing])
 
     def allow_reply(self, peer: str, standing: Standing) -> bool:
         """Whether a whois of this peer may be answered. Report the size of the answer to `replied`."""
@@ -178,8 +181,23 @@ class RateLimits:
         """A whois of a peer of this standing was answered with `size` bytes."""
         self._answer_bytes.drain(size, self._now(), SHARES[standing])
 
-    def _spend_receipt(self, standing: Standing) -> bool:
-        return self._all_receipts.spend(1.0, self._now(), SHARES[standing])
+    def _spend(self, tx: Transaction, buckets: TokenBuckets, key: str) -> bool:
+        """Spend a token of `key`, which a rollback gives back."""
+        spent = buckets.spend(key, self._now())
+        if spent:
+            tx.undo.append(lambda: buckets.give_back(key, self._now()))
+        return spent
+
+    def _spend_receipt(self, tx: Transaction, standing: Standing) -> bool:
+        return spend_within(tx, self._all_receipts, self._now, standing)
+
+
+def spend_within(tx: Transaction, bucket: SharedBucket, now: Callable[[], float], standing: Standing) -> bool:
+    """Spend one token of the share of this standing, which a rollback of `tx` gives back."""
+    spent = bucket.spend(1.0, now(), SHARES[standing])
+    if spent:
+        tx.undo.append(lambda: bucket.give_back(1.0, now()))
+    return spent
 
 
 def _cost(envelope: Envelope) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import policy_of
 from aghbus.daemon.state.context import DaemonContext
@@ -143,13 +144,7 @@ class LivePolicy:
             return False
         if self._presence.knows(settings.workspace, settings.channels, nickname):
             return False  # a plain peer has this name, and the pin would refuse its messages
-        if self._store.memory.trust.first_use_is_full:
-            sentence = (
-                "trust: the list of nicknames pinned by first use is full; `aghctl trust unpin --unused` makes room"
-            )
-            self._counters.problem("trust.first_use", sentence, self._clock.monotonic())
-            return False
-        return True
+        return not self._store.memory.trust.first_use_is_full
 
     def _pause(self, nickname: str) -> None:
         if len(self._paused) >= _PAUSED:
@@ -193,6 +188,13 @@ class LivePolicy:
         if not future.cancelled() and future.exception() is not None:
             self._paused.pop(nickname, None)  # the next greet tries again
             self._counters.add("trust.first_use_lost")
+
+
+def first_use_problems(settings: LiveSettings, store: Store) -> list[str]:
+    """What keeps a nickname from being pinned at its first use, as sentences for the operator."""
+    if settings.current.trust.first_use != "pin" or not store.memory.trust.first_use_is_full:
+        return []
+    return ["trust: the list of nicknames pinned by first use is full; `aghctl trust unpin --unused` makes room"]
 
 
 def merged(configured: TrustPolicy, rules: Iterable[Rule], pins: Mapping[str, str]) -> TrustPolicy:

@@ -38,6 +38,10 @@ class TokenBuckets:
             buckets.popitem(last=False)
         return level >= 1.0
 
+    def give_back(self, key: str, now: float) -> None:
+        """Put back the token that `spend` took of `key`."""
+        self._set(key, min(self._capacity, self.level(key, now) + 1.0), now)
+
     def has(self, key: str, now: float, cost: float = 1.0) -> bool:
         """Whether `spend` would succeed now; nothing is taken, and no bucket is remembered for it."""
         return self.level(key, now) >= cost
@@ -94,6 +98,10 @@ class SharedBucket:
             return False
         self.drain(cost, now, share)
         return True
+
+    def give_back(self, cost: float, now: float) -> None:
+        """Put back `cost` tokens that `spend` took."""
+        self.left, self.since = min(self.capacity, self.level(now) + cost), now
 
     def affords(self, cost: float, now: float, share: float = 1.0) -> bool:
         """Whether `spend` would succeed now; nothing is taken."""

@@ -200,6 +200,7 @@ def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: P
 
     worker = Running(work)
     assert pair.asking.run("worker", "another", timeout=60).message == "done"
+    assert item is not None
     pair.working.requeue(item.seq)
     assert opened.result().message == "done"
     worker.result()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aghbus.daemon.base.background import MAX_TASKS
 from aghbus.daemon.config.settings import LimitsSettings, ReceiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
-from aghbus.daemon.receive.decider import ReceivedMessage
+from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.effects import Quarantine
 from aghbus.protocol.agh.envelope import parse
@@ -325,14 +325,14 @@ async def test_a_rollback_loses_no_count_of_refused_messages_without_a_row(tmp_p
             parse(json.dumps(b.say("peer")).encode(), int(time.time())),
         )
         message = ReceivedMessage("subject", refused.raw, NOW_MS, "ops", envelope=refused)
-        record = partial(b.parts.decider.quarantine, message=message, effect=effect)
+        record = partial(b.parts.refused.keep, message=message, effect=effect)
 
         def fail(tx: Transaction) -> None:
             record(tx)
             raise RuntimeError("after it had written")
 
         for _ in range(3):
-            b.parts.decider.skip()
+            b.parts.refused.skip()
         with pytest.raises(RuntimeError):
             await b.store.write(fail)
         for _ in range(2):

@@ -9,13 +9,12 @@ import pytest
 
 from aghbus.daemon.config.settings import ReceiveSettings
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.daemon.receive.intake import Intake
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS, MAX_PEERS, PresenceTable
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
-from tests.support.receiving import Bench, bench, empty_queue
+from tests.support.receiving import Bench, bench
 
 QUEUE = 100
 
@@ -25,11 +24,6 @@ async def desk(tmp_path: Path) -> AsyncIterator[Bench]:
     """The intake's task does not run: messages stay in the queue."""
     async with bench(tmp_path, receive=ReceiveSettings(queue=QUEUE)) as b:
         yield b
-
-
-@pytest.fixture
-def intake(desk: Bench) -> Intake:
-    return desk.intake
 
 
 def message(sender: str, number: int, text: str = "hello") -> InboundMessage:
@@ -49,45 +43,45 @@ def message(sender: str, number: int, text: str = "hello") -> InboundMessage:
     return InboundMessage(subject_for("ws_local", "default", "ops"), json.dumps(document).encode(), "", None)
 
 
-async def test_one_sender_does_not_fill_the_queue(intake: Intake) -> None:
+async def test_one_sender_does_not_fill_the_queue(desk: Bench) -> None:
     for number in range(5 * QUEUE):
-        intake.offer(message("flood", number))
-    flooded = intake.depth
+        desk.intake.offer(message("flood", number))
+    flooded = len(desk.parts.queue.messages)
     assert flooded < QUEUE
     for number in range(10):
-        intake.offer(message("quiet", number))
-    assert intake.depth == flooded + 10
+        desk.intake.offer(message("quiet", number))
+    assert len(desk.parts.queue.messages) == flooded + 10
 
 
 async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a_quarter_to_verified_ones(
     desk: Bench,
 ) -> None:
-    intake, signed = desk.intake, EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
+    signed = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
     desk.parts.standings.engage([*(f"known-{number}" for number in range(QUEUE)), signed.handle])
     for number in range(5 * QUEUE):
-        intake.offer(message(f"unknown-{number}", number))
-    assert intake.depth == QUEUE // 2
+        desk.intake.offer(message(f"unknown-{number}", number))
+    assert len(desk.parts.queue.messages) == QUEUE // 2
     for number in range(QUEUE):
-        intake.offer(message(f"known-{number}", number))
-    assert intake.depth == QUEUE * 3 // 4
+        desk.intake.offer(message(f"known-{number}", number))
+    assert len(desk.parts.queue.messages) == QUEUE * 3 // 4
     for _ in range(QUEUE):
         desk.take(desk.signed(signed))
-    assert intake.depth == QUEUE
+    assert len(desk.parts.queue.messages) == QUEUE
 
 
-async def test_the_queue_is_bounded_in_bytes(intake: Intake) -> None:
+async def test_the_queue_is_bounded_in_bytes(desk: Bench) -> None:
     large = message("flood", 0, "x" * 1_000_000)
     for _ in range(QUEUE):
-        intake.offer(large)
-    assert 10 <= intake.depth * len(large.data) / 1_000_000 <= 70
+        desk.intake.offer(large)
+    assert 10 <= len(desk.parts.queue.messages) * len(large.data) / 1_000_000 <= 70
 
 
-async def test_committed_messages_free_the_queue(intake: Intake) -> None:
+async def test_committed_messages_free_the_queue(desk: Bench) -> None:
     for _ in range(3):
         for number in range(QUEUE):
-            intake.offer(message("flood", number))
-        full = intake.depth
-        await empty_queue(intake)
+            desk.intake.offer(message("flood", number))
+        full = len(desk.parts.queue.messages)
+        await desk.commit()
         assert full == QUEUE // 2 * 3 // 4
 
 

@@ -1,5 +1,6 @@
 """The secret guard checks the bytes from the body on, and finds everything in body and ext."""
 
+import sqlite3
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.base.errors import InvalidRequest
+from aghbus.store.engine.state import InMemoryState
+from aghbus.store.engine.transaction import Transaction
 from tests.support.wiring import daemon_context
 
 NOW = 1_800_000_000
@@ -32,7 +35,7 @@ def own(**parts: Any) -> Envelope:
 def check(envelope: Envelope) -> None:
     settings = Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse"))
     guard = SecretGuard(daemon_context(settings), PresenceTable(30.0, {}))
-    guard.check(envelope, allowed=False)
+    guard.check(Transaction(sqlite3.connect(":memory:"), InMemoryState()), envelope, allowed=False)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
-from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, merged
+from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, first_use_problems, merged
 from aghbus.daemon.wiring import DaemonParts
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
@@ -270,7 +270,7 @@ class TestFirstUse:
         for name in ("a", "b", "c"):
             await self.observe(parts, said_by(name, FIRST))
         assert set(parts.trust.now.pins) == {"a", "b"}
-        assert any("first use" in one for one in parts.counters.problems(parts.clock.monotonic()))
+        assert any("first use" in one for one in first_use_problems(parts.settings, store))
         await parts.trust_rules.change("unpin", TrustChangeRequest(who="a"))
         await self.observe(parts, said_by("c", FIRST))
         assert set(parts.trust.now.pins) == {"b", "c"}

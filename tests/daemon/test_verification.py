@@ -185,7 +185,7 @@ async def test_a_daemon_that_stops_while_its_threads_work_loses_nothing(tmp_path
         sent = [b.signed(FRIEND, body={"text": str(number)}) for number in range(MANY)]
         document = sent[0]
         b.take(*sent, settlement=settled)
-        running = asyncio.create_task(b.intake.run())
+        running = asyncio.create_task(b.committer.run())
         await asyncio.to_thread(entered.wait, 30)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -203,8 +203,8 @@ async def test_a_daemon_that_stops_while_its_threads_work_loses_nothing(tmp_path
 async def test_a_draining_daemon_commits_messages_that_its_threads_still_verify(tmp_path: Path) -> None:
     async with bench(tmp_path) as b:
         b.take(*(b.signed(FRIEND, body={"text": str(number)}) for number in range(600)))
-        running = asyncio.create_task(b.intake.run())
-        assert await b.intake.drained(30)
+        running = asyncio.create_task(b.committer.run())
+        assert await b.committer.drained(30)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         b.parts.signatures.close()

@@ -15,7 +15,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage, Link
-from aghbus.daemon.receive.intake import Intake
+from aghbus.daemon.receive.committer import Committer
 from aghbus.daemon.state.keys import FormerKey
 from aghbus.daemon.state.rate_limits import BYTES_PER_TOKEN
 from aghbus.daemon.wiring import DaemonParts, Replacements
@@ -82,6 +82,7 @@ class Bench(Messages):
         super().__init__()
         self.parts = parts
         self.intake = parts.intake
+        self.committer = parts.committer
         self.store = parts.store
         self.counters = parts.counters
 
@@ -93,7 +94,7 @@ class Bench(Messages):
 
     async def commit(self) -> None:
         """Commit everything in the queue."""
-        await empty_queue(self.intake)
+        await empty_queue(self.committer)
 
     async def offer(self, document: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
         self.take(document, settlement=settlement, reply=reply)
@@ -118,10 +119,10 @@ class Bench(Messages):
         return int(number)
 
 
-async def empty_queue(intake: Intake) -> None:
+async def empty_queue(committer: Committer) -> None:
     """Commit everything in the queue."""
-    running = asyncio.create_task(intake.run())
-    drained = asyncio.create_task(intake.drained(60))
+    running = asyncio.create_task(committer.run())
+    drained = asyncio.create_task(committer.drained(60))
     try:
         await asyncio.wait({running, drained}, return_when=asyncio.FIRST_COMPLETED)
         if running.done():

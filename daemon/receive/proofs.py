@@ -1,0 +1,58 @@
+"""The proofs of a batch of received messages, verified before its job: the job may run twice, and a verification spends tokens."""
+
+from collections.abc import Iterable, Sequence
+
+from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.daemon.state.signature_pool import SignaturePool
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.trust import assess
+
+
+class Proofs:
+    """A verifier that knows the result for each envelope of a batch, and spends nothing. `rejected` are the envelopes that the
+    budget of failed verifications does not cover; they have no result."""
+
+    def __init__(self) -> None:
+        self.rejected: list[Envelope] = []
+        self._errors: dict[bytes, Exception | None] = {}
+
+    def __call__(self, envelope: Envelope) -> None:
+        """Raises VerificationFailed, or the defect that the envelope triggered."""
+        error = self._errors[envelope.raw]
+        if error is not None:
+            raise error
+
+    def note(self, envelope: Envelope, error: Exception | None) -> None:
+        """`error` is why `envelope` was refused, None if it was verified."""
+        self._errors[envelope.raw] = error
+
+
+class ProofVerifier:
+    """Verifies the proofs of batches, and spends the budgets by the results."""
+
+    def __init__(self, limits: RateLimits, signatures: SignaturePool) -> None:
+        self._limits = limits
+        self._signatures = signatures
+
+    async def verify(self, claiming: Sequence[Envelope], following: Iterable[Envelope]) -> Proofs:
+        """Verify in turn the envelopes of a batch that claim a key. Those of the batch after it are begun in threads, as far as
+        the budget covers the failure of all."""
+        proofs = Proofs()
+        self._signatures.begin(self._limits.verifiable([*claiming, *following]))
+        try:
+            await self._signatures.ready(claiming)
+            for envelope in claiming:
+                if self._limits.check_signature(envelope) is None:
+                    proofs.note(envelope, self._error_of(envelope))
+                else:
+                    proofs.rejected.append(envelope)
+        finally:
+            self._signatures.forget(claiming)
+        return proofs
+
+    def _error_of(self, envelope: Envelope) -> Exception | None:
+        try:
+            assess(envelope, self._limits.verify)
+        except Exception as error:  # also a defect: the job of this envelope raises it again
+            return error
+        return None
