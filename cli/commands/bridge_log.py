@@ -1,4 +1,4 @@
-"""`aghctl bridge sentient log`, `agentos log`, `sacp log` and `sacp prompt`."""
+"""`aghctl bridge sentient log`, `agentos log`, `sacp log` and `sacp prompt`: one command, and a text for each format."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
-from aghbus.cli.app.text import compact, moment, safe, table
-from aghbus.cli.context import Context, Run
+from aghbus.cli.app.text import moment, safe, table
+from aghbus.cli.context import Context
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
 
@@ -28,45 +28,35 @@ AUDIT = ("TIME", "DIRECTION", "PEER", "STATUS", "STAGE", "WORK", "THOUGHT", "MES
 """Columns of the audit table; -o json has everything."""
 
 
-def _logs(format: str, human: Callable[[dict[str, Any]], str]) -> Run:
-    def run(context: Context, values: dict[str, Any]) -> int:
-        answer = context.api.get(f"/v1/bridge/{format}/log", [("limit", values["limit"])])
-        context.output.rows(answer, "rows", human, "nothing has been logged yet")
-        return YES
-
-    return run
-
-
-def _entries(answer: dict[str, Any]) -> str:
+def _entries(rows: list[dict[str, Any]]) -> str:
     """The entries as in the daily file. They contain line breaks, which are not escaped."""
-    return "\n".join(_entry(row).rstrip("\n") for row in answer["rows"])
+    return "\n".join(safe(line) for row in rows for line in row["entry"].rstrip("\n").split("\n"))
 
 
-def _entry(row: dict[str, Any]) -> str:
-    entry = row.get("entry")
-    return "\n".join(map(safe, entry.split("\n"))) if isinstance(entry, str) else compact(row)
+def _messages(rows: list[dict[str, Any]]) -> str:
+    return table([name.upper() for name in MESSAGE_LOG], ([row[name] for name in MESSAGE_LOG] for row in rows))
 
 
-def _table(columns: tuple[str, ...]) -> Callable[[dict[str, Any]], str]:
-    def human(answer: dict[str, Any]) -> str:
-        rows = [[_cell(row.get(name)) for name in columns] for row in answer["rows"]]
-        return table([name.upper() for name in columns], rows)
-
-    return human
-
-
-def _audit(answer: dict[str, Any]) -> str:
+def _audit(rows: list[dict[str, Any]]) -> str:
     """One line for each response or text that passed; of a response the message as it was passed on."""
-    rows = []
-    for row in answer["rows"]:
+    lines = []
+    for row in rows:
         passed = row["sent"]["message"] if row["sent"] else row["raw"]
         cells = (row["direction"], row["peer"], row["status"], row["stage"], row["work_id"], row["thought"], passed)
-        rows.append((moment(row["at"] * 1000), *cells))
-    return table(AUDIT, rows)
+        lines.append((moment(row["at"] * 1000), *cells))
+    return table(AUDIT, lines)
 
 
-def _cell(value: object) -> object:
-    return compact(value) if isinstance(value, dict | list) else value
+def _log(format: str, text: Callable[[list[dict[str, Any]]], str], description: str) -> Command:
+    """The command that prints the log of a format, for people by `text`."""
+
+    def run(context: Context, values: dict[str, Any]) -> int:
+        answer = context.api.get(f"/v1/bridge/{format}/log", [("limit", values["limit"])])
+        context.output.rows(answer, "rows", lambda it: text(it["rows"]), "nothing has been logged yet")
+        return YES
+
+    name = f"aghctl bridge {format} log"
+    return Command(run, description=description, examples=[name, f"{name} -o json"], arguments=[LIMIT])
 
 
 def run_prompt(context: Context, values: dict[str, Any]) -> int:
@@ -78,26 +68,21 @@ def run_prompt(context: Context, values: dict[str, Any]) -> int:
 
 
 COMMANDS = {
-    "bridge sentient log": Command(
-        _logs("sentient", _entries),
-        description="Print the audit entries of our own agent's messages, oldest first, in the layout of the daily file.",
-        examples=["aghctl bridge sentient log", "aghctl bridge sentient log --limit 20 -o jsonl"],
-        arguments=[LIMIT],
+    "bridge sentient log": _log(
+        "sentient",
+        _entries,
+        "Print the audit entries of our own agent's messages, oldest first, in the layout of the daily file.",
     ),
-    "bridge agentos log": Command(
-        _logs("agentos", _table(MESSAGE_LOG)),
-        description="Print the message log, oldest first: every message of both directions, with the ten fields of MessageLog.",
-        examples=["aghctl bridge agentos log", "aghctl bridge agentos log -o jsonl"],
-        arguments=[LIMIT],
+    "bridge agentos log": _log(
+        "agentos",
+        _messages,
+        "Print the message log, oldest first: every message of both directions, with the ten fields of MessageLog.",
     ),
-    "bridge sacp log": Command(
-        _logs("sacp", _audit),
-        description=(
-            "Print the audit table, oldest first: every response and text that passed, in both directions, with time and\n"
-            "thought. -o json has the raw text as the agent wrote it, and the response before and after guardrails, too."
-        ),
-        examples=["aghctl bridge sacp log", "aghctl bridge sacp log -o json"],
-        arguments=[LIMIT],
+    "bridge sacp log": _log(
+        "sacp",
+        _audit,
+        "Print the audit table, oldest first: every response and text that passed, in both directions, with time and\n"
+        "thought. -o json has the raw text as the agent wrote it, and the response before and after guardrails, too.",
     ),
     "bridge sacp prompt": Command(
         run_prompt,

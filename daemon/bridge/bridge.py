@@ -6,9 +6,8 @@ from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.chain_ends import ChainEnds
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follower import Follower
-from aghbus.daemon.bridge.format_log import public_row
 from aghbus.daemon.bridge.inbound import InboundTranslator
-from aghbus.daemon.bridge.log_files import SentientLog
+from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.nats.link import Link
@@ -49,7 +48,7 @@ class Bridge:
         artifacts = artifacts or Artifacts(link, identity.self_id, lambda: settings.current.artifacts)
         formats, agents, self.artifacts = self.formats, self.agents, artifacts
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
-        self.log = SentientLog(settings, context.log_limiter, clock, store, counters)
+        self.log = LogFiles(settings, context.log_limiter, clock, store, counters)
         unanswered = UnansweredMessages(closer, counters)
         ends = ChainEnds(settings, identity, clock, counters, agents, self.log)
         self.follower = Follower(notifier, clock, store, steps, agents, sender, translator, unanswered, ends)
@@ -62,4 +61,4 @@ class Bridge:
         """The newest rows of the format's own log, oldest first."""
         self.formats.get(name)
         rows = await bridge_log.page(self._store.reader, name, query.limit)
-        return BridgeLogResponse(format=name, rows=[public_row(name, row) for row in rows])
+        return BridgeLogResponse(format=name, rows=rows)

@@ -13,7 +13,7 @@ from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory
-from aghbus.daemon.bridge.log_files import SentientLog
+from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
@@ -25,7 +25,7 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.protocol.formats import common
 from aghbus.protocol.formats.attachments import cut_result, cut_text
 from aghbus.protocol.formats.derived_ids import envelope_id
-from aghbus.protocol.formats.model import BridgeContext, BridgedMessage
+from aghbus.protocol.formats.model import BridgeContext, BridgedMessage, Conversion
 from aghbus.protocol.formats.sentient.join import Branch, joined_body, joined_message, merged_log, shorter_results
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, record_of, with_log
 from aghbus.protocol.formats.sentient.message import SentientMessage
@@ -63,7 +63,7 @@ class ChainEnds:
     clock: Clock
     counters: Counters
     agents: AgentDirectory
-    log: SentientLog
+    log: LogFiles
 
     def forward(self, tx: Transaction, batch: Batch) -> int:
         """Handle works that ended since the last call; how many there were, 0 when none is left."""
@@ -148,7 +148,8 @@ class ChainEnds:
         if sent is None:
             return
         tx.after_commit(partial(self.counters.add, "bridge.joined"))
-        self.log.keep(tx, record, seq=sent.seq, message_id=sent.id)
+        logged = Conversion(message=message, foreign_id=sent.id, record=record)
+        self.log.keep_sent(tx, chains.NAME, logged, sent.seq)
         notification = self._memory_draft(end, chain, message, entries, closing.id)
         self._send_first(tx, batch, end.work, (notification,) if notification is not None else ())
 

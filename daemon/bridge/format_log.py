@@ -1,19 +1,18 @@
-"""Rows of the formats' own logs. In the message log of agentos, an answer settles the row of its question."""
+"""Rows of the formats' own logs. An answer settles the row of its question, which else times out."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from aghbus.protocol.formats import common
 from aghbus.protocol.formats.agentos import log as agentos_log
-from aghbus.protocol.formats.model import SubmitPlan
+from aghbus.protocol.formats.model import BridgeDirection, Conversion, SubmitPlan
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry
 
 FORMAT_WITH_TIMEOUTS: Final = "agentos"
-"""The format whose log tracks answers and times to live."""
+"""The format whose log has the messages that arrive before an agent reads them, and whose messages await answers."""
 
 GRACE_MS: Final = 5_000
 """Time in which the asker's daemon may end its unanswered work before the daemon of the target does."""
@@ -25,41 +24,44 @@ FORMATS_LOGGING_REFUSED: Final = frozenset({"sacp"})
 def keep_record(
     tx: Transaction,
     name: str,
-    direction: str,
-    record: Mapping[str, Any],
+    direction: BridgeDirection,
+    result: Conversion,
     *,
     at_ms: int,
     seq: int = 0,
-    message_id: str | None = None,
     unwritten: bool = False,
-    answers: bool = True,
+    settles: bool = True,
 ) -> None:
-    """Add one row for a submitted or delivered message, unless its envelope has one already.
+    """Add the row of a submitted or delivered message, if it has one, unless its envelope has one already.
 
-    `answers`: whether the message may settle the question that it refers to.
+    `unwritten`: the row is also to be written to a file. `settles`: the message may settle the question that it answers.
     """
-    if bridge_log.has(tx, name, seq):
+    record = result.record
+    if record is None or bridge_log.has(tx, name, seq):
         return
-    due_ms = None
-    if name == FORMAT_WITH_TIMEOUTS:
-        kept = agentos_log.from_plain(record)
-        message_id = kept.row.message_id
-        due_ms = due_at(kept, at_ms)
-        question = None if kept.answers is None else _question(tx, kept.answers, direction)
-        if question is not None:
-            record = agentos_log.to_plain(agentos_log.answering(kept, question.at_ms, at_ms))
-            if answers:
-                _answered(tx, question, at_ms)
+    asked = "out" if direction == "in" else "in"
+    question = None if result.answers is None else bridge_log.of_message(tx, name, result.answers, asked)
+    if question is not None:
+        record = agentos_log.answered(record, at_ms - question.at_ms)
+        if settles:
+            _settle(tx, question, at_ms)
     bridge_log.add(
-        tx, name, direction, record, at_ms=at_ms, seq=seq, message_id=message_id, due_ms=due_ms, unwritten=unwritten
+        tx,
+        name,
+        direction,
+        record,
+        at_ms=at_ms,
+        seq=seq,
+        message_id=result.foreign_id,
+        waits=result.waits,
+        due_ms=due_at(direction, result.waits, at_ms),
+        unwritten=unwritten,
     )
 
 
-def due_at(kept: agentos_log.LogRecord, at_ms: int) -> int | None:
+def due_at(direction: str, waits: int | None, at_ms: int) -> int | None:
     """When an unanswered message that crossed at `at_ms` has to end, in Unix milliseconds; None when it does not wait."""
-    if kept.waits is None:
-        return None
-    return at_ms + kept.waits * 1000 + (GRACE_MS if kept.row.direction == "received" else 0)
+    return None if waits is None else at_ms + waits * 1000 + (GRACE_MS if direction == "in" else 0)
 
 
 def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitPlan:
@@ -77,25 +79,12 @@ def check_log_duplicate(tx: Transaction, name: str, plan: SubmitPlan) -> SubmitP
 
 def expire(tx: Transaction, entry: BridgeLogEntry) -> None:
     """Set the row's status to `timeout`: no answer came within the time to live."""
-    kept = agentos_log.from_plain(entry.record)
-    bridge_log.replace(tx, entry.id, agentos_log.to_plain(agentos_log.timed_out(kept)))
+    bridge_log.replace(tx, entry.id, agentos_log.timed_out(entry.record, entry.waits or 0))
 
 
-def public_row(name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """A row for the API; for agentos only the ten fields of its schema."""
-    row: dict[str, Any] = record["row"] if name == FORMAT_WITH_TIMEOUTS else record
-    return row
-
-
-def _answered(tx: Transaction, question: BridgeLogEntry, at_ms: int) -> None:
+def _settle(tx: Transaction, question: BridgeLogEntry, at_ms: int) -> None:
     """Settle a question whose answer was received at `at_ms`, also when the answer is processed after the timeout."""
-    after_all = agentos_log.in_time(agentos_log.from_plain(question.record), question.at_ms, at_ms)
-    if after_all is None:
-        bridge_log.mark_answered(tx, question.id)
+    if question.record["status"] == "timeout" and at_ms - question.at_ms < (question.waits or 0) * 1000:
+        bridge_log.replace(tx, question.id, agentos_log.in_time(question.record))
     else:
-        bridge_log.replace(tx, question.id, agentos_log.to_plain(after_all))
-
-
-def _question(tx: Transaction, message_id: str, direction: str) -> BridgeLogEntry | None:
-    """The row of the question for an answer in `direction`: the question has the opposite direction."""
-    return bridge_log.of_message(tx, FORMAT_WITH_TIMEOUTS, message_id, "out" if direction == "in" else "in")
+        bridge_log.set_due(tx, question.id, None)

@@ -185,17 +185,15 @@ class _Times(msgspec.Struct):
 
 def _remember(tx: Transaction, kept: BridgeEnvelope, name: Format, delivered: Delivered) -> None:
     """Record the message as delivered, and add its row to the log of the format."""
-    message_id, answers = delivered.foreign_id, not kept.ended_by_daemon  # else the question's time to live continues
     bridge.remember(
         tx,
         kept,
         name,
         "in",
         message=delivered.message,
-        foreign_id=message_id,
+        foreign_id=delivered.foreign_id,
         scope=delivered.scope,
         native=delivered.native,
     )
-    if delivered.record is not None:
-        at_ms, seq = kept.received_ms, kept.seq
-        keep_record(tx, name, "in", delivered.record, at_ms=at_ms, seq=seq, message_id=message_id, answers=answers)
+    settles = not kept.ended_by_daemon  # else the question's time to live continues
+    keep_record(tx, name, "in", delivered, at_ms=kept.received_ms, seq=kept.seq, settles=settles)

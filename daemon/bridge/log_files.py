@@ -1,6 +1,6 @@
-"""The daily audit log of the Sentient platform: `<root>/system/logs/YYYYMMDD.log` (seed 000, Audit Log Extraction).
+"""The log of the formats as files: for sentient `<root>/system/logs/YYYYMMDD.log` (seed 000, Audit Log Extraction).
 
-An entry is committed with its message and appended to the file afterwards. After a crash the daemon does not know which
+A row is committed with its message and its entry appended to the file afterwards. After a crash the daemon does not know which
 entries were appended: it searches the end of the file for them first, and completes a partial one. So each entry is in the
 file once, unless another program changed the file. Several daemons may share a root: each locks the file while it appends,
 and waits for the lock for a limited time.
@@ -10,10 +10,10 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
@@ -24,6 +24,7 @@ from aghbus.daemon.bridge.sentient_chain import NAME
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.host.file_lock import lock
 from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.protocol.formats.model import Conversion
 from aghbus.protocol.formats.sentient.log import log_path
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.transaction import Transaction
@@ -41,8 +42,8 @@ _END: Final = b"---\n"  # the last line of an entry
 
 
 @dataclass(slots=True, eq=False)
-class SentientLog:
-    """Appends committed entries to the daily files."""
+class LogFiles:
+    """Logs sent messages, and appends the committed rows of sentient to the daily files."""
 
     settings: LiveSettings
     log_limiter: EventLimiter
@@ -53,11 +54,13 @@ class SentientLog:
     # Whether the files may have entries that the store counts as unwritten.
     _recheck: bool = field(default=True, init=False)
 
-    def keep(self, tx: Transaction, record: Mapping[str, Any], *, seq: int, message_id: str | None) -> None:
-        """Add the entry of a sent message; it is appended to its file after `tx` is committed."""
-        wants_file = self.settings.current.sentient.log_root is not None
-        at_ms = self.clock.millis()
-        keep_record(tx, NAME, "out", record, at_ms=at_ms, seq=seq, message_id=message_id, unwritten=wants_file)
+    def keep_sent(self, tx: Transaction, name: str, result: Conversion, seq: int = 0) -> None:
+        """Add the row of a sent message, if it has one. Its entry is appended to its file after `tx` is committed.
+
+        `seq` is the sequence of its envelope, 0 if none was sent.
+        """
+        wants_file = name == NAME and self.settings.current.sentient.log_root is not None
+        keep_record(tx, name, "out", result, at_ms=self.clock.millis(), seq=seq, unwritten=wants_file)
         if wants_file:
             tx.after_commit(self._pending.set)
 
@@ -102,43 +105,26 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool)
     path = root.joinpath(*log_path(day))
     make_private_folder(path.parent)
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-    try:
+    with os.fdopen(fd, "ab") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(0, f"{path.name} is not a regular file")
         if not lock(fd, _LOCK_WAIT):
             raise OSError(0, f"{path.name} is locked by another process")
-        _write(fd, _to_append(fd, texts, skip_existing=skip_existing))
+        file.write(_to_append(fd, texts, skip_existing=skip_existing))
+        file.flush()
         os.fsync(fd)
-    finally:
-        os.close(fd)
     sync_folder(path.parent)
 
 
 def _to_append(fd: int, texts: Sequence[bytes], *, skip_existing: bool) -> bytes:
     """The bytes to append for `texts`: all of them, or those that the end of the file does not have."""
     size = os.fstat(fd).st_size
-    tail = os.pread(
-        fd,
-        min(size, _RECHECK_BYTES if skip_existing else len(_END)),
-        max(0, size - (_RECHECK_BYTES if skip_existing else len(_END))),
-    )
+    length = min(size, _RECHECK_BYTES if skip_existing else len(_END))
+    tail = os.pread(fd, length, size - length)
     wanted = [text for text in texts if not (skip_existing and text in tail)]
     if not tail or tail.endswith(_END) or not wanted:
         return b"".join(wanted)
-    cut = _partial_length(tail, wanted[0]) if skip_existing else 0
-    if cut:
-        return wanted[0][cut:] + b"".join(wanted[1:])
+    partial = tail.rpartition(_END)[2]
+    if skip_existing and wanted[0].startswith(partial):  # from an interrupted append
+        return b"".join(wanted)[len(partial) :]
     return b"\n" + _END + b"".join(wanted)  # another writer's entry is incomplete: terminate it
-
-
-def _partial_length(tail: bytes, text: bytes) -> int:
-    """How many bytes of `text` the file ends with, from an interrupted append."""
-    start = tail.rfind(_END) + len(_END) if _END in tail else 0
-    rest = tail[start:]
-    return len(rest) if rest and text.startswith(rest) else 0
-
-
-def _write(fd: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]

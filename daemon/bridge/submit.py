@@ -11,9 +11,9 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as chains
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
-from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate, keep_record
+from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate
 from aghbus.daemon.bridge.large_messages import is_too_large, store_large, with_reference
-from aghbus.daemon.bridge.log_files import SentientLog
+from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.sender import Batch, Sender
@@ -66,7 +66,7 @@ class MessageSubmitter:
     sender: Sender
     formats: FormatAdapters
     artifacts: Artifacts
-    log: SentientLog
+    log: LogFiles
 
     async def submit(self, name: str, ask: BridgeSubmitRequest) -> BridgeSubmitResponse:
         """Submit the message in `ask` in format `name`.
@@ -209,8 +209,8 @@ class MessageSubmitter:
                 max_rows=limits.max_rows,
                 max_bytes=limits.max_bytes,
             )
-            if plan.record is not None and name in FORMATS_LOGGING_REFUSED:
-                keep_record(tx, name, "out", plan.record, at_ms=self.clock.millis())
+            if name in FORMATS_LOGGING_REFUSED:
+                self.log.keep_sent(tx, name, plan)
 
         await self.sender.send_all(job)
         self.counters.add("bridge.refused")
@@ -229,11 +229,7 @@ class MessageSubmitter:
         kept = bridge.load_envelope(tx, seq) if sent else None
         if kept is not None:
             bridge.remember(tx, kept, name, "out", message=plan.message, foreign_id=plan.foreign_id, scope=plan.scope)
-        if plan.record is not None and name == chains.NAME:
-            self.log.keep(tx, plan.record, seq=seq, message_id=plan.foreign_id)
-        elif plan.record is not None:
-            at_ms = self.clock.millis()
-            keep_record(tx, name, "out", plan.record, at_ms=at_ms, seq=seq, message_id=plan.foreign_id)
+        self.log.keep_sent(tx, name, plan, seq)
 
     def _channels(self, tx: Transaction, ask: BridgeSubmitRequest) -> tuple[str, ...]:
         """The channel that the caller named, else that of the named work, else all joined channels."""

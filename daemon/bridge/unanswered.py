@@ -12,7 +12,6 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
-from aghbus.protocol.formats.agentos import log as agentos_log
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
 from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log, works
@@ -36,21 +35,20 @@ class UnansweredMessages:
 
     def handle(self, tx: Transaction, batch: Batch, entry: BridgeLogEntry, now_ms: int) -> None:
         """End the work of a due message, and set the status of its row."""
-        kept = agentos_log.from_plain(entry.record)
         work = _work_of(tx, entry)
         asked_ms = None if work is None or work.is_terminal else _asked_again_ms(tx, work, now_ms)
-        due_ms = None if asked_ms is None else due_at(kept, asked_ms)
+        due_ms = None if asked_ms is None else due_at(entry.direction, entry.waits, asked_ms)
         if due_ms is not None and due_ms > now_ms:
-            bridge_log.postpone(tx, entry.id, due_ms)
+            bridge_log.set_due(tx, entry.id, due_ms)
             return
-        ended = work is not None and not work.is_terminal and self._end(tx, batch, work, kept)
-        if ended or kept.row.direction == "sent" or _ended_unanswered(tx, work):
+        ended = work is not None and not work.is_terminal and self._end(tx, batch, work, entry)
+        if ended or entry.direction == "out" or _ended_unanswered(tx, work):
             expire(tx, entry)
         else:
-            bridge_log.mark_answered(tx, entry.id)
+            bridge_log.set_due(tx, entry.id, None)
 
-    def _end(self, tx: Transaction, batch: Batch, work: WorkView, kept: agentos_log.LogRecord) -> bool:
-        kind, body = _closing(work, kept)
+    def _end(self, tx: Transaction, batch: Batch, work: WorkView, entry: BridgeLogEntry) -> bool:
+        kind, body = _closing(work, entry)
         rows = self.closer.close_unanswered(tx, work, kind, body)
         if rows:
             batch.add(kind, rows)
@@ -84,10 +82,10 @@ def _asked_again_ms(tx: Transaction, work: WorkView, now_ms: int) -> int | None:
     return None if last is None else last.received_ms
 
 
-def _closing(work: WorkView, kept: agentos_log.LogRecord) -> tuple[str, dict[str, Any]]:
+def _closing(work: WorkView, entry: BridgeLogEntry) -> tuple[str, dict[str, Any]]:
     """Kind and body by which our side ends the work: the asker cancels, the target fails."""
-    why = f"not answered within its ttl of {kept.waits} s"
-    if kept.row.direction == "sent":
+    why = f"not answered within its ttl of {entry.waits} s"
+    if entry.direction == "out":
         return "receipt", receipt_body(work.opening_id, "canceled", "expired", why)
     fault = {"code": _TIMEOUT, "details": None, "recoverable": RECOVERABLE[_TIMEOUT]}
     return "trace", {"state": "failed", "message": why, "result": {"error": fault}}

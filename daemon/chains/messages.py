@@ -144,8 +144,8 @@ class ChainMessages:
         """Add the row of the audit table for a result."""
         envelope = arrival.envelope
         kept = envelope_by_id(tx, envelope.workspace_id, envelope.id, envelope.sender)
-        if kept is not None and guarded.record is not None:
-            keep_record(tx, GUARDED, "in", guarded.record, at_ms=kept.received_ms, seq=kept.seq)
+        if kept is not None:
+            keep_record(tx, GUARDED, "in", guarded, at_ms=kept.received_ms, seq=kept.seq)
 
     def _fit(self, name: str, draft: Draft) -> Draft:
         """The draft, with a stored message replaced by a reference. Raises ArtifactNotFetched."""

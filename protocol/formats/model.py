@@ -165,21 +165,32 @@ class MessageHistory(Protocol):
         ...
 
 
-class SubmitPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of submitting a message; `drafts` are sent in this order, in one transaction.
+class Conversion(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a conversion in either direction.
 
-    `message` is the message as it is sent: with the values overwritten or redacted that adapters.md names. With an error among
-    `findings` there are no drafts. `repeats`: the same message was submitted before, so nothing is sent. `foreign_id` and
-    `scope` are the keys for `MessageHistory.find`. `record` is the row for the format's own log.
+    `foreign_id` and `scope` are the keys for `MessageHistory.find`. `record` is the row for the format's log, None for no row.
+    `answers` is the foreign id of the message that this one answers, for the latency in its row. `waits` is the number of
+    seconds in which this one has to be answered; None when it awaits no answer.
     """
 
     message: Any
     findings: tuple[Finding, ...] = ()
-    drafts: "tuple[Draft, ...]" = ()
-    repeats: bool = False
     foreign_id: str | None = None
     scope: str = ""
     record: Mapping[str, Any] | None = None
+    answers: str | None = None
+    waits: int | None = None
+
+
+class SubmitPlan(Conversion, frozen=True, kw_only=True):
+    """The result of submitting a message; `drafts` are sent in this order, in one transaction.
+
+    `message` is the message as it is sent: with the values overwritten or redacted that adapters.md names. With an error among
+    `findings` there are no drafts. `repeats`: the same message was submitted before, so nothing is sent.
+    """
+
+    drafts: "tuple[Draft, ...]" = ()
+    repeats: bool = False
 
     @property
     def refused(self) -> bool:
@@ -199,18 +210,13 @@ class BridgedEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     carried: Any = None
 
 
-class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+class Delivered(Conversion, frozen=True, kw_only=True):
     """The message for our agent; `message` None: the envelope has no equivalent in this format.
 
     `native`: the envelope carried no valid message of this format, so the message was generated from the envelope itself.
     """
 
-    message: Any | None
-    findings: tuple[Finding, ...] = ()
     native: bool = False
-    foreign_id: str | None = None
-    scope: str = ""
-    record: Mapping[str, Any] | None = None
 
 
 class Adapter(Protocol):

@@ -232,7 +232,8 @@ CREATE TABLE bridge_log (
     direction TEXT NOT NULL,
     message_id TEXT, -- the foreign id
     at_ms INTEGER NOT NULL, -- when it crossed the bridge
-    due_ms INTEGER, -- when an unanswered message expires
+    waits INTEGER, -- seconds in which the message has to be answered; null: it awaits no answer
+    due_ms INTEGER, -- when it expires unanswered
     unwritten INTEGER NOT NULL, -- 1: not yet appended to a log file
     size INTEGER NOT NULL, -- bytes of the record
     record BLOB NOT NULL -- JSON

@@ -14,7 +14,8 @@ MAX_BYTES: Final = 256 * 1024 * 1024  # of the records of one format: a raw text
 PAGE_BYTES: Final = 8 * 1024 * 1024  # of the records in one answer
 
 _ADD: Final = insert_into(
-    "bridge_log", ("format", "seq", "direction", "message_id", "at_ms", "due_ms", "unwritten", "size", "record")
+    "bridge_log",
+    ("format", "seq", "direction", "message_id", "at_ms", "waits", "due_ms", "unwritten", "size", "record"),
 )
 _PAGE: Final = """
 SELECT record FROM (
@@ -24,13 +25,18 @@ SELECT record FROM (
 
 
 class BridgeLogEntry(NamedTuple):
-    """One row: its number, when its message crossed (Unix milliseconds), the format's record of it, and the sequence of the
-    envelope (0: none was sent)."""
+    """One row: its number, the sequence of the envelope (0: none was sent), `in` or `out`, when its message crossed (Unix
+    milliseconds), in how many seconds it has to be answered (None: it awaits no answer), and the format's record of it."""
 
     id: int
+    seq: int
+    direction: str
     at_ms: int
+    waits: int | None
     record: dict[str, Any]
-    seq: int = 0
+
+
+_SELECT: Final = "SELECT id, seq, direction, at_ms, waits, record FROM bridge_log"
 
 
 def add(
@@ -42,6 +48,7 @@ def add(
     at_ms: int,
     seq: int = 0,
     message_id: str | None = None,
+    waits: int | None = None,
     due_ms: int | None = None,
     unwritten: bool = False,
     max_rows: int = MAX_ROWS,
@@ -49,12 +56,13 @@ def add(
 ) -> None:
     """Keeps a row of the log of format `name` and drops the oldest beyond the bounds.
 
-    `seq` is the envelope's sequence (0: none was sent), `at_ms` when the message crossed, `due_ms` when it expires
-    unanswered, `unwritten` that it is still to be written to a log file.
+    `seq`, `at_ms` and `waits` are those of BridgeLogEntry; `due_ms` is when the message expires unanswered, `unwritten` that
+    it is still to be written to a log file.
     """
     encoded = msgspec.json.encode(record)
     tx.memory.bridged = True
-    tx.db.execute(_ADD, (name, seq, direction, message_id, at_ms, due_ms, int(unwritten), len(encoded), encoded))
+    values = (name, seq, direction, message_id, at_ms, waits, due_ms, int(unwritten), len(encoded), encoded)
+    tx.db.execute(_ADD, values)
     rows, size = _grow(tx, name, 1, len(encoded))
     while rows > 1 and (rows > max_rows or size > max_bytes):
         (gone,) = tx.db.execute(
@@ -73,20 +81,14 @@ def has(tx: Transaction, name: str, seq: int) -> bool:
 def of_message(tx: Transaction, name: str, message_id: str, direction: str) -> BridgeLogEntry | None:
     """The latest row of the message with this id of its own."""
     row = tx.db.execute(
-        "SELECT id, at_ms, record FROM bridge_log WHERE message_id = ? AND format = ? AND direction = ?"
-        " ORDER BY id DESC LIMIT 1",
+        f"{_SELECT} WHERE message_id = ? AND format = ? AND direction = ? ORDER BY id DESC LIMIT 1",
         (message_id, name, direction),
     ).fetchone()
     return None if row is None else _entry(row)
 
 
-def mark_answered(tx: Transaction, row: int) -> None:
-    """The message of this row was answered: it does not expire any more."""
-    tx.db.execute("UPDATE bridge_log SET due_ms = NULL WHERE id = ?", (row,))
-
-
-def postpone(tx: Transaction, row: int, due_ms: int) -> None:
-    """The message of this row expires at `due_ms`."""
+def set_due(tx: Transaction, row: int, due_ms: int | None) -> None:
+    """The message of this row expires at `due_ms`; None: it was answered, and does not expire any more."""
     tx.db.execute("UPDATE bridge_log SET due_ms = ? WHERE id = ?", (due_ms, row))
 
 
@@ -97,9 +99,7 @@ def replace(tx: Transaction, row: int, record: Mapping[str, Any]) -> None:
 
 def due(tx: Transaction, now_ms: int, limit: int) -> list[BridgeLogEntry]:
     """Rows that expired unanswered by `now_ms`, oldest first."""
-    found = tx.db.execute(
-        "SELECT id, at_ms, record, seq FROM bridge_log WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit)
-    ).fetchall()
+    found = tx.db.execute(f"{_SELECT} WHERE due_ms <= ? ORDER BY due_ms LIMIT ?", (now_ms, limit))
     return [_entry(row) for row in found]
 
 
@@ -122,10 +122,7 @@ async def page(reader: Reader, name: str, limit: int) -> list[dict[str, Any]]:
 
 async def unwritten(reader: Reader, limit: int) -> list[BridgeLogEntry]:
     """Rows that are still to be written to a log file, in order."""
-    rows = await fetch(
-        reader, "SELECT id, at_ms, record FROM bridge_log WHERE unwritten = 1 ORDER BY id LIMIT ?", [limit]
-    )
-    return [_entry(row) for row in rows]
+    return [_entry(row) for row in await fetch(reader, f"{_SELECT} WHERE unwritten = 1 ORDER BY id LIMIT ?", [limit])]
 
 
 def written(tx: Transaction, rows: list[int]) -> None:
@@ -143,4 +140,4 @@ def _grow(tx: Transaction, name: str, rows: int, size: int) -> tuple[int, int]:
 
 
 def _entry(row: tuple[Any, ...]) -> BridgeLogEntry:
-    return BridgeLogEntry(row[0], row[1], msgspec.json.decode(row[2]), *row[3:])
+    return BridgeLogEntry._make((*row[:-1], msgspec.json.decode(row[-1])))

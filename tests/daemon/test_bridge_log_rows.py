@@ -32,7 +32,7 @@ async def answered(store: Store, at_ms: int, **more: Any) -> None:
 
 
 async def rows(store: Store) -> dict[str, tuple[str, int]]:
-    kept = [found["row"] for found in await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)]
+    kept = await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)
     return {row["messageId"]: (row["status"], row["latencyMs"]) for row in kept}
 
 
@@ -62,7 +62,7 @@ async def test_a_question_runs_out_its_whole_life_after_it_was_sent(store: Store
 
 async def test_an_end_by_our_own_daemon_does_not_answer_the_question(store: Store) -> None:
     await asked(store)
-    await answered(store, ASKED_MS + 500, answers=False)
+    await answered(store, ASKED_MS + 500, settles=False)
     assert await ran_out(store, ASKED_MS + 2_000) == 1
     assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 500)}
 

@@ -128,7 +128,7 @@ async def test_the_log_waits_for_an_unreachable_message_while_other_rows_expire(
 
     async def until(rows: int, status: str) -> list[dict[str, Any]]:
         while True:
-            found = [entry["row"] for entry in await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)]
+            found = await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)
             if len(found) == rows and found[0]["status"] == status:
                 return found
             await asyncio.sleep(0.01)

@@ -64,5 +64,5 @@ async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> No
         await artifacts.again.wait()
     follower.cancel()
     (question, *_) = await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)
-    assert question["row"]["status"] == "timeout"
+    assert question["status"] == "timeout"
     await asyncio.gather(follower, return_exceptions=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.agh.send import build
-from aghbus.protocol.formats.agentos.log import answering, from_plain, lifetime_of, timed_out, to_plain
+from aghbus.protocol.formats.agentos.log import answered, lifetime_of, timed_out
 from aghbus.protocol.formats.agentos.message import TYPES
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.formats.derived_ids import same_json
@@ -33,30 +33,25 @@ from tests.support.agentos_rule_cases import ANSWERED, ASKED, FAILED, STAMP, V4,
 
 def test_a_query_and_its_answer_are_rows_on_both_sides() -> None:
     asker, analyst = pair()
-    sent = asker.plan(QUERY).record
-    assert sent == {
-        "row": {
-            "messageId": "msg-123e4567-e89b-12d3-a456-426614174000",
-            "timestamp": "2025-01-29T10:30:00Z",
-            "direction": "sent",
-            "fromAgent": "one-brain",
-            "toAgent": "macro-analyst",
-            "type": "query",
-            "status": "success",
-            "latencyMs": 0,
-            "evidenceCount": 0,
-            "confidenceScore": 0,
-        },
-        "answers": None,
-        "waits": 30,
+    sent = asker.plan(QUERY)
+    asked = {
+        "messageId": "msg-123e4567-e89b-12d3-a456-426614174000",
+        "timestamp": "2025-01-29T10:30:00Z",
+        "direction": "sent",
+        "fromAgent": "one-brain",
+        "toAgent": "macro-analyst",
+        "type": "query",
+        "status": "success",
+        "latencyMs": 0,
+        "evidenceCount": 0,
+        "confidenceScore": 0,
     }
+    assert (sent.record, sent.answers, sent.waits) == (asked, None, 30)
     question = asker.send(QUERY)
-    received = analyst.receive(question, NOW + 1).record
-    assert received is not None
-    assert received["waits"] == 30
-    assert received["row"] == sent["row"] | {"direction": "received"}
+    received = analyst.receive(question, NOW + 1)
+    assert (received.record, received.waits) == (asked | {"direction": "received"}, 30)
 
-    given = analyst.plan(RESPONSE, NOW + 5).record
+    given = analyst.plan(RESPONSE, NOW + 5)
     row = {
         "messageId": "msg-223e4567-e89b-12d3-a456-426614174001",
         "timestamp": "2025-01-29T10:30:05Z",
@@ -69,10 +64,10 @@ def test_a_query_and_its_answer_are_rows_on_both_sides() -> None:
         "evidenceCount": 1,
         "confidenceScore": 85,
     }
-    assert given == {"row": row, "answers": QUERY["id"], "waits": None}
-    answered = asker.receive(analyst.send(RESPONSE, NOW + 5), NOW + 7).record
+    assert (given.record, given.answers, given.waits) == (row, QUERY["id"], None)
+    arrived = asker.receive(analyst.send(RESPONSE, NOW + 5), NOW + 7)
     later = row | {"direction": "received", "latencyMs": 7000}
-    assert answered == {"row": later, "answers": QUERY["id"], "waits": None}
+    assert (arrived.record, arrived.answers, arrived.waits) == (later, QUERY["id"], None)
     assert analyst.plan(RESPONSE, NOW + 9).record is None  # a repetition is no second row
 
 
@@ -82,29 +77,25 @@ def test_an_error_is_a_row_of_status_error() -> None:
     rejected = native(ANALYST, ASKER, "receipt", {"for_id": question.id, "status": "rejected", "reason_code": "busy"})
     analyst.receive(question)
     rejected = msgspec.structs.replace(rejected, work_id=question.work_id, container=question.container)
-    kept = asker.receive(analyst.say(rejected), NOW + 2).record
-    assert kept is not None
-    assert (kept["row"]["status"], kept["row"]["latencyMs"], kept["answers"]) == ("error", 2000, QUERY["id"])
+    kept = asker.receive(analyst.say(rejected), NOW + 2)
+    assert kept.record is not None
+    assert (kept.record["status"], kept.record["latencyMs"], kept.answers) == ("error", 2000, QUERY["id"])
 
 
 def test_the_row_of_a_timeout() -> None:
-    plain = AgentOsPeer(ASKER).plan(QUERY).record
-    kept = from_plain(plain)
-    assert plain is not None
-    late = to_plain(timed_out(kept))
-    assert late == {"row": plain["row"] | {"status": "timeout", "latencyMs": 30_000}, "answers": None, "waits": None}
+    row = AgentOsPeer(ASKER).plan(QUERY).record
+    assert row is not None
+    assert timed_out(row, 30) == {**row, "status": "timeout", "latencyMs": 30_000}
 
 
 def test_the_latency_of_an_answer_counts_milliseconds() -> None:
-    kept = from_plain(AgentOsPeer(ASKER).plan(QUERY).record)
-    assert answering(kept, 1_000_250, 1_000_900).row.latency_ms == 650
-    assert answering(kept, 1_000_900, 1_000_250).row.latency_ms == 0  # the clock was set back in between
+    row = AgentOsPeer(ASKER).plan(QUERY).record or {}
+    assert answered(row, 650)["latencyMs"] == 650
+    assert answered(row, -650)["latencyMs"] == 0  # the clock was set back in between
 
 
 def test_events_await_no_answer() -> None:
-    kept = AgentOsPeer(ASKER).plan(varied(QUERY, type="event")).record
-    assert kept is not None
-    assert kept["waits"] is None
+    assert AgentOsPeer(ASKER).plan(varied(QUERY, type="event")).waits is None
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

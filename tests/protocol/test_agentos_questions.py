@@ -1,6 +1,5 @@
 """AgentOS: a query back to the asker is a question in the asker's work."""
 
-from aghbus.protocol.formats.agentos.log import from_plain
 from tests.support.agentos_peers import ANALYST, ASKER, QUERY, RESPONSE, agent, native, pair, varied
 
 BACK = varied(
@@ -36,8 +35,8 @@ def test_the_ttl_of_a_question_ends_no_work() -> None:
     analyst.receive(asker.send(QUERY))
     plan = analyst.plan(BACK)
     (question,) = analyst.commit(plan)
-    assert from_plain(plan.record).waits is None
-    assert from_plain(asker.receive(question).record).waits is None
+    assert plan.waits is None
+    assert asker.receive(question).waits is None
 
 
 def test_the_same_question_is_asked_once_also_after_the_end_of_the_work() -> None:

@@ -400,7 +400,7 @@ async def test_log_rows_expire_unless_they_are_settled(store: Store) -> None:
     waiting = await store.write(lambda tx: bridge_log.of_message(tx, NAME, "m0", "out"))
     assert waiting is not None
     assert await store.write(lambda tx: bridge_log.of_message(tx, NAME, "m0", "in")) is None
-    await store.write(lambda tx: bridge_log.mark_answered(tx, waiting.id))
+    await store.write(lambda tx: bridge_log.set_due(tx, waiting.id, None))
     assert await store.write(bridge_log.next_due_ms) is None
     assert await bridge_log.nothing_due(store.reader)
     assert {"n": 1, "late": True} in await bridge_log.page(store.reader, NAME, 10)

@@ -1,11 +1,11 @@
-"""Records of the bridge's message log."""
+"""Rows of the bridge's message log."""
 
-from typing import Any
+from aghbus.protocol.formats.model import Conversion
 
 ASKED_MS = 1_780_000_000_250
 
 
-def record(message_id: str, direction: str, *, answers: str | None = None, waits: int | None = None) -> dict[str, Any]:
+def record(message_id: str, direction: str, *, answers: str | None = None, waits: int | None = None) -> Conversion:
     row = {
         "messageId": message_id,
         "timestamp": "2026-05-28T20:26:40Z",
@@ -18,4 +18,4 @@ def record(message_id: str, direction: str, *, answers: str | None = None, waits
         "evidenceCount": 0,
         "confidenceScore": 0,
     }
-    return {"row": row, "answers": answers, "waits": waits}
+    return Conversion(message=None, foreign_id=message_id, record=row, answers=answers, waits=waits)

@@ -14,7 +14,7 @@ from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.formats import common
 from aghbus.protocol.formats.agentos.agents import peer_of
-from aghbus.protocol.formats.agentos.log import lifetime_of, record, to_plain
+from aghbus.protocol.formats.agentos.log import lifetime_of, with_row
 from aghbus.protocol.formats.agentos.message import NAME, AgentOsMessage, is_retry, typed
 from aghbus.protocol.formats.agentos.native import native_message
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
@@ -301,9 +301,7 @@ def _finish_plan(
     if work is not None and work.is_terminal:
         ended = common.closed(work, "/replyTo" if message.reply_to is not None else "")
         return _refused(value, findings + ended)
-    question = history.find(message.reply_to, "", "in") if message.reply_to is not None else None
-    kept = record(message, "sent", context.now, question, waits=answered is None)
-    return msgspec.structs.replace(plan, record=to_plain(kept))
+    return with_row(plan, message, context.now, history, waits=answered is None)
 
 
 def _is_needless_retry(message: AgentOsMessage, earlier: BridgedMessage) -> bool:
@@ -322,11 +320,5 @@ def _handed(
     waits: bool,
 ) -> Delivered:
     message = typed(value)
-    question = history.find(message.reply_to, "", "out") if message.reply_to is not None else None
-    return Delivered(
-        message=value,
-        findings=findings,
-        native=native,
-        foreign_id=message.id,
-        record=to_plain(record(message, "received", context.now, question, waits=waits)),
-    )
+    delivered = Delivered(message=value, findings=findings, native=native, foreign_id=message.id)
+    return with_row(delivered, message, context.now, history, waits=waits)

@@ -1,47 +1,16 @@
 """The message log of AgentOS: one row for each submitted or delivered message."""
 
-from typing import Any, Final, Literal
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.formats.agentos.message import AgentOsMessage
-from aghbus.protocol.formats.model import BridgedMessage
-
-LogDirection = Literal["sent", "received"]
+from aghbus.protocol.formats.model import Delivered, MessageHistory, SubmitPlan
 
 _MS: Final = 1000  # milliseconds in a second
-
-
-class MessageLog(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A row with the ten fields of the schema's MessageLog.
-
-    `timestamp` is the message's own; agents are agentIds; `latency_ms` is the time from a question to this answer (0 for other
-    messages); `evidence_count` is the number of sources.
-    """
-
-    message_id: str
-    timestamp: str
-    direction: LogDirection
-    from_agent: str
-    to_agent: str
-    type: str
-    status: Literal["success", "error", "timeout"]
-    latency_ms: int
-    evidence_count: int
-    confidence_score: int | float
-
-
-class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The log record of one message.
-
-    `answers` is the id of the message that this one answers, or None. `waits` is the timeout of a question in seconds; None
-    for other messages, and for those made from native envelopes.
-    """
-
-    row: MessageLog
-    answers: str | None = None
-    waits: int | None = None
+_Result = TypeVar("_Result", SubmitPlan, Delivered)
 
 
 def lifetime_of(ttl: float) -> int:
@@ -49,63 +18,47 @@ def lifetime_of(ttl: float) -> int:
     return MAX_LIFETIME if ttl >= MAX_LIFETIME else max(1, int(ttl) + (ttl > int(ttl)))
 
 
-def record(
-    message: AgentOsMessage, direction: LogDirection, now: int, question: BridgedMessage | None, *, waits: bool = True
-) -> LogRecord:
-    """The record of a message at Unix second `now`; `question` is the message that it answers, if known. `waits`: its ttl ends
-    the work that it opens.
+def with_row(result: _Result, message: AgentOsMessage, now: int, history: MessageHistory, *, waits: bool) -> _Result:
+    """`result` with the row of the message at Unix second `now`; `waits`: its ttl ends the work that it opens.
 
-    Its latency has a resolution of seconds; `answering` is exact if the question's row exists.
+    The row has the ten fields of the schema's MessageLog. `timestamp` is the message's own, agents are agentIds, `latencyMs` is
+    the time from a question to this answer (0 for other messages, in whole seconds here), `evidenceCount` the number of sources.
     """
-    replies = message.answers or message.type == "error"
-    waits = waits and message.opens and message.ttl is not None
+    sent = isinstance(result, SubmitPlan)
+    answers = message.reply_to if message.answers or message.type == "error" else None
+    question = None if answers is None else history.find(answers, "", "in" if sent else "out")
     evidence = message.evidence
-    row = MessageLog(
-        message_id=message.id,
-        timestamp=message.timestamp,
-        direction=direction,
-        from_agent=message.sender.agent_id,
-        to_agent=message.to.agent_id,
-        type=message.type,
-        status="error" if message.type == "error" else "success",
-        latency_ms=max(0, now - question.at) * _MS if replies and question is not None else 0,
-        evidence_count=len(evidence.sources) if evidence is not None else 0,
-        confidence_score=(evidence.confidence or 0) if evidence is not None else 0,
-    )
-    return LogRecord(
-        row=row,
-        answers=message.reply_to if replies else None,
+    row = {
+        "messageId": message.id,
+        "timestamp": message.timestamp,
+        "direction": "sent" if sent else "received",
+        "fromAgent": message.sender.agent_id,
+        "toAgent": message.to.agent_id,
+        "type": message.type,
+        "status": "error" if message.type == "error" else "success",
+        "latencyMs": max(0, now - question.at) * _MS if question is not None else 0,
+        "evidenceCount": len(evidence.sources) if evidence is not None else 0,
+        "confidenceScore": (evidence.confidence or 0) if evidence is not None else 0,
+    }
+    waits = waits and message.opens
+    return msgspec.structs.replace(
+        result,
+        record=row,
+        answers=answers,
         waits=lifetime_of(message.ttl) if waits and message.ttl is not None else None,
     )
 
 
-def answering(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord:
-    """The record of an answer at `at_ms` to a question at `asked_ms` (Unix milliseconds)."""
-    return msgspec.structs.replace(kept, row=msgspec.structs.replace(kept.row, latency_ms=max(0, at_ms - asked_ms)))
+def answered(row: Mapping[str, Any], latency_ms: int) -> dict[str, Any]:
+    """The row of an answer that came `latency_ms` after its question; 0 if the clock was set back in between."""
+    return {**row, "latencyMs": max(0, latency_ms)}
 
 
-def timed_out(kept: LogRecord) -> LogRecord:
-    """The record of a question without an answer in time; its latency is the timeout."""
-    row = msgspec.structs.replace(kept.row, status="timeout", latency_ms=(kept.waits or 0) * _MS)
-    return LogRecord(row=row, answers=kept.answers)
+def timed_out(row: Mapping[str, Any], waits: int) -> dict[str, Any]:
+    """The row of a question without an answer within `waits` seconds."""
+    return {**row, "status": "timeout", "latencyMs": waits * _MS}
 
 
-def in_time(kept: LogRecord, asked_ms: int, at_ms: int) -> LogRecord | None:
-    """The corrected record of a timed-out question whose answer was received in time but processed later.
-
-    The question was sent at `asked_ms`, the answer received at `at_ms` (Unix milliseconds). None: no correction.
-    """
-    if kept.row.status != "timeout" or at_ms - asked_ms >= kept.row.latency_ms:
-        return None
-    return LogRecord(row=msgspec.structs.replace(kept.row, status="success", latency_ms=0), answers=kept.answers)
-
-
-def to_plain(kept: LogRecord) -> dict[str, Any]:
-    """A record as JSON: `row` with the ten field names of the schema, `answers`, `waits`."""
-    plain: dict[str, Any] = msgspec.to_builtins(kept)
-    return plain
-
-
-def from_plain(plain: Any) -> LogRecord:
-    """The inverse of `to_plain`. Raises msgspec.ValidationError."""
-    return msgspec.convert(plain, LogRecord)
+def in_time(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a question that timed out, although its answer had been received: it was processed later."""
+    return {**row, "status": "success", "latencyMs": 0}

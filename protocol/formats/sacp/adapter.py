@@ -24,7 +24,7 @@ from aghbus.protocol.formats.model import (
     MessageHistory,
     SubmitPlan,
 )
-from aghbus.protocol.formats.sacp.audit import received_row, sent_row
+from aghbus.protocol.formats.sacp.audit import with_row
 from aghbus.protocol.formats.sacp.guardrails import Guardrail, GuardrailSet
 from aghbus.protocol.formats.sacp.reply import deliver_text, extraction_findings, read_response
 from aghbus.protocol.formats.sacp.schema import STATE_OF, fallback
@@ -68,17 +68,17 @@ class Sacp:
         """The text of a say or capability as a string; a final trace or question as a response object, after guardrails."""
         if arrival.outcome in ("ignored", "rejected"):
             return NOT_DELIVERED
-        if arrival.envelope.kind in ("say", "capability"):
+        envelope = arrival.envelope
+        if envelope.kind in ("say", "capability"):
             text = deliver_text(arrival)
-            row = received_row(text, arrival, context, raw=text.message)
-            return msgspec.structs.replace(text, record=row)
+            return with_row(text, context, envelope.work_id, raw=text.message, arrived=envelope)
         found = read_response(arrival, context)
         if found is None:
             return NOT_DELIVERED
         guarded, hits = self._guardrails.apply(found.response)
         delivered = Delivered(message=guarded, findings=found.findings + hits, native=found.native)
-        row = received_row(delivered, arrival, context, raw=found.raw, stage=found.stage, original=found.response)
-        return msgspec.structs.replace(delivered, record=row)
+        raw, stage, original = found.raw, found.stage, found.response
+        return with_row(delivered, context, envelope.work_id, raw=raw, arrived=envelope, stage=stage, original=original)
 
     def _response(
         self,
@@ -102,8 +102,7 @@ class Sacp:
             message_id = common.next_id(NAME, "trace", context, work, history, canonical(original))
             plan = _on_work(plan, common.trace(context, work, message_id, _trace_body(sent)), work, context, history)
         where = work.work_id if isinstance(work, WorkView) else context.work_id
-        row = sent_row(plan, context, where, raw=words, stage=extracted.stage, original=original)
-        return msgspec.structs.replace(plan, record=row)
+        return with_row(plan, context, where, raw=words, stage=extracted.stage, original=original)
 
     def _without_thought(self, response: dict[str, Any]) -> tuple[dict[str, Any], tuple[Finding, ...]]:
         if self._options.wire_thought or not response["thought"]:
@@ -171,7 +170,7 @@ def _continue(
     message_id = common.next_id(NAME, "say", context, work, history, words.encode())
     draft = common.say_in_work(context, work, message_id, {"text": say_text(words, None)})
     plan = _on_work(plan, draft, work, context, history)
-    return msgspec.structs.replace(plan, record=sent_row(plan, context, work.work_id, raw=words))
+    return with_row(plan, context, work.work_id, raw=words)
 
 
 def _open(
@@ -197,4 +196,4 @@ def _open(
     plan = SubmitPlan(
         message=words, findings=findings, drafts=(draft,), repeats=earlier is not None, foreign_id=_content_id(words)
     )
-    return msgspec.structs.replace(plan, record=sent_row(plan, context, draft.work_id, raw=words))
+    return with_row(plan, context, draft.work_id, raw=words)

@@ -1,63 +1,45 @@
 """Rows of the audit table (seed section 9.2): every response and text that passed, in both directions."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from aghbus.protocol.formats.model import BridgeContext, BridgedEnvelope, Delivered, SubmitPlan
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.formats.model import BridgeContext, Delivered, SubmitPlan
+
+_Result = TypeVar("_Result", SubmitPlan, Delivered)
 
 
-def sent_row(
-    plan: SubmitPlan,
+def with_row(
+    result: _Result,
     context: BridgeContext,
     work_id: str | None,
     *,
-    raw: str,
-    stage: str = "text",
-    original: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The row of a submitted text; `original` is the response in it before guardrails, None for a text without one."""
-    row = {
-        "at": context.now,
-        "direction": "sent",
-        "peer": context.us,
-        "work_id": work_id,
-        "envelope_id": plan.drafts[0].id if plan.drafts else None,
-    }
-    return row | _content(raw, stage, original, plan.message, plan.findings)
-
-
-def received_row(
-    delivered: Delivered,
-    arrival: BridgedEnvelope,
-    context: BridgeContext,
-    *,
     raw: str | None,
+    arrived: Envelope | None = None,
     stage: str = "text",
     original: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The row of a delivered message; `original` and `raw` as for `sent_row`, `raw` None where no text was searched."""
-    envelope = arrival.envelope
+) -> _Result:
+    """`result` with its row. `arrived` is the envelope of a delivered message, None for a submitted text.
+
+    `raw` is the text, None where no text was searched; `original` the response in it before guardrails, None for a text
+    without one.
+    """
+    passed, drafts = result.message, result.drafts if isinstance(result, SubmitPlan) else ()
+    response = original is not None and isinstance(passed, dict)
+    envelope = arrived or next(iter(drafts), None)
     row = {
         "at": context.now,
-        "direction": "received",
-        "peer": envelope.sender,
-        "work_id": envelope.work_id,
-        "envelope_id": envelope.id,
-    }
-    return row | _content(raw, stage, original, delivered.message, delivered.findings)
-
-
-def _content(
-    raw: str | None, stage: str, original: dict[str, Any] | None, passed: Any, findings: tuple[Any, ...]
-) -> dict[str, Any]:
-    response = original is not None and isinstance(passed, dict)
-    return {
+        "direction": "sent" if arrived is None else "received",
+        "peer": context.us if arrived is None else arrived.sender,
+        "work_id": work_id,
+        "envelope_id": None if envelope is None else envelope.id,
         "status": passed["status"] if response else None,
         "thought": None if original is None else original["thought"],
         "stage": stage,
         "raw": raw,
         "original": original,
         "sent": passed if response else None,
-        "findings": [msgspec.to_builtins(finding) for finding in findings],
+        "findings": [msgspec.to_builtins(finding) for finding in result.findings],
     }
+    return msgspec.structs.replace(result, record=row)
