@@ -4,6 +4,7 @@ The daemon adds limits of receipts, the capacity of the inbox, quarantine rows w
 leases for waiting agents. A job may be rerun, so it changes state only through the transaction.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -77,40 +78,37 @@ def _shape_of(effects: Effects) -> _Shape:
     return shape
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Receivers:
-    """Makes the receiver of messages to one of our peer ids, as of now."""
+    """The protocol's view of us, for messages to each of our peer ids. `restored` is the epoch of the store, if it was restored."""
 
-    def __init__(
-        self, identity: Identity, settings: LiveSettings, clock: Clock, trust: LivePolicy, restored: Restored | None
-    ) -> None:
-        """`restored` is the epoch of the store, if it was restored."""
-        self._identity = identity
-        self._settings = settings
-        self._clock = clock
-        self._trust = trust
-        self._restored = restored
+    identity: Identity
+    settings: LiveSettings
+    clock: Clock
+    trust: LivePolicy
+    restored: Restored | None
 
     def of(self, own_id: str, verifier: Verifier, tx: Transaction | None = None) -> Receiver:
         """The protocol's view of us as `own_id`; as our present id, if that one has retired meanwhile or is not ours.
 
         With `tx` it knows which envelopes were processed.
         """
-        identity, settings = self._identity, self._settings.current
+        identity, settings = self.identity, self.settings.current
         present = own_id == identity.self_id or own_id not in identity.signers
         if present:
             own_id = identity.self_id
         view = Receiver(
             self_id=own_id,
-            now=self._clock.millis() // 1000,
-            mint=self._clock.mint,
+            now=self.clock.millis() // 1000,
+            mint=self.clock.mint,
             channels=identity.joined,
             observe=settings.observe,
             receipt_ttl=settings.defaults.directed_ttl,
             verifier=verifier,
-            policy=self._trust.now,
+            policy=self.trust.now,
             signer=identity.signers[own_id],
             successor=None if present else identity.self_id,
-            restored=self._restored,
+            restored=self.restored,
         )
         return (
             view

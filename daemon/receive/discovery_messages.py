@@ -1,5 +1,6 @@
 """Received greets and whois: answered at once, and persisted asynchronously (docs/adr/0004)."""
 
+from dataclasses import dataclass
 from functools import partial
 
 from aghbus.daemon.base.metrics import Counters
@@ -17,65 +18,53 @@ from aghbus.protocol.agh.receive import StoredState, decide
 from aghbus.store.engine.database import Store
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class DiscoveryMessages:
     """Decides and handles the messages of discovery, without a transaction."""
 
-    def __init__(
-        self,
-        store: Store,
-        limits: RateLimits,
-        receivers: Receivers,
-        decider: Decider,
-        refused: RefusedMessages,
-        rejections: Rejections,
-        discovery: Discovery,
-        write_behind: PresenceWriteBehind,
-        trust: LivePolicy,
-        counters: Counters,
-    ) -> None:
-        self._store = store
-        self._limits = limits
-        self._receivers = receivers
-        self._decider = decider
-        self._refused = refused
-        self._rejections = rejections
-        self._discovery = discovery
-        self._write_behind = write_behind
-        self._trust = trust
-        self._counters = counters
+    store: Store
+    limits: RateLimits
+    receivers: Receivers
+    decider: Decider
+    refused: RefusedMessages
+    rejections: Rejections
+    discovery: Discovery
+    write_behind: PresenceWriteBehind
+    trust: LivePolicy
+    counters: Counters
 
     def handle(self, received: ReceivedMessage, envelope: Envelope) -> None:
         """Handle a valid greet or whois."""
-        memory = self._store.memory
+        memory = self.store.memory
         key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
-        state = StoredState(duplicate=key in self._write_behind or key in memory.dedup.keys)
-        effects = decide(envelope, state, self._receivers.of(envelope.sender, self._limits.verify))
-        standing = self._decider.standing(envelope, effects)
+        state = StoredState(duplicate=key in self.write_behind or key in memory.dedup.keys)
+        effects = decide(envelope, state, self.receivers.of(envelope.sender, self.limits.verify))
+        standing = self.decider.standing(envelope, effects)
         if type(effects[0]) is RecordId:
             remaining = effects[0].until - received.received_ms // 1000
-            if not self._decider.admits_id(memory.dedup, remaining, standing, self._write_behind.pending):
-                self._rejections.reject("memory", received)
+            if not self.decider.admits_id(memory.dedup, remaining, standing, self.write_behind.pending):
+                self.rejections.reject("memory", received)
                 return
-        self._counters.received[envelope.kind, result_of(effects)] += 1
+        self.counters.received[envelope.kind, result_of(effects)] += 1
         for effect in reversed(effects):
             match effect:  # answers first, then the persisted effects
                 case RecordId(until=until):
-                    self._write_behind.remember(key, until)
-                    self._trust.observe_discovery(envelope)
+                    self.write_behind.remember(key, until)
+                    self.trust.observe_discovery(envelope)
                 case Discovered() | AnswerWhois():
-                    self._discovery.carry_out(effect, envelope, standing)
+                    self.discovery.carry_out(effect, envelope, standing)
                 case Conflict():
-                    self._discovery.conflict(envelope)
-                    if self._refused.may_keep(standing):
+                    self.discovery.conflict(envelope)
+                    if self.refused.may_keep(standing):
                         at_ms = received.received_ms
-                        self._store.write_deferred(partial(note_conflict, envelope=envelope, at_ms=at_ms))
+                        self.store.write_deferred(partial(note_conflict, envelope=envelope, at_ms=at_ms))
                 case Quarantine(reason=reason):
-                    self._counters.add("refused")
-                    self._counters.add(f"refused.{reason}")
-                    if self._refused.may_keep(standing):
-                        self._store.write_deferred(partial(self._refused.keep, message=received, effect=effect))
+                    self.counters.add("refused")
+                    self.counters.add(f"refused.{reason}")
+                    if self.refused.may_keep(standing):
+                        self.store.write_deferred(partial(self.refused.keep, message=received, effect=effect))
                 case Ignore(why=why):
-                    self._counters.add(f"ignored.{why}")
+                    self.counters.add(f"ignored.{why}")
                 case _:
                     raise AssertionError(f"discovery has no such effect: {effect!r}")
         if received.settlement is not None:

@@ -9,6 +9,7 @@ retry brings it again.
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -99,38 +100,27 @@ class ReceiveQueue:
         return (one.envelope for one in islice(self.messages, _BATCH) if one.envelope is not None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Intake:
     """Accepts messages: `offer` takes each from the broker, in the callback of its subscription."""
 
-    def __init__(
-        self,
-        identity: Identity,
-        clock: Clock,
-        limits: RateLimits,
-        receipts: Receipts,
-        refused: RefusedMessages,
-        rejections: Rejections,
-        queue: ReceiveQueue,
-        discovery: DiscoveryMessages,
-        counters: Counters,
-    ) -> None:
-        self._identity = identity
-        self._clock = clock
-        self._limits = limits
-        self._receipts = receipts
-        self._refused = refused
-        self._rejections = rejections
-        self._queue = queue
-        self._discovery = discovery
-        self._counters = counters
+    identity: Identity
+    clock: Clock
+    limits: RateLimits
+    receipts: Receipts
+    refused: RefusedMessages
+    rejections: Rejections
+    queue: ReceiveQueue
+    discovery: DiscoveryMessages
+    counters: Counters
 
     def offer(self, message: InboundMessage) -> None:
         """Take one message from the broker; never raises for its content."""
-        self._counters["received"] += 1
-        now_ms = self._clock.millis()
-        if self._limits.processing.strained and (refused := self._limits.refusal(message.data)) is not None:
-            self._counters.received[NO_ENVELOPE, "rejected"] += 1
-            self._rejections.drop("processing", *refused, message.subject, message.settlement)
+        self.counters["received"] += 1
+        now_ms = self.clock.millis()
+        if self.limits.processing.strained and (refused := self.limits.refusal(message.data)) is not None:
+            self.counters.received[NO_ENVELOPE, "rejected"] += 1
+            self.rejections.drop("processing", *refused, message.subject, message.settlement)
             return
         try:
             envelope = parse(message.data, now_ms // 1000)
@@ -141,14 +131,14 @@ class Intake:
         except ProtocolError as error:
             self._offer_refused(message, error, now_ms)
             return
-        self._counters[_RECEIVED[envelope.kind]] += 1
+        self.counters[_RECEIVED[envelope.kind]] += 1
         if ARMED:
             failpoint("receive.parsed")
         # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
         reply, settled = message.reply, ""
         if message.headers is not None:
             reply, settled = message.headers.get(ANSWER_TO, reply), message.headers.get(AFTER_SETTLED, "")
-        identity = self._identity
+        identity = self.identity
         own_id = identity.receiver_of(envelope) if identity.keys else identity.self_id
         received = ReceivedMessage(
             message.subject,
@@ -161,28 +151,28 @@ class Intake:
             reply,
             settled,
         )
-        if (rejection := self._limits.check(envelope)) is not None:
-            self._rejections.reject(rejection, received)
+        if (rejection := self.limits.check(envelope)) is not None:
+            self.rejections.reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
-            self._discovery.handle(received, envelope)
-        elif not self._queue.put(received):
-            self._rejections.reject("queue", received)
+            self.discovery.handle(received, envelope)
+        elif not self.queue.put(received):
+            self.rejections.reject("queue", received)
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
-        self._counters.add("refused")
-        self._counters.add(f"refused.{error.reason}")
-        self._counters.received[NO_ENVELOPE, "refused"] += 1
-        self._limits.spend_refused(message.data)
-        target, own_id = None, self._identity.self_id
+        self.counters.add("refused")
+        self.counters.add(f"refused.{error.reason}")
+        self.counters.received[NO_ENVELOPE, "refused"] += 1
+        self.limits.spend_refused(message.data)
+        target, own_id = None, self.identity.self_id
         document = readable(message.data, error)
         error.release()
         if not isinstance(error, NotTarget):
             target, own_id = self._receipt_target(document)
-        if target is not None and not self._receipts.may_refuse(target.sender):
+        if target is not None and not self.receipts.may_refuse(target.sender):
             target = None
-        keep = self._refused.may_keep("unknown")
+        keep = self.refused.may_keep("unknown")
         if target is None and not keep:
-            self._refused.skip()
+            self.refused.skip()
             if message.settlement is not None:
                 message.settlement.ack()
             return
@@ -194,15 +184,15 @@ class Intake:
             message.settlement,
             error=error,
             target=target,
-            origin=origin_in(document, message.subject, self._identity.own_ids),
+            origin=origin_in(document, message.subject, self.identity.own_ids),
             keep=keep,
         )
-        if not self._queue.put(received):
-            self._rejections.reject("queue", received)
+        if not self.queue.put(received):
+            self.rejections.reject("queue", received)
 
     def _receipt_target(self, document: dict[str, Any] | None) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about a refused document would go to, as far as it can be read, and from which of our ids."""
-        for own_id in self._identity.own_ids:
-            if (target := partial_parse(document, own_id, self._identity.joined)) is not None:
+        for own_id in self.identity.own_ids:
+            if (target := partial_parse(document, own_id, self.identity.joined)) is not None:
                 return target, own_id
-        return None, self._identity.self_id
+        return None, self.identity.self_id
