@@ -1,5 +1,7 @@
 """Acting on the outcomes of a batch once its transaction is committed."""
 
+from dataclasses import dataclass
+
 from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
@@ -12,33 +14,23 @@ from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.protocol.agh.effects import Conflict, Ignore, Quarantine, Queue
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OutcomeHandler:
-    """Publishes, acknowledges, counts and traces what was committed."""
+    """Publishes, acknowledges, counts and traces what was committed. With `spans`, what is stored is traced."""
 
-    def __init__(
-        self,
-        publisher: Publisher,
-        acknowledger: Acknowledger,
-        discovery: Discovery,
-        rejections: Rejections,
-        notifier: Notifier,
-        counters: Counters,
-        spans: EnvelopeSpans | None = None,
-    ) -> None:
-        """With `spans`, what is stored is traced."""
-        self._publisher = publisher
-        self._acknowledger = acknowledger
-        self._discovery = discovery
-        self._rejections = rejections
-        self._notifier = notifier
-        self._counters = counters
-        self._spans = spans
+    publisher: Publisher
+    acknowledger: Acknowledger
+    discovery: Discovery
+    rejections: Rejections
+    notifier: Notifier
+    counters: Counters
+    spans: EnvelopeSpans | None = None
 
     def handle(self, outcomes: list[Outcome]) -> None:
         """Act on the outcomes of a batch, in order."""
         if ARMED:
             failpoint("receive.committed")
-        last_seq, counted = 0, self._counters.received
+        last_seq, counted = 0, self.counters.received
         for outcome in outcomes:
             applied, settlement = outcome.applied, outcome.message.settlement
             if applied is None:
@@ -47,32 +39,31 @@ class OutcomeHandler:
             if (envelope := outcome.message.envelope) is not None:
                 result = "accepted" if outcome.stored_only else result_of(outcome.effects)
                 counted[envelope.kind, result] += 1
-            received = outcome.message
-            if self._spans is not None and received.envelope is not None and applied.seq is not None:
-                self._spans.processed(received.envelope, received.received_ms)
+                if self.spans is not None and applied.seq is not None:
+                    self.spans.processed(envelope, outcome.message.received_ms)
             if not outcome.stored_only:
                 self._report(outcome)
             if outcome.receipts:
-                self._acknowledger.publish_receipts(outcome.receipts)
+                self.acknowledger.publish_receipts(outcome.receipts)
             if applied.outgoing:
-                self._publisher.enqueue(applied.outgoing)
+                self.publisher.enqueue(applied.outgoing)
                 last_seq = applied.last_seq
             elif applied.seq is not None:
                 last_seq = applied.seq  # they ascend
             if settlement is not None:
                 settlement.ack()
-        self._acknowledger.acknowledge(outcomes)
+        self.acknowledger.acknowledge(outcomes)
         if ARMED:
             failpoint("receive.acted")
-        self._notifier.notify(last_seq)
+        self.notifier.notify(last_seq)
 
     def _act_on_rejection(self, outcome: Outcome) -> None:
         if outcome.rejected is not EARLY:
-            self._rejections.reject(outcome.rejected, outcome.message)
+            self.rejections.reject(outcome.rejected, outcome.message)
             return
-        self._counters.add("receive.early")
+        self.counters.add("receive.early")
         if (envelope := outcome.message.envelope) is not None:
-            self._counters.received[envelope.kind, "early"] += 1
+            self.counters.received[envelope.kind, "early"] += 1
         if outcome.message.settlement is not None:
             outcome.message.settlement.nak(NAK_DELAY)
 
@@ -81,13 +72,13 @@ class OutcomeHandler:
         for effect in outcome.effects:
             match effect:
                 case Ignore(why=why):
-                    self._counters.add(f"ignored.{why}")
+                    self.counters.add(f"ignored.{why}")
                 case Quarantine(reason=reason) if outcome.message.envelope is not None:
-                    self._counters.add("refused")
-                    self._counters.add(f"refused.{reason}")
+                    self.counters.add("refused")
+                    self.counters.add(f"refused.{reason}")
                 case Conflict(envelope=envelope):
-                    self._discovery.conflict(envelope)
+                    self.discovery.conflict(envelope)
                 case Queue(envelope=answer):
-                    self._counters.add(f"sent.{answer.kind}")
+                    self.counters.add(f"sent.{answer.kind}")
                 case _:
                     pass

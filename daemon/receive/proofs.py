@@ -1,6 +1,7 @@
 """The proofs of a batch of received messages, verified before its job: the job may run twice, and a verification spends tokens."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
@@ -27,32 +28,32 @@ class Proofs:
         self._errors[envelope.raw] = error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ProofVerifier:
     """Verifies the proofs of batches, and spends the budgets by the results."""
 
-    def __init__(self, limits: RateLimits, signatures: SignaturePool) -> None:
-        self._limits = limits
-        self._signatures = signatures
+    limits: RateLimits
+    signatures: SignaturePool
 
     async def verify(self, claiming: Sequence[Envelope], following: Iterable[Envelope]) -> Proofs:
         """Verify in turn the envelopes of a batch that claim a key. Those of the batch after it are begun in threads, as far as
         the budget covers the failure of all."""
         proofs = Proofs()
-        self._signatures.begin(self._limits.verifiable([*claiming, *following]))
+        self.signatures.begin(self.limits.verifiable([*claiming, *following]))
         try:
-            await self._signatures.ready(claiming)
+            await self.signatures.ready(claiming)
             for envelope in claiming:
-                if self._limits.check_signature(envelope) is None:
+                if self.limits.check_signature(envelope) is None:
                     proofs.note(envelope, self._error_of(envelope))
                 else:
                     proofs.rejected.append(envelope)
         finally:
-            self._signatures.forget(claiming)
+            self.signatures.forget(claiming)
         return proofs
 
     def _error_of(self, envelope: Envelope) -> Exception | None:
         try:
-            assess(envelope, self._limits.verify)
+            assess(envelope, self.limits.verify)
         except Exception as error:  # also a defect: the job of this envelope raises it again
             return error
         return None
