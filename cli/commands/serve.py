@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aghbus.cli.worker.options import CommandOptions
     from aghbus.host.tracing import Tracing
 
-LONGEST_RUN = 11 * 3600.0
-"""Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
 ACCEPTS = ("intent", "from", "kind", "trust")
@@ -183,13 +181,6 @@ def _variable(text: str) -> str:
     return text
 
 
-def _time_limit(text: str) -> float:
-    span = lifetime(text)
-    if span > LONGEST_RUN:
-        raise ValueError("must be 11h at most")
-    return span
-
-
 def _count(text: str) -> int:
     number = whole(text)
     if not number:
@@ -210,7 +201,7 @@ RUNNING = (
     Argument(
         "--time-limit",
         metavar="TIME",
-        type=_time_limit,
+        type=lifetime,
         default=1800.0,
         help="end a command after this long (default 30m)",
     ),
