@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -25,7 +26,7 @@ from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReas
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
 from aghbus.client.api import Api
-from aghbus.client.core.aio import AsyncSignal, in_thread
+from aghbus.client.core.aio import in_thread
 from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
@@ -69,7 +70,7 @@ class Job:
         self._ext: dict[str, Any] | None = None
         self._stop: StopReason | None = None
         self._process: Process | None = None
-        self._changed = AsyncSignal()
+        self._changed = asyncio.Event()
         self._heartbeats = Heartbeats(core, f"msg_{entry.token}_heartbeat", options.heartbeat, self.emit)
         core.state.on_cancel = partial(self.stop, "canceled")
         core.state.on_event = self._on_event
@@ -329,6 +330,7 @@ class Job:
         """Wait for the answer. One counts however late it is read. False when the work has ended."""
         waiting = self.entry.records[-1]
         while True:
+            self._changed.clear()
             if await self.core.has_ended():
                 await self.core.settle()
                 self.drop()
@@ -343,7 +345,10 @@ class Job:
                 text = waiting["text"]
                 self._finish(failed(f"{why}: {text}" if text else why, question=text))
                 return True
-            await self._changed.wait(min(CLOCK_CHECK, max(0.05, waiting["until"] - time.time())))
+            while not self._changed.is_set() and (left := waiting["until"] - time.time()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(CLOCK_CHECK, left)):
+                        await self._changed.wait()
 
     def _on_event(self, event: Event | None) -> None:
         self._changed.set()
