@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aghbus.cli.worker.options import CommandOptions
     from aghbus.host.tracing import Tracing
 
-LONGEST_RUN = 11 * 3600.0
-"""Seconds: the API leases a message for 12 h at most, and the lease must outlive the command."""
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
 ACCEPTS = ("intent", "from", "kind", "trust")
@@ -91,15 +89,11 @@ def open_journal(name: str, context: Context, plan: CommandOptions, suffix: str 
 
 
 def _check_platform() -> None:
-    import os
-
     if not hasattr(os, "pidfd_open") or not os.path.exists("/proc/self/environ"):  # noqa: PTH110 - pathlib is slow to load
         raise UsageError("serve needs Linux with /proc, to find and end the processes that a command started")
 
 
 def _folder(path: str | None) -> str:
-    import os
-
     folder = os.path.realpath(path or ".")
     if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
         raise UsageError(f"--cwd: {path} is not a folder")
@@ -108,7 +102,6 @@ def _folder(path: str | None) -> str:
 
 def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
     """The command as it will be run: a name without a slash is looked up once, a relative path is below `cwd`."""
-    import os
     import shutil
 
     if not words:
@@ -121,8 +114,6 @@ def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
 
 def _sandbox(values: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The paths for --sandbox; None without it. Raises UsageError where the kernel has no Landlock, and for missing paths."""
-    import os
-
     from aghbus.cli.worker.confine import LEAST_ABI, landlock_abi
 
     read, write = values["sandbox_read"], values["sandbox_write"]
@@ -140,8 +131,6 @@ def _sandbox(values: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] 
 
 
 def _check_outside(state: str, paths: tuple[str, ...]) -> None:
-    import os
-
     for path in paths:
         if os.path.commonpath((path, os.path.realpath(state))) == path:
             why = f"--sandbox: {path} contains the state of the daemons ({state}), with their keys"
@@ -183,13 +172,6 @@ def _variable(text: str) -> str:
     return text
 
 
-def _time_limit(text: str) -> float:
-    span = lifetime(text)
-    if span > LONGEST_RUN:
-        raise ValueError("must be 11h at most")
-    return span
-
-
 def _count(text: str) -> int:
     number = whole(text)
     if not number:
@@ -210,7 +192,7 @@ RUNNING = (
     Argument(
         "--time-limit",
         metavar="TIME",
-        type=_time_limit,
+        type=lifetime,
         default=1800.0,
         help="end a command after this long (default 30m)",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
@@ -18,14 +19,15 @@ from aghbus.cli.worker import artifacts as worker_artifacts
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.conversation import Question, Turn, latest_answer, steps_of_run, turns
+from aghbus.cli.worker.heartbeats import Heartbeats
 from aghbus.cli.worker.journal import JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReason
 from aghbus.cli.worker.reporter import Reporter
-from aghbus.cli.worker.result import JobOutcome, failed, line, outcome_of
+from aghbus.cli.worker.result import JobOutcome, failed, outcome_of
 from aghbus.client.api import Api
-from aghbus.client.core.aio import AsyncSignal, in_thread
-from aghbus.client.core.refusals import Conflict, NotFound, SecretLike
+from aghbus.client.core.aio import in_thread
+from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCanceled, JobCore
@@ -36,11 +38,6 @@ from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import MAX_LIMIT
 from aghbus.protocol.api.works import WorkResponse, WorkStepRequest, WorkVerb
 
-_WITHHELD = "running; its last line is not shown, because it looks like a credential"
-FORCED_AFTER = 3
-"""Skipped heartbeats (nothing new to report) after which one is sent anyway."""
-MIN_HEARTBEAT_CHECK = 0.05
-"""Shortest time between two checks for due heartbeats, in seconds."""
 CLOCK_CHECK = 5.0
 """Seconds between two looks at the clock, which may be set, while a job waits for an answer."""
 BUSY = "the worker is busy"
@@ -73,11 +70,8 @@ class Job:
         self._ext: dict[str, Any] | None = None
         self._stop: StopReason | None = None
         self._process: Process | None = None
-        self._changed, self._ended = AsyncSignal(), AsyncSignal()
-        self._unread = 0
-        self._asking = False
-        self._heartbeat_at = time.monotonic()
-        self._heartbeat_text = ""
+        self._changed = asyncio.Event()
+        self._heartbeats = Heartbeats(core, f"msg_{entry.token}_heartbeat", options.heartbeat, self.emit)
         core.state.on_cancel = partial(self.stop, "canceled")
         core.state.on_event = self._on_event
 
@@ -96,7 +90,7 @@ class Job:
         """Carry the job out from its phase in the journal on: run the command, in one of the `slots`, as often as it gets an answer
         to a question, and report. `reserved`: a slot is taken for it already."""
         while not self.is_waiting or await self._wait():
-            if self.entry.phase not in ("finished", "reported"):
+            if self.entry.phase != "finished":
                 if not reserved:
                     await slots.acquire()
                 reserved = False
@@ -148,11 +142,12 @@ class Job:
             return
         self.entry.write("started", pid=process.pid, started=worker_group.start_time(process.pid))
         self.emit("started", pid=process.pid)
-        beats = asyncio.create_task(self._send_heartbeats(process))
+        over = asyncio.Event()
+        beats = asyncio.create_task(self._heartbeats.send(process, partial(self._progress, process), self._ext, over))
         try:
             ended = await in_thread(partial(process.run, self._options.time_limit, self._options.grace))
             self._process = None
-            self._ended.set()
+            over.set()
             if span is not None:
                 span.end("" if ended.code == 0 else f"exit code {ended.code}")
             self.check_lease()
@@ -235,15 +230,13 @@ class Job:
 
     async def _report(self) -> bool:
         """Send the terminal trace, then acknowledge the work's messages. False when the work waits for an answer instead."""
-        if self.entry.phase != "reported":
-            finished = self.entry.last("finished")
-            assert finished is not None
-            self.verb = finished["verb"]
-            question = await self._send_result(finished) if self.verb is not None else None
-            if question is not None:
-                await self._ask(question)
-                return False
-            self._note("reported")
+        finished = self.entry.last("finished")
+        assert finished is not None
+        self.verb = finished["verb"]
+        question = await self._send_result(finished) if self.verb is not None else None
+        if question is not None:
+            await self._ask(question)
+            return False
         await self.core.settle()
         return True
 
@@ -314,7 +307,7 @@ class Job:
         found = await self._work()
         since = (self.entry.last("waiting") or {}).get("question", self.core.seq)
         own = str(self.message["to"])
-        steps = steps_of_run(found.history, own, since, self._heartbeat_id) if found is not None else []
+        steps = steps_of_run(found.history, own, since, self._heartbeats.prefix) if found is not None else []
         if found is None or not steps or found.work.state in TERMINAL_STATES:
             return None
         asked = Question(steps[0].seq, steps[0].message)
@@ -337,6 +330,7 @@ class Job:
         """Wait for the answer. One counts however late it is read. False when the work has ended."""
         waiting = self.entry.records[-1]
         while True:
+            self._changed.clear()
             if await self.core.has_ended():
                 await self.core.settle()
                 self.drop()
@@ -344,65 +338,22 @@ class Job:
             if await self._received(waiting["question"]):
                 await self.core.read()  # it stays in the log
                 self.emit("answered")
-                self._asking, self._unread = False, 0
+                self._heartbeats.reset()
                 return True
             if time.time() >= waiting["until"]:
                 why = f"no answer within {span(self._options.answer_within)}"
                 text = waiting["text"]
                 self._finish(failed(f"{why}: {text}" if text else why, question=text))
                 return True
-            await self._changed.wait(min(CLOCK_CHECK, max(0.05, waiting["until"] - time.time())))
+            while not self._changed.is_set() and (left := waiting["until"] - time.time()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(CLOCK_CHECK, left)):
+                        await self._changed.wait()
 
     def _on_event(self, event: Event | None) -> None:
-        """Note an event of the work. The command reads its input once: the next heartbeat counts the messages that it did not get.
-        While it asks, there are no heartbeats, because they would withdraw the question."""
         self._changed.set()
-        if event is None or event.message is None or event.work is None:
-            return
-        if event.message.direction == "in" and event.message.kind in OPENING_KINDS and not self._asking:
-            self._unread += 1
-        self._asking = event.work.after == "needs_input"
-
-    # heartbeats
-
-    @property
-    def _heartbeat_id(self) -> str:
-        return f"msg_{self.entry.token}_heartbeat"
-
-    async def _send_heartbeats(self, process: Process) -> None:
-        """Send `working` traces while the command runs."""
-        pause = max(MIN_HEARTBEAT_CHECK, min(0.5, self._options.heartbeat / 4))
-        while self._process is process:
-            await self._send_due_heartbeat(process, time.monotonic())
-            await self._ended.wait(pause)
-
-    async def _send_due_heartbeat(self, process: Process, now: float) -> None:
-        if self._asking or now - self._heartbeat_at < self._options.heartbeat:
-            return
-        latest = self._progress(process)
-        text = line(latest) or f"running for {span(process.seconds)}"
-        unread, self._unread = self._unread, 0
-        quiet = text == self._heartbeat_text or not latest
-        if quiet and not unread and now - self._heartbeat_at < FORCED_AFTER * self._options.heartbeat:
-            return
-        self._heartbeat_at, self._heartbeat_text = now, text
-        try:
-            await self._update(text, unread)
-        except SecretLike:  # a heartbeat without the command's output
-            await self._update(_WITHHELD, unread)
-        except JobCanceled:
-            self.stop("canceled")
-
-    async def _update(self, text: str, unread: int) -> None:
-        if unread:
-            lost = f"{unread} message{'s' * (unread > 1)} not delivered"
-            text += f" ({lost}: the command reads its input only at start)"
-        step = WorkStepRequest(message=text, ext=self._ext, replace_secrets=True)
-        step.id = f"{self._heartbeat_id}_{time.time_ns()}"
-        await self.core.step("update", step)
-        self.emit("heartbeat", message=text)
-        if unread:
-            await self.core.read()
+        if event is not None:
+            self._heartbeats.note(event)
 
 
 def plain(answer: msgspec.Struct) -> dict[str, Any]:

@@ -7,9 +7,9 @@
     started    pid and start time of the command   once it runs
     finished   verb, message, result, artifacts    before the terminal trace or the question is sent
     waiting    the question, and when it expires   before the thread of the job ends
-    reported   the daemon accepted the trace       before the message is acknowledged
 
-After an answer, `starting` follows `waiting`. After `reported` the file is deleted.
+After an answer, `starting` follows `waiting`. The file is deleted after the message is acknowledged. A trace that was sent
+already is sent again with the same id, which has no effect.
 
 File names begin with the sequence of the message and are random beyond that: no value chosen by a peer becomes a path. A file
 is locked (flock) while its worker lives, so a file that can be locked belongs to a dead worker. Any worker of the same daemon

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -31,25 +30,22 @@ EVENTS = (
 
 
 class Reporter:
-    """Prints events from any thread. Calls `on_lost` once when the output is closed."""
+    """Prints events. Calls `on_lost` once when the output is closed."""
 
     def __init__(self, output: Output, on_lost: Callable[[], None]) -> None:
         self._output = output
         self._on_lost = on_lost
-        self._lock = threading.Lock()
         self.lost = False
 
     def emit(self, event: str, **more: Any) -> None:
         """Print one event with the fields `more`."""
         item = {"event": event, "at_ms": time.time_ns() // 1_000_000, **more}
-        with self._lock:
-            if self.lost:
-                return
-            try:
-                self._output.event(item, _human)
-            except BrokenPipeError:
-                self.lost = True
         if self.lost:
+            return
+        try:
+            self._output.event(item, _human)
+        except BrokenPipeError:
+            self.lost = True
             self._on_lost()
 
 

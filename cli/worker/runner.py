@@ -236,7 +236,7 @@ class CommandRunner:
         phase, options = job.entry.phase, self.options
         ran = phase in ("starting", "started")
         job.emit("recovered", phase=phase, processes=await in_thread(job.terminate_leftovers) if ran else 0)
-        if phase not in ("finished", "reported"):
+        if phase != "finished":
             if await job.core.has_ended():
                 await job.core.settle()
                 job.drop()

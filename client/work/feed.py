@@ -123,6 +123,7 @@ class Feed:
                         return job
                     continue
             except (Unreachable, Unavailable):
+                self._gap = True  # look at the works that run, too, when the daemon is back
                 await self._core.runtime.sleep(LAST_PAUSE)
             else:
                 await self._wake.wait(min(POLL, max(0.0, self._list_at - time.monotonic())))

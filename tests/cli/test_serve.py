@@ -173,7 +173,7 @@ def test_only_works_with_accepted_intents_are_taken(bus: Bus, tmp_path: Path) ->
         (["--capability", "test.run", "--artifact", "../x", "--", "true"], "--artifact"),
         (["--capability", "test.run", "--artifact", "/etc/*", "--", "true"], "--artifact"),
         (["--capability", "test.run", "--cwd", "/no/such", "--", "true"], "--cwd"),
-        (["--capability", "test.run", "--time-limit", "12h", "--", "true"], "11h"),
+        (["--capability", "test.run", "--time-limit", "0", "--", "true"], "longer than 0"),
         (["--capability", "test.run", "--accept", "mood=good", "--", "true"], "intent=VALUE"),
         (["--capability", "test.run", "--once", "--max-jobs", "2", "--", "true"], "exclude"),
         (["--capability", "test.run"], "COMMAND"),
@@ -222,6 +222,20 @@ def test_further_work_waits_in_the_inbox_up_to_the_length_of_the_queue(bus: Bus,
         assert serve.ended() == 0
     order = [(item["event"], item["work_id"]) for item in serve.events if item["event"] in ("started", "reported")]
     assert order == [("started", first), ("reported", first), ("started", second), ("reported", second)]
+
+
+def test_a_work_that_was_canceled_while_it_waited_takes_no_place_in_the_queue(bus: Bus, tmp_path: Path) -> None:
+    with serving(bus, tmp_path, "--queue", "1", "--max-jobs", "2", command=script(tmp_path, WAITS)) as serve:
+        bus.open()
+        serve.until("started")
+        canceled = bus.open()
+        bus.ops.post(f"/v1/works/{canceled}/cancel")
+        wait_for(lambda: bus.worker.state_of(canceled) == "canceled", WAIT, "the cancellation")
+        waits, rejected = bus.open(), bus.open()
+        assert bus.end_of(rejected)["reason"] == "busy"
+        (tmp_path / "go").touch()
+        assert bus.end_of(waits)["event"] == "trace:completed"
+        assert serve.ended() == 0
 
 
 # while it runs

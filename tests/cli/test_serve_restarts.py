@@ -48,6 +48,20 @@ def test_a_job_that_outlasts_the_drain_is_stopped_and_fails(bus: Bus, tmp_path: 
     assert all_gone(pids)()
 
 
+def test_a_result_for_a_daemon_that_stays_away_is_left_in_the_journal(tmp_path: Path) -> None:
+    with two_peers(tmp_path) as bus:
+        options = ["--drain", "0s", "--grace", "0s"]
+        with serving(bus, tmp_path, *options, command=script(tmp_path, WAITS)) as serve:
+            serve.until("started", work_id=bus.open())
+            bus.worker.kill()
+            (tmp_path / "go").touch()
+            serve.until("finished")
+            assert serve.stop() == 3
+            assert serve.seen("unreported")
+        assert bus.phases() == {"finished"}
+        bus.worker.start()
+
+
 # restarts
 
 
