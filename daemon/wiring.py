@@ -135,173 +135,113 @@ class DaemonParts:
         self._build_api(embedded)
 
     def _build_outbound(self, replaced: Replacements) -> None:
-        context, store, link = self.context, self.store, self.link
+        context, store, link, steps = self.context, self.store, self.link, self.steps
+        presence, closer, notifier, waiters = self.presence, self.closer, self.notifier, self.waiters
         self.ack_inboxes = AckInboxes(link, inbox_subject(self.identity.self_id, "ack"), self._acks_flooded)
         self.jetstream = self._jetstream()
-        carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(link, self.ack_inboxes)
-        self.publisher = Publisher(
-            context,
-            replaced.carrier or carrier,
-            link,
-            store,
-            self.steps,
-            self.presence,
-            self.closer,
-            self.notifier,
-            self.waiters,
+        of_link: Carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(link, self.ack_inboxes)
+        carrier = replaced.carrier or of_link
+        self.publisher = publisher = Publisher(
+            context, carrier, link, store, steps, presence, closer, notifier, waiters
         )
         self.ack_receiver = AckReceiver(
-            store, self.publisher, self.publisher.unresponsive, self.publisher.delivery_times, self.counters
+            store, publisher, publisher.unresponsive, publisher.delivery_times, self.counters
         )
-        self.deadlines = Deadlines(context, store, self.steps, self.closer, self.publisher, self.notifier, self.waiters)
+        self.deadlines = deadlines = Deadlines(context, store, steps, closer, publisher, notifier, waiters)
+        guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
-            context,
-            store,
-            link,
-            SecretGuard(context, self.presence),
-            self.deadlines,
-            self.publisher,
-            self.notifier,
-            self.standings,
-            self._spans,
+            context, store, link, guard, deadlines, publisher, notifier, self.standings, self._spans
         )
-        self.store_probe = StoreProbe(store, self.publisher.link_up)
+        self.store_probe = StoreProbe(store, publisher.link_up)
 
     def _build_inbound(self, instance: str, replaced: Replacements) -> None:
-        context, store, link = self.context, self.store, self.link
-        self.limits = RateLimits(
-            self.settings, self.clock.monotonic, self.signatures.verify, self.standings, replaced.failed_signatures
+        context, store, link, background = self.context, self.store, self.link, self.background
+        settings, identity, clock, counters = self.settings, self.identity, self.clock, self.counters
+        presence, own_card, standings, trust = self.presence, self.own_card, self.standings, self.trust
+        self.limits = limits = RateLimits(
+            settings, clock.monotonic, self.signatures.verify, standings, replaced.failed_signatures
         )
-        self.limited = LimitedPeers()
-        self.write_behind = replaced.write_behind(store, self.presence)
+        self.limited = limited = LimitedPeers()
+        self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
-        publisher = DiscoveryPublisher(context, link, self.background, instance, ttl_headers)
-        self.greeter = Greeter(context, link, self.background, self.own_card, publisher, self._restored)
-        self.questions = WhoisQuestions(context, link, self.background, self.presence, publisher)
+        outgoing = DiscoveryPublisher(context, link, background, instance, ttl_headers)
+        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
+        self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
+        restored_peers = RestoredPeers(context, store, background)
+        on_joined = self.publisher.peer_joined
         self.discovery = Discovery(
-            context,
-            self.own_card,
-            self.presence,
-            self.limits,
-            self.limited,
-            self.greeter,
-            self.questions,
-            publisher,
-            RestoredPeers(context, store, self.background),
-            self.publisher.peer_joined,
+            context, own_card, presence, limits, limited, greeter, questions, outgoing, restored_peers, on_joined
         )
-        receivers = Receivers(context, self.trust, self._restored)
-        receipts = ReceiptPolicy(context, self.limits, self.standings, self.limited, self.trust)
-        self.refused = RefusedMessages(context)
-        rejections = Rejections(context, self.standings, self.limited)
+        receivers = Receivers(context, trust, self._restored)
+        receipts = ReceiptPolicy(context, limits, standings, limited, trust)
+        self.refused = refused = RefusedMessages(context)
+        rejections = Rejections(context, standings, limited)
+        admission = InboxAdmission(settings, standings, counters)
         decider = Decider(
-            self.settings,
-            self.standings,
+            settings,
+            standings,
             receivers,
             receipts,
-            self.refused,
-            self.trust,
+            refused,
+            trust,
             self.closer,
             self.deadlines,
             self.waiters,
-            InboxAdmission(self.settings, self.standings, self.counters),
+            admission,
         )
-        acknowledger = Acknowledger(link, self.identity, self.background, self.counters)
+        acknowledger = Acknowledger(link, identity, background, counters)
         handler = OutcomeHandler(
-            self.publisher, acknowledger, self.discovery, rejections, self.notifier, self.counters, self._spans
+            self.publisher, acknowledger, self.discovery, rejections, self.notifier, counters, self._spans
         )
-        self.queue = ReceiveQueue(self.settings, self.limits.processing)
-        proofs = ProofVerifier(self.limits, self.signatures)
-        self.committer = Committer(context, store, self.queue, proofs, decider, self.refused, rejections, handler)
+        self.queue = queue = ReceiveQueue(settings, limits.processing)
+        proofs = ProofVerifier(limits, self.signatures)
+        self.committer = Committer(context, store, queue, proofs, decider, refused, rejections, handler)
         discovery_messages = DiscoveryMessages(
-            context,
-            store,
-            self.limits,
-            receivers,
-            decider,
-            self.refused,
-            rejections,
-            self.discovery,
-            self.write_behind,
-            self.trust,
+            context, store, limits, receivers, decider, refused, rejections, self.discovery, self.write_behind, trust
         )
-        self.intake = Intake(context, self.limits, receipts, self.refused, rejections, self.queue, discovery_messages)
+        self.intake = Intake(context, limits, receipts, refused, rejections, queue, discovery_messages)
 
     def _build_agents(self, replaced: Replacements) -> None:
         """The bridge to agents of foreign formats, and chains."""
-        context, store, link = self.context, self.store, self.link
+        context, store, link, sender = self.context, self.store, self.link, self.sender
+        settings, identity, presence = self.settings, self.identity, self.presence
+        steps, closer, notifier = self.steps, self.closer, self.notifier
         self.bridge = bridge = Bridge(
-            context,
-            store,
-            link,
-            self.presence,
-            self.steps,
-            self.denied,
-            self.closer,
-            self.sender,
-            self.notifier,
-            replaced.artifacts,
+            context, store, link, presence, steps, self.denied, closer, sender, notifier, replaced.artifacts
         )
         messages = ChainMessages(
-            self.identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
+            identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
-        opener = WorkOpener(self.settings, self.identity, self.clock, self.presence, self.closer, messages)
-        transitions = RunTransitions(
-            self.settings, self.identity, self.steps, opener, WorkResults(messages), Questions(self.waiters)
-        )
+        opener = WorkOpener(settings, identity, self.clock, presence, closer, messages)
+        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), Questions(self.waiters))
+        workspace, counters, limits = identity.workspace, self.counters, replaced.runner_limits
         self.chains = ChainRunner(
-            self.identity.workspace,
-            store,
-            self.steps,
-            self.presence,
-            self.notifier,
-            self.counters,
-            self.sender,
-            messages,
-            transitions,
-            replaced.runner_limits,
+            workspace, store, steps, presence, notifier, counters, sender, messages, transitions, limits
         )
 
     def _build_api(self, embedded: bool) -> None:
-        settings, identity, clock, store = self.settings, self.identity, self.clock, self.store
-        recipients = Recipients(identity, self.presence, clock)
-        drafts = DraftBuilder(self.context, self.own_card, recipients)
+        context, store, sender, bridge, trust = self.context, self.store, self.sender, self.bridge, self.trust
+        settings, identity, clock, notifier = self.settings, self.identity, self.clock, self.notifier
+        broker = BrokerView(self.link, self.denied, self.jetstream, embedded)
         self.status = StatusService(
-            self.context,
-            self.presence,
-            store,
-            BrokerView(self.link, self.denied, self.jetstream, embedded),
-            self.steps,
-            self.limited,
-            self.sender,
-            self.queue,
-            self._restored,
+            context, self.presence, store, broker, self.steps, self.limited, sender, self.queue, self._restored
         )
+        recipients = Recipients(identity, self.presence, clock)
+        drafts = DraftBuilder(context, self.own_card, recipients)
         peers = PeerService(settings, identity, self.presence, clock, self.own_card)
         stored = MessageService(
-            store, self.notifier, self.sender, drafts, recipients, settings, identity.self_id, self._waiting_for
+            store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
-        works = WorkService(store, self.sender, drafts, recipients, settings)
-        self.inbox = InboxService(self.waiters, clock, store, self.steps, self.counters)
-        self.trust_rules = TrustRuleService(settings, identity, clock, store, self.trust)
-        services = (
-            self.status,
-            peers,
-            stored,
-            works,
-            self.inbox,
-            InboxPurge(clock, store, self.closer, self.publisher, self.notifier),
-            self.trust_rules,
-            TrustExplainer(identity, store, self.trust),
-            ChainService(settings, identity, clock, store, self.chains),
-            McpSessions(clock),
-            self.questions,
-        )
-        bridge = self.bridge
-        self.operations = bind((*services, bridge, bridge.artifacts, bridge.submitter, bridge.delivery))
-        mcp = mount.endpoint(
-            MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, self.inbox, self.notifier
-        )
+        works = WorkService(store, sender, drafts, recipients, settings)
+        self.inbox = inbox = InboxService(self.waiters, clock, store, self.steps, self.counters)
+        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
+        purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
+        explainer = TrustExplainer(identity, store, trust)
+        chains = ChainService(settings, identity, clock, store, self.chains)
+        services = (self.status, peers, stored, works, inbox, purge, self.trust_rules, explainer, chains)
+        agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
+        self.operations = bind((*services, *agents, self.questions, McpSessions(clock)))
+        mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, notifier)
         self.mounted = {mount.PATH: mcp}
 
     def _acks_flooded(self) -> None:
