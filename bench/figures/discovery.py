@@ -34,10 +34,8 @@ def measure(run: Run) -> Result:
     request, python = ("raw request-reply, p50", "request-reply"), ("`python -c pass`", "python")
     return Result(
         rows=[
-            found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=(1.5, 1.25)),
-            found.row(
-                "`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=(2.6, 2.0)
-            ),
+            found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=1.6),
+            found.row("`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=2.6),
         ],
         latencies={name: found.samples[name] for name in ("request-reply", "whois")},
     )

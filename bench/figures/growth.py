@@ -23,8 +23,7 @@ _TITLES = {
     "inbox": "messages in the inbox",
     "stored": "envelopes in the store",
 }
-_TARGET = (1.3, 1.05)
-_TARGETS = {"random": (1.3, 1.1)}
+_TARGET = 1.3
 _FLAGS = (*LOAD_FLAGS, "--discovery-interval", "1h")
 
 Cost = Callable[[NatsServer, Daemon, int], float]
@@ -100,7 +99,7 @@ def _rows(found: Rounds, done: str, what: str, sizes: list[int]) -> list[Row]:
             "µs/msg",
             f"{done} {size}",
             floor=floor,
-            target=_TARGETS.get(what, _TARGET),
+            target=_TARGET,
         )
         for size in others
     ]

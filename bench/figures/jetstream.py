@@ -22,7 +22,7 @@ def measure(run: Run) -> Result:
         )
     what = "says of 614 bytes through a stream, delivered to a consumer"
     nothing = ("nats-py callback that does nothing, no stream", "nothing")
-    return Result(rows=[found.row(what, "msg/s", "say", floor=nothing, target=(0.15, 0.25))])
+    return Result(rows=[found.row(what, "msg/s", "say", floor=nothing, target=0.10)])
 
 
 FIGURE = Figure("jetstream", "8. JetStream mode", measure)

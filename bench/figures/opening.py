@@ -48,9 +48,9 @@ def measure(run: Run) -> Result:
     what = f"{scale.reopened:,} messages, after kill -9"
     return Result(
         rows=[
-            found.row(f"store with {what}: opened", "ms", "open", floor=("reading its file", "read"), target=(10, 3)),
+            found.row(f"store with {what}: opened", "ms", "open", floor=("reading its file", "read"), target=10),
             found.row(f"start of the process to ready with {what}", "ms", "ready"),
-            Row(what="stored for a message of 614 bytes", unit="B", values=[size], bound=900, aim=720, better="lower"),
+            Row(what="stored for a message of 614 bytes", unit="B", values=[size], target=900, better="lower"),
         ]
     )
 

@@ -56,7 +56,7 @@ def measure(run: Run) -> Result:
             found.row(works, "works/s", "works", floor=(sdk, "a2a, SQLite")),
             found.row(works, "works/s", "works", floor=(memory_sdk, "a2a, memory")),
             found.row(works, "works/s", "works", floor=(service, "micro service")),
-            found.row(receive, "msg/s", "receive", floor=(app, "faststream"), target=(1.5, 4.0)),
+            found.row(receive, "msg/s", "receive", floor=(app, "faststream"), target=1.5),
         ]
     )
 

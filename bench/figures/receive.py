@@ -39,7 +39,7 @@ def measure(run: Run) -> Result:
     says = "says of 614 bytes, delivered to a consumer"
     return Result(
         rows=[
-            found.row(says, "msg/s", "say", floor=nothing, target=(0.15, 0.22)),
+            found.row(says, "msg/s", "say", floor=nothing, target=0.13),
             found.row(says, "msg/s", "say", floor=("three rows in groups, no rule checked", "least")),
             found.row(says, "msg/s", "say", floor=("rows of the log in bare sqlite3, groups of 512", "schema")),
             found.row("mix with works, delivered to a consumer", "msg/s", "mix", floor=nothing),

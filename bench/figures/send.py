@@ -30,7 +30,7 @@ def measure(run: Run) -> Result:
     skeleton, busy = (label, "skeleton"), (label, "skeleton, processor")
     return Result(
         rows=[
-            found.row(f"{what}: of processor time", "msg/core/s", "send, processor", floor=busy, target=(0.2, 0.33)),
+            found.row(f"{what}: of processor time", "msg/core/s", "send, processor", floor=busy, target=0.2),
             found.row(what, "msg/s", "send", floor=skeleton),
             found.row(what, "msg/s", "send", floor=("nats-py publish of the same size", "publish")),
         ]

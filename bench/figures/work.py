@@ -60,12 +60,12 @@ def measure(run: Run) -> Result:
 
     return Result(
         rows=[
-            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent", floor=skeleton, target=(0.33, 0.45)),
+            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent", floor=skeleton, target=0.27),
             found.row("a work at rest, p50", "ms", "at rest", floor=request),
             slowest("a work at rest", "at rest"),
             found.row(f"{work}, p50", "ms", "under load", floor=request),
             slowest(work, "under load"),
-            found.row(f"{ack}, p50", "ms", "ack", floor=echo, target=(2.3, 2.0)),
+            found.row(f"{ack}, p50", "ms", "ack", floor=echo, target=2.3),
             slowest(ack, "ack"),
         ],
         latencies={

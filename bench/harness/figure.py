@@ -22,8 +22,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     values: list[float]
     floor: str = ""
     floors: list[float] = []
-    bound: float | None = None  # what the ratio, or the value of a row without a floor, must keep
-    aim: float | None = None  # and what it is to reach
+    target: float | None = None  # what the ratio, or the value of a row without a floor, must keep
     better: Literal["higher", "lower"] = "higher"
 
     @property
@@ -43,14 +42,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """The ratio, or the value where there is no floor, against its target: reached, kept or MISSED; empty without a target."""
-        if self.bound is None or self.aim is None:
+        """The ratio, or the value where there is no floor, against its target: kept or MISSED; empty without one."""
+        if self.target is None:
             return ""
         sign = 1 if self.better == "higher" else -1
         judged = sign * (self.value if self.ratio is None else self.ratio)
-        if judged >= sign * self.aim:
-            return "reached"
-        return "kept" if judged >= sign * self.bound else "MISSED"
+        return "kept" if judged >= sign * self.target else "MISSED"
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,20 +113,18 @@ class Rounds(dict[str, list[float]]):
         name: str,
         *,
         floor: tuple[str, str] | None = None,
-        target: tuple[float, float] | None = None,
+        target: float | None = None,
     ) -> Row:
-        """The line of the table about `name`. `floor` is its label and its name here. `target` is what to keep and what to
-        reach, of the ratio or, without a floor, of the value. Rates are better higher, all else lower."""
+        """The line of the table about `name`. `floor` is its label and its name here. `target` is
+        what the ratio or, without a floor, the value must keep. Rates are better higher, all else lower."""
         label, beside = floor or ("", "")
-        bound, aim = target or (None, None)
         return Row(
             what=what,
             unit=unit,
             values=self[name],
             floor=label,
             floors=self[beside] if floor else [],
-            bound=bound,
-            aim=aim,
+            target=target,
             better="higher" if unit.endswith("/s") else "lower",
         )
 

@@ -73,7 +73,7 @@ def markdown(report: Report) -> str:
         f"{about['cores']} cores ({about['cpu']}), load {about['load_before']} before the run; Python {about['python']}, "
         f"SQLite {about['sqlite']}, {about['broker']}; {versions}. `--{report.scale}`, {report.seconds:.0f} s.",
         "",
-        "| what | median | unit | floor of the same rounds | ratio | lowest – highest | floor → aim | |",
+        "| what | median | unit | floor of the same rounds | ratio | lowest – highest | target | |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for title, result in report.results.items():
@@ -85,7 +85,7 @@ def markdown(report: Report) -> str:
 
 def _row(row: Row) -> str:
     value = number(row.value) + (f" ±{spread(row.values):.0%}" if len(row.values) > 1 else "")
-    target = "" if row.bound is None or row.aim is None else f"{row.bound:g} → {row.aim:g}"
+    target = "" if row.target is None else f"{row.target:g}"
     if row.ratio is None:
         return f"| {row.what} | {value} | {row.unit} | | | | {target} | {row.verdict} |"
     floor = f"{row.floor}: {number(statistics.median(row.floors))}"
