@@ -129,18 +129,6 @@ def apply(
     return application.result
 
 
-def deliver(
-    tx: Transaction, envelope: Envelope, record: RecordId, stored: StoreEnvelope, received_ms: int, key: int
-) -> Applied:
-    """As `apply` of the effects `(record, stored, Deliver())` on an envelope without a work, in fewer steps: most messages."""
-    memory = tx.memory
-    seq = envelopes.insert(tx, envelope, stored, None, received_ms, delivered=True, remembered=(key, record.until))
-    if memory.events.subscribers:
-        memory.events.add(tx, Appended(seq, envelope, stored, None, received_ms, "ready", None))
-    memory.inbox.add(tx, seq, envelope.sender, len(envelope.raw), None)
-    return Applied(seq, (), True)
-
-
 def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str, now_ms: int) -> Applied:
     """Keeps and queues an envelope of our own agent: `effects` are those of `protocol.send.apply_own`."""
     result = Applied()

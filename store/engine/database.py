@@ -46,11 +46,6 @@ _CHECKPOINT_PAGES: Final = (
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
-# For each bound value except numbers and text, sqlite3 looks for an adapter: without one that takes half a microsecond, longer
-# than to write the value. These return the value unchanged, in a fifth of that.
-sqlite3.register_adapter(bytes, bytes)
-sqlite3.register_adapter(type(None), {None: None}.__getitem__)
-
 
 class Store:
     """An open store, made by `open`. `close` it, or the next start has to check the whole file."""
