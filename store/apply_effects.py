@@ -29,8 +29,8 @@ from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.event_buffer import Appended
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.events import Appended
 from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 

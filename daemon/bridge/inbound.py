@@ -25,7 +25,7 @@ from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory

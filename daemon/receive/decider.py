@@ -51,8 +51,8 @@ from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, quarantine
 from aghbus.store.tables.envelopes import received_ack
 

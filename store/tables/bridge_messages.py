@@ -9,10 +9,10 @@ from aghbus.protocol.agh.decoding import decode_json, decoder
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import BridgeDirection, BridgedMessage
-from aghbus.store.engine.inbox_memory import HELD
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
+from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, raw_of
 

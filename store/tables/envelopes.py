@@ -15,11 +15,11 @@ from aghbus.protocol.agh.lifecycle import State, Step, event_of
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader
-from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""

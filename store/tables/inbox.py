@@ -15,10 +15,10 @@ from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
-from aghbus.store.engine.inbox_memory import HELD
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
+from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import (

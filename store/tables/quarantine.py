@@ -6,9 +6,9 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.base.text import escape
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
 
 MAX_ROWS: Final = 1_000  # refused envelopes

@@ -11,8 +11,8 @@ from aghbus.daemon.base.clock import Clock, arm, expiry
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.clock_steps import STEP_MS
 from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import receive, rows, say
 from tests.support.parts import Parts

@@ -20,7 +20,7 @@ from aghbus.daemon.state.catalog import Catalog
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import peers
 from aghbus.store.tables.quarantine import quarantined

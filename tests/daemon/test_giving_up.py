@@ -15,7 +15,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take
 from aghbus.protocol.base.errors import NotFound
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, inbox_list, outbox

@@ -12,9 +12,9 @@ from aghbus.daemon.state.presence import KNOWN_AFTER_MS
 from aghbus.daemon.state.standing import SHARES, Standing, allowance
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.trust_rules import Origin, Rule
+from aghbus.store.engine.memory.trust import Origin, Rule
 from tests.support.makers import rows
 from tests.support.parts import Parts
 from tests.support.receiving import Stepped

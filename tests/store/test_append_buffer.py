@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.bulk_statement import BulkStatement
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, rooms

@@ -12,13 +12,13 @@ import msgspec
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.api.works import Role
-from aghbus.store.engine.commit_chain import CommitChain
-from aghbus.store.engine.event_buffer import EventBuffer
-from aghbus.store.engine.generational_cache import GenerationalCache
-from aghbus.store.engine.inbox_memory import InboxMemory
+from aghbus.store.engine.commit.chain import CommitChain
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.log.memory import LogMemory
-from aghbus.store.engine.trust_rules import TrustRules
+from aghbus.store.engine.memory.cache import GenerationalCache
+from aghbus.store.engine.memory.events import EventBuffer
+from aghbus.store.engine.memory.inbox import InboxMemory
+from aghbus.store.engine.memory.trust import TrustRules
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _BRIDGED: Final = """
