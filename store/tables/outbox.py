@@ -14,8 +14,8 @@ from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
-from aghbus.store.engine.commit.state import Addressed
 from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
 from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, find_committed
 

@@ -12,8 +12,8 @@ import msgspec
 
 from aghbus.protocol.agh.delivery.order import predecessor_in
 from aghbus.store.engine.bulk_statement import BulkStatement
-from aghbus.store.engine.commit.state import Addressed
 from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
 
