@@ -107,7 +107,7 @@ class InboundTranslator:
         if kept.kind not in kinds or kept.outcome in ("ignored", "rejected"):
             return False
         if kept.direction != "in":
-            return bool(kept.ended_by_daemon)
+            return kept.ended_by_daemon
         return kept.recipient in self.identity or (kept.recipient is None and kept.kind in ("say", "capability"))
 
     def translate(
