@@ -16,8 +16,8 @@ from aghbus.protocol.base.text import escape
 from aghbus.store.audit.reader import AuditReader
 from aghbus.store.audit.verify import verify
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit_chain import stored_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
+from aghbus.store.engine.commit.chain import stored_head
+from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.check import index_problems

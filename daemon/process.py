@@ -23,8 +23,8 @@ from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup import epoch
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, identities
 
 if TYPE_CHECKING:

@@ -29,8 +29,8 @@ from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.event_buffer import Appended
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.events import Appended
 from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
@@ -127,18 +127,6 @@ def apply(
     else:
         application.apply_received(envelope, effects, key)
     return application.result
-
-
-def deliver(
-    tx: Transaction, envelope: Envelope, record: RecordId, stored: StoreEnvelope, received_ms: int, key: int
-) -> Applied:
-    """As `apply` of the effects `(record, stored, Deliver())` on an envelope without a work, in fewer steps: most messages."""
-    memory = tx.memory
-    seq = envelopes.insert(tx, envelope, stored, None, received_ms, delivered=True, remembered=(key, record.until))
-    if memory.events.subscribers:
-        memory.events.add(tx, Appended(seq, envelope, stored, None, received_ms, "ready", None))
-    memory.inbox.add(tx, seq, envelope.sender, len(envelope.raw), None)
-    return Applied(seq, (), True)
 
 
 def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str, now_ms: int) -> Applied:

@@ -14,10 +14,10 @@ import msgspec
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.store.audit.pruning import record_removal
 from aghbus.store.engine import meta
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.sql import INBOX_STATE, Connection
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, peers, rooms
 
 STEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core

@@ -1,4 +1,4 @@
-"""A write job may run twice (store/engine/writer.py): nothing that it calls counts, logs or spends tokens before the commit.
+"""A write job may run twice (store/engine/commit/writer.py): nothing that it calls counts, logs or spends tokens before the commit.
 
 A function is part of a job if it takes a Transaction or a Batch, has one, or is called by another part of a job in its module. It
 may hand a call that counts or logs to `after_commit`, and spend a token if it gives it back in a step of `tx.undo`.
@@ -12,7 +12,9 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parent.parent
-WRITER: Final = ROOT / "store" / "engine" / "writer.py"  # runs the jobs, and has the transaction between them, too
+WRITER: Final = (
+    ROOT / "store" / "engine" / "commit" / "writer.py"
+)  # runs the jobs, and has the transaction between them, too
 REPORTS: Final = frozenset({"counters", "_counters", "log_limiter", "_log_limiter", "_log", "event", "exception"})
 SPENDS: Final = frozenset({"spend", "drain", "failed", "proved"})
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

@@ -20,8 +20,8 @@ from aghbus.protocol.agh.effects import Deliver, Effects, RecordId
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.store.apply_effects import apply
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
 
 _CHUNK: Final = 8_192  # messages of one transaction

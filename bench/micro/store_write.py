@@ -6,11 +6,11 @@ durable, so the event loop is as busy as the daemon's is. WAL, synchronous=FULL.
 The row of a message in the log, known beforehand:
 - each:    an aiosqlite commit for each message
 - group:   aiosqlite, whatever waits in one executemany and one commit, in its thread
-- loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/writer.py)
+- loop:    INSERT on the event loop, whatever waits shares a commit, only COMMIT in a thread (store/engine/commit/writer.py)
 
 With decisions (state, decision, effects), where each message depends on earlier ones and opens a work:
 - thread*: whatever waits is decided, written and committed in a writer thread
-- loop*:   decided and written on the event loop, only COMMIT in a thread (store/engine/writer.py)
+- loop*:   decided and written on the event loop, only COMMIT in a thread (store/engine/commit/writer.py)
 - thread!, loop!: the same while a flood of refused traffic keeps the event loop busy
 """
 
@@ -33,10 +33,10 @@ from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.receive import Receiver, decide
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.store.apply_effects import Applied, apply, load_state
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.commit.writer import BATCH_JOBS, Job
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.writer import BATCH_JOBS, Job
 from bench.harness.ceiling import Insert, log_row
 
 NOW = 1_776_366_000

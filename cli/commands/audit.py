@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _head(text: str) -> Any:
-    from aghbus.store.engine.commit_chain import parse_head
+    from aghbus.store.engine.commit.chain import parse_head
 
     return parse_head(text)
 

@@ -88,7 +88,7 @@ def _keys(state_dir: Path) -> list[Path]:
 
 def _place(part: Path, target: Path) -> None:
     from aghbus.host.files import sync_folder
-    from aghbus.store.engine.commit_watermark import watermark_path
+    from aghbus.store.engine.commit.watermark import watermark_path
 
     part.replace(target)
     if watermark_path(part).exists():

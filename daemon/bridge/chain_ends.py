@@ -30,7 +30,7 @@ from aghbus.protocol.formats.sentient.join import Branch, joined_body, joined_me
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, record_of, with_log
 from aghbus.protocol.formats.sentient.message import SentientMessage
 from aghbus.protocol.formats.sentient.native import ChainIds
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works

@@ -20,8 +20,8 @@ from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
 from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.protocol.chains.chain import Format
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
 from aghbus.store.tables.events import gap_after

@@ -18,8 +18,8 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.protocol.base.errors import Unavailable
 from aghbus.protocol.formats.model import AgentMap
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables import bridge_messages as bridge

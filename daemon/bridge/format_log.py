@@ -7,7 +7,7 @@ import msgspec
 from aghbus.protocol.formats import common
 from aghbus.protocol.formats.agentos import log as agentos_log
 from aghbus.protocol.formats.model import BridgeDirection, Conversion, SubmitPlan
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry
 

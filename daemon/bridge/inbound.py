@@ -26,7 +26,7 @@ from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.chains.chain import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory
@@ -108,7 +108,7 @@ class InboundTranslator:
         if kept.kind not in kinds or kept.outcome in ("ignored", "rejected"):
             return False
         if kept.direction != "in":
-            return bool(kept.ended_by_daemon)
+            return kept.ended_by_daemon
         return kept.recipient in self.identity or (kept.recipient is None and kept.kind in ("say", "capability"))
 
     def translate(

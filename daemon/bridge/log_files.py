@@ -26,8 +26,8 @@ from aghbus.host.file_lock import lock
 from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.protocol.formats.model import Conversion
 from aghbus.protocol.formats.sentient.log import log_path
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import bridge_log
 from aghbus.store.tables.bridge_log import BridgeLogEntry

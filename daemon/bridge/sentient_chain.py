@@ -13,7 +13,7 @@ from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id
 from aghbus.protocol.formats.model import BridgeContext, SubmitPlan
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
 from aghbus.protocol.formats.sentient.native import CHAIN, ChainIds
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works

@@ -27,7 +27,7 @@ from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES, Reference
 from aghbus.protocol.formats.common import OTHER_CHANNEL
 from aghbus.protocol.formats.model import AgentMap, BridgeContext, Finding, SubmitPlan
 from aghbus.protocol.formats.sentient.join import branches_in
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import quarantine, works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory

@@ -13,7 +13,7 @@ from aghbus.daemon.send.sender import Batch
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_log, works
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables.bridge_log import BridgeLogEntry

@@ -25,7 +25,7 @@ from aghbus.protocol.formats.attachments import carried_message as message_in
 from aghbus.protocol.formats.model import Adapter, BridgedEnvelope, Delivered, SubmitPlan
 from aghbus.protocol.formats.registry import FORMATS
 from aghbus.protocol.formats.sacp.guardrails import is_withheld
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.bridge_messages import StoredMessageHistory, envelope_by_id
 

@@ -21,7 +21,7 @@ from aghbus.protocol.chains.chain import ChainNode
 from aghbus.protocol.chains.run import Result, opening_key, run_value, scope_of
 from aghbus.protocol.chains.templates import input_text, references, render
 from aghbus.protocol.formats.derived_ids import digest
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
 

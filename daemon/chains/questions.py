@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.base.errors import NotFound, Refused
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables import inbox
 from aghbus.store.tables.chain_runs import Run, Visit

@@ -10,7 +10,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import State, WorkView
 from aghbus.protocol.chains.run import Result, native_response, work_value
 from aghbus.protocol.formats.model import BridgedEnvelope
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables.chain_runs import Visit
 
 

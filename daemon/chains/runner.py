@@ -16,8 +16,8 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.errors import Unavailable
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import chain_runs as chains
 

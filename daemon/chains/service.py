@@ -17,8 +17,8 @@ from aghbus.protocol.base.text import is_blank
 from aghbus.protocol.chains.chain import Chain, check_chain
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.strict_json import check_value
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 
 

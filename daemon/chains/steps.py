@@ -40,7 +40,7 @@ from aghbus.protocol.chains.run import (
     retry_pause,
     scope_of,
 )
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
 

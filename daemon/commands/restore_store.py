@@ -10,7 +10,7 @@ from aghbus.daemon.check_store import check_store
 from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine.backup import copying, epoch, placing
-from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
+from aghbus.store.engine.commit.watermark import read_watermark, watermark_path
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnopenable
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import peers
 
 INTERVAL: Final = 30.0

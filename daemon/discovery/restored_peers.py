@@ -10,8 +10,8 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.delivery.restored import Restored, restored_in
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.backup.epoch import spell
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox
 
 MAX_NOTED: Final = 1_000  # peers whose last epoch is remembered

@@ -5,7 +5,7 @@ leases for waiting agents. A job may be rerun, so it changes state only through 
 """
 
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -43,37 +43,15 @@ from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
-from aghbus.store.apply_effects import Applied, apply, deliver, load_receipt_state, load_state
+from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import received_ack
 
 _NONE: Final[tuple[Envelope, ...]] = ()
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
 """Effects that the store applies completely."""
 _LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so long
-
-
-class _Shape(NamedTuple):
-    """What the types of effects tell: `stored_only` as in Outcome; `plain`: they are those of `deliver`; `delivers`: one is
-    Deliver; `bounded`: one is Hold or Early."""
-
-    stored_only: bool
-    plain: bool
-    delivers: bool
-    bounded: bool
-
-
-_shapes: Final[dict[tuple[type[Effect], ...], _Shape]] = {}
-
-
-def _shape_of(effects: Effects) -> _Shape:
-    types = tuple(map(type, effects))
-    shape = _shapes.get(types)
-    if shape is None:
-        plain, bounded = types == (RecordId, StoreEnvelope, Deliver), Hold in types or Early in types
-        shape = _shapes[types] = _Shape(_STORED.issuperset(types), plain, Deliver in types, bounded)
-    return shape
 
 
 class Receivers:
@@ -144,8 +122,6 @@ class Decider:
         self._deadlines = deadlines
         self._waiters = waiters
         self._admission = admission
-        self._latest_effects: Effects = ()
-        self._latest_shape = _shape_of(())
 
     def standing(self, envelope: Envelope, effects: Effects) -> Standing:
         """The standing of a sender by what was decided about its envelope."""
@@ -194,39 +170,37 @@ class Decider:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
-        if effects is not self._latest_effects:  # plain messages share theirs
-            self._latest_effects, self._latest_shape = effects, _shape_of(effects)
-        shape = self._latest_shape
-        if shape.delivers and envelope.kind not in OPENING_KINDS and not self._admission.admits_reaction(tx, envelope):
+        types = [type(effect) for effect in effects]
+        stored_only = _STORED.issuperset(types)
+        if (
+            Deliver in types
+            and envelope.kind not in OPENING_KINDS
+            and not self._admission.admits_reaction(tx, envelope)
+        ):
             effects = tuple(effect for effect in effects if type(effect) is not Deliver)
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
             ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
-        if (not has_room or shape.bounded) and (
+        if (not has_room or Hold in types or Early in types) and (
             limit := self._over_limit(tx, envelope, effects, receiver.now, settings)
         ):
             return Outcome(message, (), rejected=limit)
         receipts = _NONE
-        if not shape.stored_only:
+        if not stored_only:
             effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
-        if shape.plain and envelope.work_id is None:
-            record, stored, _ = effects
-            assert type(record) is RecordId and type(stored) is StoreEnvelope
-            applied = deliver(tx, envelope, record, stored, message.received_ms, key)
-        else:
-            applied = apply(
-                tx,
-                envelope,
-                effects,
-                self_id=receiver.self_id,
-                received_ms=message.received_ms,
-                inbox_capacity=settings.inbox.capacity,
-                key=key,
-            )
+        applied = apply(
+            tx,
+            envelope,
+            effects,
+            self_id=receiver.self_id,
+            received_ms=message.received_ms,
+            inbox_capacity=settings.inbox.capacity,
+            key=key,
+        )
         if applied.after is not None or applied.refused is not None or "@" in envelope.sender:
             self._note(tx, envelope, effects, applied)
         if ARMED:
             failpoint("receive.decided")
-        return Outcome(message, effects, applied, "", shape.stored_only, ack, receipts)
+        return Outcome(message, effects, applied, "", stored_only, ack, receipts)
 
     def _over_limit(self, tx: Transaction, envelope: Envelope, effects: Effects, now: int, settings: Settings) -> str:
         """Why the message is rejected, as `Outcome.rejected`; empty if it is not."""

@@ -9,7 +9,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.standing import SHARES, Standings, allowance
 from aghbus.protocol.agh.effects import Advance, Effects, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import inbox
 
 SENDER_PARTS: Final = 4

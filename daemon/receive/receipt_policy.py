@@ -15,7 +15,7 @@ from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Effects, Quarantine, Queue, Requeue
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 
 _NOTED_MS: Final = 60_000  # between two audit rows about receipts that were not sent
 

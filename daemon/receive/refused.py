@@ -11,7 +11,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.partial_parse import origin_of
 from aghbus.protocol.base.rate_limit import SharedBucket
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import quarantine
 
 QUARANTINE_PER_SECOND: Final = 50.0  # rows; more refused messages are only counted

@@ -13,8 +13,8 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
 from aghbus.protocol.agh.errors import REASON_CODES
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry
 
 _MAX_TOGETHER: Final = 1024  # acknowledgements that one job applies

@@ -11,7 +11,7 @@ from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import load_own, send
 from aghbus.store.audit import events as audit
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox, works
 from aghbus.store.tables.outbox import Outgoing, following

@@ -20,7 +20,7 @@ from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
 from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 
 CODE: Final = "secret_like"
 _CHECKED: Final = ("body", "ext")

@@ -26,8 +26,8 @@ from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.base.errors import InvalidRequest, Refused, Unavailable
 from aghbus.store.apply_effects import load_own, send
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following

@@ -4,7 +4,7 @@ import msgspec
 
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.delivery.order import predecessor_in, settled_header
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.protocol.base.backoff import exponential_delay
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
 

@@ -23,8 +23,8 @@ from aghbus.protocol.api.inbox import (
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, inbox_list
 
 _SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due

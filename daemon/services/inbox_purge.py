@@ -16,8 +16,8 @@ from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.api.inbox import InboxPurgeRequest, InboxPurgeResponse
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox_purge, works
 from aghbus.store.tables.inbox_purge import REASON, Purged
 from aghbus.store.tables.outbox import Outgoing

@@ -27,8 +27,8 @@ from aghbus.protocol.api.messages import (
 from aghbus.protocol.api.queries import EventsQuery, LimitQuery, MessagesQuery, RoomsQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import envelopes, quarantine, rooms, search, works
 
 _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")

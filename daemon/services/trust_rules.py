@@ -15,9 +15,9 @@ from aghbus.protocol.agh.trust.policy import TrustPolicy, split_pin, split_sende
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.trust_rules import MAX_RULES, Rule, RuleKind
+from aghbus.store.engine.memory.trust import MAX_RULES, Rule, RuleKind
 
 _log = logging.getLogger("aghbus.node")
 

@@ -12,8 +12,8 @@ from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.queries import WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 
 _WORK_FIELDS = frozenset({"work_id"})

@@ -18,8 +18,8 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import clock_record, time_shift
 from aghbus.store.tables.clock_record import ClockRecord, ClockStep

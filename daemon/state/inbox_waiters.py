@@ -12,9 +12,9 @@ from typing import Final
 
 from aghbus.daemon.state.clock_steps import ClockSteps
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Reader
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import inbox, inbox_list
 

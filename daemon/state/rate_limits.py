@@ -16,7 +16,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.trust import Verifier
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 
 Rejection = Literal["sender", "signatures", "processing"]
 

@@ -12,7 +12,7 @@ from aghbus.host.tracing import KEYS, Tracing, carrier_in
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import raw_of
 

@@ -20,9 +20,9 @@ from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.trust_rules import Rule
+from aghbus.store.engine.memory.trust import Rule
 from aghbus.store.tables import works
 
 _KEYS: Final = 10_000  # handles whose whole key id is cached; the least recently seen are dropped first

@@ -12,8 +12,8 @@ from aghbus.daemon.state.keys import retire_key_file
 from aghbus.host.key_files import KeyFileError
 from aghbus.protocol.api.status import FormerIdentity
 from aghbus.store.audit import events as audit
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import identities
 

@@ -12,9 +12,9 @@ import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.text import shorten
-from aghbus.store.engine.commit_chain import COMMITS_MISSING
+from aghbus.store.engine.commit.chain import COMMITS_MISSING
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import encodable
-from aghbus.store.engine.transaction import Transaction
 
 AuditEvent = Literal["send", "reject", "deliver", "policy"]
 PRUNED: Final = "pruned"

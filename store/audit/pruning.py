@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 from aghbus.store.audit.events import PRUNED, REMOVED, note_policy
 from aghbus.store.audit.records import decode_records, encode_ranges, encode_records, ranges_of, records_of
-from aghbus.store.engine.commit_chain import Head, as_pruned, pruned
+from aghbus.store.engine.commit.chain import Head, as_pruned, pruned
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Connection
-from aghbus.store.engine.transaction import Transaction
 
 AUDIT_STEP_ROWS: Final = 1024  # links that one job removes: about a millisecond
 _SLACK: Final = (

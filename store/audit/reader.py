@@ -10,8 +10,8 @@ import msgspec
 
 from aghbus.store.audit.events import AuditEntry
 from aghbus.store.audit.records import decode_records, in_sequence, records_between
-from aghbus.store.engine.commit_chain import RECORD_COLUMNS, Head, Record, pruned, stored_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
+from aghbus.store.engine.commit.chain import RECORD_COLUMNS, Head, Record, pruned, stored_head
+from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import open_to_inspect
 from aghbus.store.engine.sql import Connection, OperationalError
 from aghbus.store.errors import StoreDamaged, StoreUnopenable

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.store.engine.commit_chain import RECORD_COLUMNS, Record
+from aghbus.store.engine.commit.chain import RECORD_COLUMNS, Record
 from aghbus.store.engine.sql import Connection
 
 Ranges = list[tuple[int, int]]

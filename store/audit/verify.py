@@ -13,7 +13,7 @@ from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
 from aghbus.store.audit.reader import AuditReader, Link, spell
 from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without
 from aghbus.store.engine.backup.epoch import RESTORED
-from aghbus.store.engine.commit_chain import (
+from aghbus.store.engine.commit.chain import (
     COMMITS_MISSING,
     EMPTY,
     RECORD_COLUMNS,

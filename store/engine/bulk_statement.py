@@ -1,9 +1,6 @@
 """Statements that write the buffered rows of a transaction: many rows each.
 
 Of many rows, a statement takes less than half of the time that one row each would (docs/adr/0002-writer-on-the-loop.md).
-
-BLOBs are buffered as bytearrays: sqlite3 looks for no adapter for those, which takes longer than to copy them
-(store/engine/database.py).
 """
 
 import sqlite3

@@ -18,7 +18,9 @@ from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit_watermark import WatermarkFile
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.watermark import WatermarkFile
+from aghbus.store.engine.commit.writer import Job, Stats, Writer
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
@@ -26,9 +28,7 @@ from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
-from aghbus.store.engine.state import InMemoryState
 from aghbus.store.engine.store_lock import StoreLock
-from aghbus.store.engine.writer import Job, Stats, Writer
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
 _log = logging.getLogger("aghbus.store")
@@ -45,11 +45,6 @@ _CHECKPOINT_PAGES: Final = (
 )
 _WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
-
-# For each bound value except numbers and text, sqlite3 looks for an adapter: without one that takes half a microsecond, longer
-# than to write the value. These return the value unchanged, in a fifth of that.
-sqlite3.register_adapter(bytes, bytes)
-sqlite3.register_adapter(type(None), {None: None}.__getitem__)
 
 
 class _Checks(NamedTuple):

@@ -25,10 +25,10 @@ import msgspec
 
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit_chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, read_watermark
+from aghbus.store.engine.commit.chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.sql import checksum_of
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged
 
 DAMAGED_HINT: Final = (

@@ -34,6 +34,7 @@ __all__ = [
     "encodable",
     "insert_into",
     "placeholders",
+    "with_bools",
 ]
 
 INTACT: Final = "intact(e.seq, e.raw, e.checksum)"
@@ -69,6 +70,14 @@ def placeholders(columns: Collection[object]) -> str:
 def insert_into(table: str, columns: Collection[str], conflict: str = "") -> str:
     """`INSERT INTO table (columns) VALUES (?, …)`, and its ON CONFLICT clause."""
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({placeholders(columns)}) {conflict}"  # noqa: S608 - constants
+
+
+def with_bools(row: Iterable[Any], *columns: int) -> list[Any]:
+    """The values of `row`, those of these columns as booleans, which SQLite does not have."""
+    values = list(row)
+    for column in columns:
+        values[column] = bool(values[column])
+    return values
 
 
 def as_struct(kind: type[S], row: Iterable[Any], **more: Any) -> S:

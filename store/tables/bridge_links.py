@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from aghbus.protocol.agh.lifecycle import WorkView
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _LINK: Final = f"""

@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import Reader, insert_into
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
 MAX_ROWS: Final = 100_000  # of one format

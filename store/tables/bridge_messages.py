@@ -9,12 +9,12 @@ from aghbus.protocol.agh.decoding import decode_json, decoder
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import BridgeDirection, BridgedMessage
-from aghbus.store.engine.inbox_memory import HELD
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.memory.inbox import HELD
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into, with_bools
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, raw_of
+from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, raw_of
 
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # messages of one id that are searched
@@ -111,8 +111,8 @@ class BridgeEnvelope(NamedTuple):
     trust: str
     received_ms: int
     raw: bytes
-    ended_by_daemon: int
-    opened_by_run: int
+    ended_by_daemon: bool
+    opened_by_run: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -314,13 +314,17 @@ def trace_id_of(tx: Transaction, workspace_id: str, message_id: str, sender: str
 
 def _envelopes(tx: Transaction, where: str, *params: str | int) -> list[BridgeEnvelope]:
     tx.flush()
-    return [BridgeEnvelope(*row) for row in tx.db.execute(f"{_SELECT_ENVELOPE} {where}", params).fetchall()]
+    return [_envelope_of(row) for row in tx.db.execute(f"{_SELECT_ENVELOPE} {where}", params).fetchall()]
+
+
+def _envelope_of(row: Row) -> BridgeEnvelope:
+    return BridgeEnvelope(*with_bools(row, -2, -1))  # ended_by_daemon, opened_by_run
 
 
 async def load_envelopes(reader: Reader, seqs: list[int]) -> list[BridgeEnvelope]:
     """The envelopes of these sequences, ascending; removed and damaged ones are missing, and openings that are held."""
     rows = await fetch(reader, _SELECT_ENVELOPES, [msgspec.json.encode(seqs).decode()])
-    return [BridgeEnvelope(*row) for row in rows]
+    return [_envelope_of(row) for row in rows]
 
 
 async def released(reader: Reader, upto: int) -> list[int]:

@@ -4,8 +4,8 @@ from typing import Final
 
 import msgspec
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import Reader
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
 _PUT: Final = "INSERT INTO meta (key, value) VALUES ('clock', ?) ON CONFLICT DO UPDATE SET value = excluded.value"

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, WorkView
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
 
 _BEGIN: Final = (

@@ -15,11 +15,11 @@ from aghbus.protocol.agh.lifecycle import State, Step, event_of
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader
-from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, with_bools
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
@@ -67,7 +67,7 @@ class MessageRow(NamedTuple):
     outcome: str | None
     reason: str | None
     raw: bytes
-    intact: int | None
+    intact: bool
     event: str | None
     state_before: State | None
     state_after: State | None
@@ -82,6 +82,7 @@ _JOINED: Final = {
     "delivery_detail": "coalesce(o.detail, i.last_error)",
     "role": "w.role",
 }
+_INTACT: Final = MessageRow._fields.index("intact")
 MESSAGE_COLUMNS: Final = ", ".join(_JOINED.get(name, f"e.{name}") for name in MessageRow._fields)
 # All joins are look-ups by a primary or unique key.
 MESSAGE_TABLES: Final = """
@@ -209,9 +210,14 @@ def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
     return stored_ack(envelope.id, sha256(raw).hexdigest(), None if outcome is None else Step(outcome, state, reason))
 
 
+def message_row_of(row: Row) -> MessageRow:
+    """A row of SELECT_MESSAGE."""
+    return MessageRow(*with_bools(row, _INTACT))
+
+
 def message_of(row: MessageRow) -> Message:
     """A stored envelope as the API shows it."""
-    damaged = row.intact == 0
+    damaged = not row.intact
     return Message(
         seq=row.seq,
         id=row.msg_id,
@@ -273,7 +279,7 @@ async def message(reader: Reader, message_id: str) -> Message | None:
         " ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 1",
         [*reader.log.of_id(message_id), message_id],
     )
-    return message_of(MessageRow(*rows[0])) if rows else None
+    return message_of(message_row_of(rows[0])) if rows else None
 
 
 async def last_seq(reader: Reader) -> int:
@@ -297,7 +303,7 @@ async def lost_through(reader: Reader) -> int:
 async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow]:
     """The rows of these sequences, ascending; those that were removed meanwhile are missing."""
     sql = f"{SELECT_MESSAGE} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - constants
-    return [MessageRow(*row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
+    return [message_row_of(row) for row in await fetch(reader, sql, [msgspec.json.encode(seqs).decode()])]
 
 
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:

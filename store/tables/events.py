@@ -2,7 +2,7 @@
 
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter
-from aghbus.store.engine.event_buffer import EventPage, event_of_message
+from aghbus.store.engine.memory.events import EventPage, event_of_message
 from aghbus.store.engine.sql import Reader
 from aghbus.store.tables.envelopes import (
     MessageRow,

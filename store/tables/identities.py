@@ -2,8 +2,8 @@
 
 from typing import Final, NamedTuple
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import Connection, Reader
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
 _FORMER: Final = """

@@ -15,10 +15,10 @@ from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
-from aghbus.store.engine.inbox_memory import HELD
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.memory.inbox import HELD
+from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import (
@@ -28,6 +28,7 @@ from aghbus.store.tables.envelopes import (
     Row,
     buffered_message,
     message_of,
+    message_row_of,
 )
 
 CAPACITY: Final = 10_000  # messages that are ready or leased
@@ -459,7 +460,7 @@ def _held(tx: Transaction, seq: int, lease: str | None) -> _Held:
 def _find(tx: Transaction, seq: int) -> _Held | None:
     tx.flush()
     row = tx.db.execute(_SELECT_HELD, (seq,)).fetchone()
-    return None if row is None or row[0] is None else _Held(*row)
+    return None if row is None or row[0] is None else _Held(*with_bools(row, -1))  # implied
 
 
 def _not_found(seq: int) -> NotFound:
@@ -469,7 +470,7 @@ def _not_found(seq: int) -> NotFound:
 def read_item(row: Row) -> InboxItem:
     """The item of a row of SELECT_ITEM."""
     size = len(MessageRow._fields)
-    return _item_of(row[size:], message_of(MessageRow(*row[:size])))
+    return _item_of(row[size:], message_of(message_row_of(row[:size])))
 
 
 def _item_of(columns: Row, message: Message) -> InboxItem:

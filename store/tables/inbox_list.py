@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
-from aghbus.store.engine.inbox_memory import HELD
+from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
 from aghbus.store.tables.envelopes import Row, fetch, last_seq, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item

@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import INBOX_STATE, Reader
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from aghbus.store.tables.envelopes import fetch
 

@@ -14,10 +14,10 @@ from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
-from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader
-from aghbus.store.engine.state import Addressed
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import OURS, fetch, find_by_id, find_committed
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.cache import Addressed
+from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader, with_bools
+from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, find_committed
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
@@ -69,9 +69,17 @@ class Outgoing(msgspec.Struct, frozen=True, order=True):
     message_id: str
     expires_at: int
     attempts: int
-    answerable: int
+    answerable: bool
     raw: bytes
     settled: str = ""
+
+
+_ANSWERABLE: Final = Outgoing.__struct_fields__.index("answerable")
+
+
+def outgoing_of(row: Row) -> Outgoing:
+    """A row of SELECT_OUTGOING."""
+    return Outgoing(*with_bools(row, _ANSWERABLE))
 
 
 def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
@@ -83,7 +91,7 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
         tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject, envelope.digest))
         stream = (workspace_id, envelope.channel, sender, to, envelope.container)
         tx.memory.streams.put(tx, stream, seq, message_id, fresh_until, envelope.ts)
-    answerable = int(envelope.work_id is not None and envelope.kind in OPENING_KINDS)
+    answerable = envelope.work_id is not None and envelope.kind in OPENING_KINDS
     return Outgoing(seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw)
 
 
@@ -110,7 +118,7 @@ def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed:
     if not tx.db.execute(sql, (*row, only_failed)).rowcount:
         return None
     tx.memory.arrived.forget((workspace_id, message_id))
-    return Outgoing(*tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
+    return outgoing_of(tx.db.execute(f"{SELECT_OUTGOING} WHERE o.seq = ?", row).fetchone())
 
 
 def load_queued(tx: Transaction, after_seq: int, limit: int) -> list[Outgoing]:
@@ -124,7 +132,7 @@ def within_bytes(cursor: Cursor) -> list[Outgoing]:
     found: list[Outgoing] = []
     room = PAGE_BYTES
     for row in cursor:
-        found.append(Outgoing(*row))
+        found.append(outgoing_of(row))
         room -= len(found[-1].raw)
         if room <= 0:
             break
@@ -134,7 +142,7 @@ def within_bytes(cursor: Cursor) -> list[Outgoing]:
 
 async def queued(reader: Reader, after_seq: int, limit: int) -> list[Outgoing]:
     """Committed messages queued after `after_seq`, in order."""
-    return [Outgoing(*row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
+    return [outgoing_of(row) for row in await fetch(reader, _QUEUED, [after_seq, limit])]
 
 
 def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str) -> bool:

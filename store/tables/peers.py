@@ -9,8 +9,8 @@ import msgspec
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.decoding import decoder
 from aghbus.protocol.agh.presence import PeerSeen
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch
 
 MAX_PEERS: Final = 10_000  # rows kept: anybody may greet under any number of names

@@ -6,10 +6,10 @@ import msgspec
 
 from aghbus.protocol.api.messages import Message, Quarantined
 from aghbus.protocol.base.text import escape
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import Reader, as_struct, encodable, insert_into
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.tables.envelopes import SELECT_MESSAGE, MessageRow, fetch, message_of
+from aghbus.store.tables.envelopes import SELECT_MESSAGE, fetch, message_of, message_row_of
 
 MAX_ROWS: Final = 1_000  # refused envelopes
 MAX_BYTES: Final = 16 * 1024 * 1024  # of their raw bytes as kept
@@ -89,7 +89,7 @@ async def stored_with_id(reader: Reader, message_id: str) -> list[tuple[Message,
     """Stored envelopes of this message id, latest first, each with its bytes as on the wire."""
     sql = f"{SELECT_MESSAGE} WHERE e.seq IN ({SEQS_OF_ID}) AND e.msg_id = ? ORDER BY e.seq DESC LIMIT ?"
     rows = await fetch(reader, sql, [*reader.log.of_id(message_id), message_id, _SAME_ID])
-    messages = [message_of(MessageRow(*row)) for row in rows]
+    messages = [message_of(message_row_of(row)) for row in rows]
     return [(message, bytes(message.envelope)) for message in messages]
 
 

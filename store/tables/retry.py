@@ -12,10 +12,10 @@ import msgspec
 
 from aghbus.protocol.agh.delivery.order import predecessor_in
 from aghbus.store.engine.bulk_statement import BulkStatement
-from aghbus.store.engine.state import Addressed
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.tables.envelopes import OURS, find_by_id
-from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, within_bytes
+from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, outgoing_of, within_bytes
 
 _PUBLISHED: Final = BulkStatement.update(
     "outbox",
@@ -78,7 +78,7 @@ def unanswered(tx: Transaction, subject: str, before_seq: int, limit: int) -> li
         f"{SELECT_OUTGOING} WHERE o.next_ms IS NOT NULL AND o.subject = ? AND o.seq < ? ORDER BY o.seq LIMIT ?",
         (subject, before_seq, limit),
     )
-    return [Outgoing(*row) for row in rows]
+    return [outgoing_of(row) for row in rows]
 
 
 def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -> None:

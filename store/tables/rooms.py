@@ -7,9 +7,9 @@ from typing import Final
 from aghbus.protocol.agh.identifiers import is_handle
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.messages import Direct, Thread
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dictionaries import Stream
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import fetch
 
 _KEY: Final = ("workspace_id", "channel", "direct_id", "pair_a", "pair_b")

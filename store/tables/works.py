@@ -12,10 +12,10 @@ from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
 from aghbus.protocol.base.text import shorten
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
+from aghbus.store.engine.memory.cache import CachedWork
 from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
-from aghbus.store.engine.state import CachedWork
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole

@@ -27,7 +27,7 @@ class Subscribed(Up):
 
 
 def reply_of(inboxes: AckInboxes, recipient: str) -> str:
-    return inboxes.reply(Outgoing(7, "agh", "ws_local", "ops", recipient, "msg_1", 0, 0, 0, b"{}"))
+    return inboxes.reply(Outgoing(7, "agh", "ws_local", "ops", recipient, "msg_1", 0, 0, False, b"{}"))
 
 
 def taken(answers: int) -> int:

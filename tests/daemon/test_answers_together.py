@@ -15,7 +15,7 @@ from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
-from aghbus.store.engine.writer import Job
+from aghbus.store.engine.commit.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import US, rows, say, sending

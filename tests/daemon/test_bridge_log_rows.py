@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire, keep_record
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 

@@ -19,8 +19,8 @@ from aghbus.protocol.api.artifact_uri import artifact_uri
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.chains import ChainRun, ChainStartRequest
 from aghbus.protocol.api.queries import ChainRunQuery
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from tests.support.chain_agents import asked, chain
 from tests.support.makers import BOB, US

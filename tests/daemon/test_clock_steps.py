@@ -12,8 +12,8 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.clock_steps import STEP_MS
 from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import receive, rows, say
 from tests.support.wiring import daemon_context, daemon_parts

@@ -14,8 +14,8 @@ from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox
 from tests.support.makers import NOW_MS, receive, receiving, say
 from tests.support.natsutil import wait_until

@@ -21,7 +21,7 @@ from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import peers
 from aghbus.store.tables.quarantine import quarantined

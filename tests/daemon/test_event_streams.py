@@ -16,8 +16,8 @@ from aghbus.daemon.services import event_stream as streams
 from aghbus.daemon.services.event_stream import follow
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.store.engine import event_buffer as tails
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.memory import events as tails
 from tests.support.makers import BOB, EVE, receiving, rows, say
 
 EVERYTHING = EnvelopeFilter()

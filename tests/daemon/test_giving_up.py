@@ -16,7 +16,7 @@ from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, Ack, encode_ack
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take
 from aghbus.protocol.base.errors import NotFound
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, inbox_list, outbox
@@ -83,7 +83,7 @@ async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_t
     """It has no room for the header that a further try brings."""
     async with NatsServer() as server, up(Link(to(server), name="a")) as link:
         carrier = CoreCarrier(link, AckInboxes(link, "_INBOX.test"))
-        row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, 1, b"x" * link.max_payload)
+        row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, True, b"x" * link.max_payload)
         for attempts in (0, 1):
             assert await carrier.carry([replace(row, attempts=attempts)]) == Carried([7], [])
 

@@ -21,8 +21,8 @@ from aghbus.protocol.agh.effects import Quarantine
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
-from aghbus.store.engine.transaction import Transaction
 from tests.support.auditing import exported
 from tests.support.makers import NOW_MS
 from tests.support.natsutil import wait_until

@@ -14,8 +14,8 @@ from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from tests.support.auditing import exported
 from tests.support.makers import BOB, CHANNEL, US, WORKSPACE, mint, rows, say, sending
 from tests.support.receiving import FRIEND, Bench, Messages, Recorded, Still, bench, spent_by

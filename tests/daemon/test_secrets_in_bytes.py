@@ -12,8 +12,8 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.base.errors import InvalidRequest
-from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.transaction import Transaction
 from tests.support.wiring import daemon_context
 
 NOW = 1_800_000_000

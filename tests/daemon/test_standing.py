@@ -13,9 +13,9 @@ from aghbus.daemon.state.standing import SHARES, Standing, allowance
 from aghbus.daemon.wiring import DaemonParts
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.trust_rules import Origin, Rule
+from aghbus.store.engine.memory.trust import Origin, Rule
 from tests.support.makers import rows
 from tests.support.receiving import Stepped
 from tests.support.wiring import daemon_context, daemon_parts

@@ -26,9 +26,9 @@ from aghbus.protocol.agh.trust.proof import sign, verify_envelope
 from aghbus.protocol.agh.trust.trust import assess
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.base.errors import Refused
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.trust_rules import Rule
+from aghbus.store.engine.memory.trust import Rule
 from tests.support.receiving import Stepped
 from tests.support.wiring import daemon_context, daemon_parts
 
@@ -265,7 +265,7 @@ class TestFirstUse:
         assert set(parts.trust.now.pins) == {"ops"}
 
     async def test_the_table_is_bounded(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("aghbus.store.engine.trust_rules.MAX_RULES", 2)
+        monkeypatch.setattr("aghbus.store.engine.memory.trust.MAX_RULES", 2)
         parts = parts_of(store, first_use="pin")
         for name in ("a", "b", "c"):
             await self.observe(parts, said_by(name, FIRST))

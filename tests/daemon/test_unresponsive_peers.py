@@ -9,8 +9,8 @@ import pytest
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
 from aghbus.store.tables.retry import Schedule

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine.commit_chain import link_hash
+from aghbus.store.engine.commit.chain import link_hash
 from aghbus.store.engine.sql import checksum_of
 from tests.support.daemons import Daemon, Home, wait_for
 

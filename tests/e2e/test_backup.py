@@ -16,7 +16,7 @@ import pytest
 
 from aghbus.daemon.check_store import check_store
 from aghbus.host.locations import locate
-from aghbus.store.engine.commit_watermark import read_watermark, watermark_path
+from aghbus.store.engine.commit.watermark import read_watermark, watermark_path
 from tests.support.daemons import Daemon, Home, wait_for
 
 

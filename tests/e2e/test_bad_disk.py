@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine.commit_watermark import read_watermark
+from aghbus.store.engine.commit.watermark import read_watermark
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 

@@ -11,8 +11,8 @@ from aghbus.protocol.agh.errors import Expired
 from aghbus.protocol.agh.receive import ReceiptTarget, refuse
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import outbox, retry, rooms, works
 from tests.support.makers import (

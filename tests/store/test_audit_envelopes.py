@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.store.audit.pruning import sweep_audit
-from aghbus.store.engine.commit_chain import content_of
-from aghbus.store.engine.commit_watermark import watermark_path
+from aghbus.store.engine.commit.chain import content_of
+from aghbus.store.engine.commit.watermark import watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox

@@ -17,10 +17,10 @@ from aghbus.store.audit import events as audit
 from aghbus.store.audit.pruning import AUDIT_STEP_ROWS, sweep_audit
 from aghbus.store.audit.reader import open_audit_log
 from aghbus.store.audit.verify import AuditReport
-from aghbus.store.engine.commit_chain import CommitChain, Head, as_pruned, link_hash, parse_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, WatermarkFile, read_watermark, watermark_path
+from aghbus.store.engine.commit.chain import CommitChain, Head, as_pruned, link_hash, parse_head
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.commit.watermark import CommitWatermark, WatermarkFile, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 from tests.support.auditing import changed, checked, exported, policies
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, say, sending, trace

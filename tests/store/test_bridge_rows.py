@@ -8,8 +8,8 @@ import pytest
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.model import BridgedMessage
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_log, inbox, works

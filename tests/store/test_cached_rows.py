@@ -7,9 +7,9 @@ import pytest
 
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.generational_cache import GenerationalCache
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.memory.cache import GenerationalCache
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import deadlines, outbox, retry, works
 from tests.support.makers import (

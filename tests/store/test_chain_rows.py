@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from aghbus.protocol.chains.run import ENDED
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables import time_shift
 from aghbus.store.tables.chain_runs import Followed, Run, Visit

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aghbus.store.engine import meta
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 
 WAL = 4_096 * 4_096  # bytes at which a COMMIT makes a checkpoint
 PART = WAL // 128

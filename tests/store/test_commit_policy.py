@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine.commits import policy
-from aghbus.store.engine.commits.policy import (
+from aghbus.store.engine.commit import policy
+from aghbus.store.engine.commit.policy import (
     FAST_SECONDS,
     MAX_PENALTY,
     PENALTY,

@@ -15,8 +15,8 @@ import pytest
 
 from aghbus.daemon.check_store import StoreCheck, accept_loss, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.store.engine.commit_chain import Head
-from aghbus.store.engine.commit_watermark import CommitWatermark, encode_watermark, read_watermark, watermark_path
+from aghbus.store.engine.commit.chain import Head
+from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
 from aghbus.store.tables.events import gap_after
@@ -26,7 +26,7 @@ CRASH = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.commit_watermark import read_watermark
+from aghbus.store.engine.commit.watermark import read_watermark
 from tests.support.crash_child import envelope
 from tests.support.makers import receiving
 async def main():

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.dedup import GRACE, MessageIds
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from tests.support.makers import EVE, NOW, receive, rows, say
 

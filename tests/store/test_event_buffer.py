@@ -15,10 +15,10 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.protocol.base.errors import NotFound
-from aghbus.store.engine import event_buffer
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.event_buffer import EventBuffer
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.memory import events as event_buffer
+from aghbus.store.engine.memory.events import EventBuffer
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.events import events
 from tests.support.makers import BOB, CHANNEL, EVE, US, receipt, receive, receiving, say, sending, trace

@@ -12,10 +12,10 @@ import pytest
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine import meta
-from aghbus.store.engine.commits.policy import CommitPolicy
+from aghbus.store.engine.commit.policy import CommitPolicy
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.commit.writer import MAX_LOOP_YIELDS
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
-from aghbus.store.engine.writer import MAX_LOOP_YIELDS
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import envelopes
 from tests.support.makers import NOW, rows, say

@@ -1,7 +1,7 @@
 """Our own peer ids in the store: former ids with open works or unsent messages."""
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import identities, outbox
 from aghbus.store.tables.identities import Former
 from tests.support.makers import BOB, NOW_MS, US, receipt, receive, say, sending, trace

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aghbus.protocol.base.errors import Refused
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, inbox_list
 from tests.support.makers import BOB, NOW_MS, US, inbox_states, receiving, say, sending

@@ -1,7 +1,7 @@
 """Purging the inbox: what is unread of some senders is dead, and nothing else changes."""
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, inbox_purge
 from tests.support.makers import BOB, EVE, NOW_MS, US, inbox_states, receive, say, sending
 

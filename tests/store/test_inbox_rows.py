@@ -6,9 +6,9 @@ import pytest
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.base.errors import NotFound, Refused
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import INBOX_STATE
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, inbox_list
 from tests.support.makers import NOW_MS, inbox_states, receive, receiving, rows, say
 

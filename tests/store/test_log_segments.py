@@ -17,9 +17,9 @@ from aghbus.daemon.check_store import check_store, rebuild_indexes
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, rooms, search

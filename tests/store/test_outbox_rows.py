@@ -7,8 +7,8 @@ import pytest
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.errors import NotFound
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox, retry, works
 from aghbus.store.tables.retry import Schedule
 from tests.support.makers import BOB, CHANNEL, NOW, NOW_MS, US, WORKSPACE, rows, say, sending

@@ -1,7 +1,7 @@
 """Queries made for every message use an index and scan no table."""
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox, outbox, retry, works
 from aghbus.store.tables.retry import Schedule
 from tests.support.makers import BOB, NOW_MS, US, receive, say, sending

@@ -3,8 +3,8 @@
 import asyncio
 
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search, works
 from tests.support.auditing import checked

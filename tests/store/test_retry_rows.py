@@ -5,9 +5,9 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, retry
 from aghbus.store.tables.retry import Schedule

@@ -15,8 +15,8 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.apply_effects import load_state
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import inbox, outbox, works
 from tests.support.makers import BOB, EVE, NOW_MS, US, inbox_states, receipt, receiving, rows, say, trace

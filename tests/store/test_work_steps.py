@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.errors import NotFound, Refused
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import works
 from tests.support.makers import BOB, NOW, US, receipt, receive, receiving, rows, say, sending, trace
 

@@ -9,7 +9,7 @@ from typing import Any
 from aghbus.store.audit import events as audit
 from aghbus.store.audit.reader import open_audit_log
 from aghbus.store.audit.verify import AuditReport, verify
-from aghbus.store.engine.commit_chain import KeptHead
+from aghbus.store.engine.commit.chain import KeptHead
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import checksum_of
 from tests.support.makers import NOW_MS

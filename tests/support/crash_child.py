@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from tests.support.makers import receiving, say
 
 

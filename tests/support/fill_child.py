@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from tests.support.makers import receiving, say
 
 TOGETHER = 4_096  # messages of one transaction

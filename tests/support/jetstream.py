@@ -36,7 +36,7 @@ def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0,
         message_id=f"msg_{seq}",
         expires_at=int(time.time()) + life,
         attempts=attempts,
-        answerable=1,
+        answerable=True,
         raw=raw or str(seq).encode(),
     )
 

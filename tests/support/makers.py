@@ -10,8 +10,8 @@ from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.receive import Receiver, decide
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import inbox_list
 
 WORKSPACE, CHANNEL = "ws_test", "builders"

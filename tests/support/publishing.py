@@ -13,8 +13,8 @@ from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.wiring import DaemonParts, Replacements
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.tables import outbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker

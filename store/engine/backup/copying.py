@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit_chain import Head, link_hash, pruned, stored_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, encode_watermark, watermark_path
+from aghbus.store.engine.commit.chain import Head, link_hash, pruned, stored_head
+from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
 from aghbus.store.engine.schema import check_owner
 from aghbus.store.engine.store_lock import is_locked

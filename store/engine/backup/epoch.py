@@ -10,8 +10,8 @@ from typing import Final
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup.copying import write_private
-from aghbus.store.engine.commit_chain import CommitChain, stored_head
-from aghbus.store.engine.commit_watermark import CommitWatermark, encode_watermark, watermark_path
+from aghbus.store.engine.commit.chain import CommitChain, stored_head
+from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
 from aghbus.store.errors import StoreUnopenable
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aghbus.host.files import make_private_folder, sync_folder
-from aghbus.store.engine.commit_watermark import watermark_path
+from aghbus.store.engine.commit.watermark import watermark_path
 from aghbus.store.engine.database import explained
 
 _LOGS = ("-wal", "-shm")

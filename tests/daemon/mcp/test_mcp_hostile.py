@@ -12,7 +12,7 @@ from aghbus.daemon.mcp.client import Client
 from aghbus.daemon.mcp.rendering import MAX_ANSWER
 from aghbus.daemon.mcp.rpc import Request
 from aghbus.daemon.mcp.tools import BusTools
-from aghbus.store.engine.transaction import Transaction
+from aghbus.store.engine.commit.transaction import Transaction
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.makers import inbox_states

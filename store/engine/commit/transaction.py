@@ -3,7 +3,7 @@
 import sqlite3
 from typing import Final
 
-from aghbus.store.engine.state import InMemoryState
+from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.unit_of_work import Callback, UnitOfWork
 
 

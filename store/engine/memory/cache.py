@@ -3,12 +3,40 @@
 from itertools import islice
 from typing import Final, TypeVar
 
+import msgspec
+
+from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.api.works import Role
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _GENERATION: Final = 2_048  # entries: of works about two MiB in both generations
+
+
+class CachedWork(msgspec.Struct, frozen=True):
+    """A work, its row, our role in it, the `trace_id` of its opening, and the sequences of its first and its latest
+    envelope. `has_deadline`: whether it ever had one."""
+
+    work: WorkView
+    row: int
+    role: Role
+    trace_id: str | None
+    opened_seq: int
+    last_seq: int
+    has_deadline: bool = False
+
+
+class Addressed(msgspec.Struct, frozen=True):
+    """The destination of an own envelope, and its digest."""
+
+    workspace_id: str
+    message_id: str
+    sender: str
+    recipient: str
+    subject: str
+    digest: str
 
 
 class GenerationalCache(dict[K, V]):

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.commit_chain import CommitChain, Head
+from aghbus.store.engine.commit.chain import CommitChain, Head
 
 LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
 _RECORD: Final = struct.Struct("<8sQQQ32s")  # magic, identity, number and last sequence of the link, its hash

@@ -19,12 +19,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from aghbus.protocol.base.text import escape
-from aghbus.store.engine.commit_watermark import WatermarkFile
-from aghbus.store.engine.commits.policy import CommitPolicy
+from aghbus.store.engine.commit.policy import CommitPolicy
+from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
-from aghbus.store.engine.state import InMemoryState
-from aghbus.store.engine.transaction import Transaction
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")

@@ -1,0 +1,115 @@
+"""The in-memory state of the store, loaded when it is opened. A job's changes to it are undone with the
+job."""
+
+import sqlite3
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import Final, Literal
+
+from aghbus.store.engine.commit.chain import CommitChain
+from aghbus.store.engine.log.dedup import DedupWindow
+from aghbus.store.engine.log.memory import LogMemory
+from aghbus.store.engine.memory.cache import Addressed, CachedWork, GenerationalCache
+from aghbus.store.engine.memory.events import EventBuffer
+from aghbus.store.engine.memory.inbox import InboxMemory
+from aghbus.store.engine.memory.streams import OpenStreams
+from aghbus.store.engine.memory.trust import TrustRules
+
+_BRIDGED: Final = """
+SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM bridge_links) OR EXISTS (SELECT 1 FROM bridge_log)
+"""
+_NUMBERS: Final = (
+    "last_seq",
+    "inbox_acked",
+    "inbox_due_ms",
+    "quarantine_rows",
+    "quarantine_bytes",
+)
+_numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
+
+
+class InMemoryState:
+    """`last_seq` is the last sequence that an envelope was given; `inbox_acked` about how many acked messages have a row
+    in the inbox; `inbox_due_ms` a time before which no lease expires and no returned message is ready; `excess` how many
+    bytes of envelopes retention may not remove, and the store has no room for; `quarantine_rows` and
+    `quarantine_bytes` the size of the quarantine. `bridged`: whether there may be messages of a foreign format.
+    `acknowledging`: whether the daemon of a peer acknowledges commits, by peer id; the presence table keeps it.
+
+    Caches: `works` that were opened, by id, of each id the one that changed last; the destinations of own messages
+    (`addressed`), by sequence; the own messages that have `arrived`, by workspace and id.
+    """
+
+    __slots__ = (
+        "acknowledging",
+        "addressed",
+        "arrived",
+        "bridged",
+        "chain",
+        "dedup",
+        "events",
+        "excess",
+        "inbox",
+        "inbox_acked",
+        "inbox_due_ms",
+        "last_seq",
+        "log",
+        "quarantine_bytes",
+        "quarantine_rows",
+        "streams",
+        "trust",
+        "works",
+    )
+
+    def __init__(self) -> None:
+        self.last_seq = 0
+        self.inbox_acked = 0
+        self.inbox_due_ms = 0
+        self.excess = 0
+        self.quarantine_rows = 0
+        self.quarantine_bytes = 0
+        self.bridged = False
+        self.acknowledging: dict[str, bool] = {}
+        self.chain = CommitChain()
+        self.dedup = DedupWindow()
+        self.inbox = InboxMemory()
+        self.events = EventBuffer()
+        self.log = LogMemory()
+        self.streams = OpenStreams()
+        self.trust = TrustRules()
+        self.works = GenerationalCache[str, CachedWork]()
+        self.addressed = GenerationalCache[int, Addressed]()
+        self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
+
+    def restoring_numbers(self) -> Callable[[], None]:
+        """A step of undo: the numbers are what they are now."""
+        return partial(self._set_numbers, _numbers_of(self))
+
+    def committed(self) -> None:
+        """The open transaction is durable."""
+        self.chain.records.clear()
+        self.chain.entries.clear()
+        self.inbox.changed_works.clear()
+        self.events.publish()
+
+    def _set_numbers(self, values: tuple[int, ...]) -> None:
+        for name, value in zip(_NUMBERS, values, strict=True):
+            setattr(self, name, value)
+
+    def load(self, db: sqlite3.Connection) -> None:
+        """Reads everything from a store that is being opened: tenths of a second per hundred thousand ids of the dedup
+        window."""
+        self.log.load(db)
+        self.dedup.load(db, self.log.ids)
+        self.streams.load(db)
+        self.trust.load(db)
+        (bridged,) = db.execute(_BRIDGED).fetchone()
+        self.bridged = bool(bridged)
+        self.chain.load(db)
+        (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
+        self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
+        self.inbox.load(db, self.last_seq)
+        (self.inbox_acked,) = db.execute("SELECT count(*) FROM inbox WHERE state = 'acked'").fetchone()
+        self.quarantine_rows, self.quarantine_bytes = db.execute(
+            "SELECT count(*), coalesce(sum(length(raw)), 0) FROM quarantine"
+        ).fetchone()
