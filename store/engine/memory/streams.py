@@ -27,8 +27,8 @@ _Last = tuple[int, str, int]
 class OpenStreams:
     """The last unanswered envelope of each stream of ours (docs/adr/0009): the next one names it as predecessor.
 
-    An envelope that was given up while an earlier one is unanswered stays the last of its stream until the next one is sent,
-    or until it and all before it have expired: the next one is published again when the earlier one is settled.
+    A given-up envelope stays the last of its stream while an earlier one is unanswered, until both have expired. Example: 1 is
+    unanswered and 2 was given up. Then 3 names 2, and is published again when 1 is settled.
     """
 
     __slots__ = ("_last", "_streams", "_sweep_at")
