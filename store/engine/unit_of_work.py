@@ -63,12 +63,6 @@ class UnitOfWork:
         self.callbacks.append(callback)
         self.undo.append(self.callbacks.pop)
 
-    def begin_job(self) -> int:
-        """Marks the start of the next job. Returns the savepoint for `roll_back`."""
-        self._has_rows = False
-        self._changes = self.db.total_changes
-        return len(self.undo)
-
     @property
     def can_undo(self) -> bool:
         """Whether `roll_back` takes back all that the current job has done: it has changed nothing in the file."""

@@ -3,7 +3,6 @@ job."""
 
 import sqlite3
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from typing import Final, Literal
 
@@ -26,7 +25,8 @@ _NUMBERS: Final = (
     "quarantine_rows",
     "quarantine_bytes",
 )
-_numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
+numbers_of: Final[Callable[[object], tuple[int, ...]]] = attrgetter(*_NUMBERS)
+"""The numbers of an `InMemoryState`, which each job may change."""
 
 
 class InMemoryState:
@@ -81,18 +81,16 @@ class InMemoryState:
         self.addressed = GenerationalCache[int, Addressed]()
         self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
 
-    def restoring_numbers(self) -> Callable[[], None]:
-        """A step of undo: the numbers are what they are now."""
-        return partial(self._set_numbers, _numbers_of(self))
-
     def committed(self) -> None:
         """The open transaction is durable."""
         self.chain.records.clear()
         self.chain.entries.clear()
         self.inbox.changed_works.clear()
-        self.events.publish()
+        if self.events.pending:
+            self.events.publish()
 
-    def _set_numbers(self, values: tuple[int, ...]) -> None:
+    def restore(self, values: tuple[int, ...]) -> None:
+        """The numbers are these, as before the job."""
         for name, value in zip(_NUMBERS, values, strict=True):
             setattr(self, name, value)
 

@@ -1,9 +1,10 @@
 """The argument of a write job."""
 
 import sqlite3
+from functools import partial
 from typing import Final
 
-from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.state import InMemoryState, numbers_of
 from aghbus.store.engine.unit_of_work import Callback, UnitOfWork
 
 
@@ -19,8 +20,10 @@ class Transaction(UnitOfWork):
 
     def begin_job(self) -> int:
         """Marks the start of the next job. Returns the savepoint for `roll_back`."""
-        savepoint = super().begin_job()
-        self.undo.append(self.memory.restoring_numbers())
+        savepoint = len(self.undo)
+        self.undo.append(partial(self.memory.restore, numbers_of(self.memory)))
+        self._has_rows = False
+        self._changes = self.db.total_changes
         return savepoint
 
     def committed(self) -> list[Callback]:

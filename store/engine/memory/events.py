@@ -87,7 +87,7 @@ class EventBuffer:
         """The pending envelopes have become durable."""
         added = self.pending.copy()
         self.pending.clear()
-        if not added or not self.subscribers:
+        if not self.subscribers:
             return
         if added[-1].seq - added[0].seq >= len(added):
             added = _unbroken(added)
