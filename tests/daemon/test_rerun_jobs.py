@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.daemon.config.settings import LimitsSettings, SecretsSettings, Settings
 from aghbus.daemon.config.trust_settings import TrustSettings
-from aghbus.daemon.wiring import DaemonParts
+from aghbus.daemon.wiring import DaemonParts, Replacements
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
@@ -68,7 +68,7 @@ async def test_a_message_that_is_given_up_is_counted_once(store: Store) -> None:
 async def test_a_wrong_signature_spends_once_and_is_verified_once(tmp_path: Path) -> None:
     cost, recorded = spent_by(Messages().forged(FRIEND.handle)), Recorded()
     budget = VerificationBudget(TokenBuckets(1, 0), TokenBuckets(2 * cost, 0))
-    async with bench(tmp_path, Still(), verifier=recorded, failed_signatures=budget) as b:
+    async with bench(tmp_path, Still(), replaced=Replacements(verifier=recorded, failed_signatures=budget)) as b:
         b.take(b.forged(FRIEND.handle))
         await commit_in_rerun(b)
         await b.offer(b.forged(FRIEND.handle))

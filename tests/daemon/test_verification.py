@@ -161,7 +161,7 @@ async def test_a_message_that_triggers_a_bug_is_quarantined_and_not_delivered_ag
     def check(_envelope: Envelope) -> None:
         raise RuntimeError("a defect")
 
-    async with bench(tmp_path, verifier=check) as b:
+    async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
         settled = Settled()
         b.take(*(b.say("plain") for _ in range(others)))
         b.take(b.signed(FRIEND), settlement=settled)

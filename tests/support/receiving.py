@@ -165,8 +165,8 @@ async def bench(
     replaced: Replacements | None = None,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
-    store = await Store.open(folder / "store.db", synchronous="normal")
     context = daemon_context(Settings(name="ops", peer_id="ops", **settings), clock, signer, former)
+    store = await Store.open(folder / "store.db", synchronous="normal")
     parts = daemon_parts(context, store, link, replaced)
     try:
         yield Bench(parts)
