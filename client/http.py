@@ -23,7 +23,7 @@ Query = Sequence[tuple[str, object]]
 
 MAX_HEAD_BYTES = 65_536
 """Bytes of status line and headers; the API's are a few hundred."""
-LONGEST_STEP = 2_000_000.0
+LONGEST_WAIT = 2_000_000.0
 """Seconds: poll(2) counts milliseconds in 31 bits."""
 RECEIVE_BYTES = 65_536
 """Most bytes of one read."""
@@ -44,7 +44,7 @@ class Endpoint:
 
     def connect(self, timeout: float) -> socket:
         """A connection whose every step may take `timeout` seconds. Raises Unreachable."""
-        timeout = min(timeout, LONGEST_STEP)
+        timeout = min(timeout, LONGEST_WAIT)
         try:
             if not self.path:
                 from socket import create_connection
@@ -147,7 +147,7 @@ class Connection:
     def limit(self, seconds: float) -> None:
         """Let every further step take `seconds` at most."""
         try:  # noqa: SIM105 - contextlib is slow to load
-            self._stream.settimeout(min(seconds, LONGEST_STEP))
+            self._stream.settimeout(min(seconds, LONGEST_WAIT))
         except OSError:
             pass  # closed by another thread: the next step says so
 

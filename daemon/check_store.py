@@ -16,7 +16,7 @@ from aghbus.protocol.base.text import escape
 from aghbus.store.audit.reader import AuditReader
 from aghbus.store.audit.verify import verify
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit.chain import stored_head
+from aghbus.store.engine.commit.ledger import stored_head
 from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.log import segments
@@ -195,10 +195,10 @@ def _chain(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:
     try:
         report = verify(AuditReader(db, watermark), None, lambda _: None)
     except ValueError as error:
-        return StoreCheck("store chain", "fail", escape(str(error)), integrity.DAMAGED_HINT)
+        return StoreCheck("store ledger", "fail", escape(str(error)), integrity.DAMAGED_HINT)
     finally:
         db.execute("COMMIT")
     if report.found:
         detail = f"{report.found} defects: {'; '.join(map(escape, report.findings[:_SHOWN]))}"
-        return StoreCheck("store chain", "fail", detail, integrity.DAMAGED_HINT)
-    return StoreCheck("store chain", "ok", f"{report.commits} commits and {report.envelopes} envelopes agree")
+        return StoreCheck("store ledger", "fail", detail, integrity.DAMAGED_HINT)
+    return StoreCheck("store ledger", "ok", f"{report.commits} commits and {report.envelopes} envelopes agree")

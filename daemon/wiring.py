@@ -57,7 +57,7 @@ from aghbus.daemon.services.status import BrokerView, StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
 from aghbus.daemon.services.works import WorkService
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.limited_peers import LimitedPeers
@@ -125,7 +125,7 @@ class DaemonParts:
         self.presence = PresenceTable(self.settings.current.discovery.interval, store.memory.acknowledging)
         self.own_card = OwnCard(self.identity, self.settings)
         self.signatures = SignaturePool(replaced.verifier)
-        self.steps = ClockSteps(self.clock, store, self.presence, self.counters)
+        self.steps = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
         self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
         self.closer = WorkCloser(context)

@@ -20,8 +20,8 @@ from aghbus.store.engine.log.removal import remove
 from aghbus.store.engine.sql import INBOX_STATE, Connection
 from aghbus.store.tables import inbox, peers, rooms
 
-STEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
-STEP_IDS: Final = 1_024  # ids of the dedup window that one job forgets: less than a millisecond
+SWEEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
+SWEEP_IDS: Final = 1_024  # ids of the dedup window that one job forgets: less than a millisecond
 VACUUM_PAGES: Final = 64  # pages (256 KiB) that one job gives back to the file system: 4 ms there
 _SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the next messages
 
@@ -108,14 +108,14 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
     """
     swept = Swept()
     now = now_ms // 1000
-    while count := await store.write(lambda tx: tx.memory.dedup.expire(tx, now, STEP_IDS)):
+    while count := await store.write(lambda tx: tx.memory.dedup.expire(tx, now, SWEEP_IDS)):
         swept.ids += count
     await store.write(inbox.advance)
     before_ms = 0 if policy.max_age is None else now_ms - int(policy.max_age * 1000)
     await _sweep_envelopes(store, _Bound(before_ms, 0), now_ms, swept)
     if policy.max_bytes is not None:
         await _sweep_surplus(store, policy.max_bytes, before_ms, now_ms, swept)
-    while stale := await peers.stale(store.reader, before_ms, STEP_ROWS):
+    while stale := await peers.stale(store.reader, before_ms, SWEEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
     while count := await store.write(_vacuum):
@@ -131,14 +131,14 @@ async def _sweep_surplus(store: Store, max_bytes: int, before_ms: int, now_ms: i
     The excess is what is too much then, as far as envelopes are the reason: they may have half of the store. Other tables have
     bounds of their own, and nobody who fills one of them makes the daemon reject messages.
     """
-    through, step, kept, end = 0, STEP_ROWS, 0, store.memory.chain.head.last_seq
+    through, step, kept, end = 0, SWEEP_ROWS, 0, store.memory.ledger.head.last_seq
     while True:
         surplus, last = await store.write(partial(_surplus, max_bytes=max_bytes, span=(through, end), step=step))
         if last is None:
             break
         before, through = swept.envelopes, last
         kept = await _sweep_envelopes(store, _Bound(before_ms, through), now_ms, swept)
-        step = STEP_ROWS if swept.envelopes > before else 2 * step
+        step = SWEEP_ROWS if swept.envelopes > before else 2 * step
     store.memory.excess = min(surplus, max(0, kept - max_bytes // 2))
 
 
@@ -160,7 +160,7 @@ def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     """One window after sequence `after`. The sweep ends when a whole window holds nothing past the bounds: single rows
     may be out of order in time, after the clock was set."""
     tx.flush()
-    found = [_Candidate(*row) for row in tx.db.execute(_CANDIDATES, (after, STEP_ROWS))]
+    found = [_Candidate(*row) for row in tx.db.execute(_CANDIDATES, (after, SWEEP_ROWS))]
     works = {row.work for row in found if row.seq == row.work_opened_seq and row.may_remove_work(bound)}
     removed = [row for row in found if row.may_remove(bound)]
     tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])

@@ -1,9 +1,9 @@
 """What the schema allows: `python -m bench.harness.ceiling COUNT` stores so many messages with bare sqlite3; messages a second.
 
 A new store of the product gets the rows that it would have for as many says, and no others: in groups of 512 their rows of the
-log in one `executemany`, a link of the chain and a commit (WAL, synchronous = FULL). There is no broker, no parsing, no rule and no
-index written behind. The values are made before the clock starts. The columns are read from the store, so that a changed schema is
-an error here and not a wrong figure.
+log in one `executemany`, an entry of the ledger and a commit (WAL, synchronous = FULL). There is no broker, no parsing, no rule and
+no index written behind. The values are made before the clock starts. The columns are read from the store, so that a changed
+schema is an error here and not a wrong figure.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def log_row(seq: int, message_id: str, raw: bytes) -> Row:
 
 
 def chain_row(number: int, last_seq: int) -> Row:
-    """The link of a commit."""
+    """The entry of a commit."""
     digest = secrets.token_bytes(32)
     return {
         "n": number,
@@ -73,16 +73,16 @@ def rate(path: Path, count: int) -> float:
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in _PRAGMAS:
         db.execute(f"PRAGMA {pragma}")
-    log, chain, maker = Insert(db, "log"), Insert(db, "chain"), EnvelopeMaker("flooder", "least")
+    log, ledger, maker = Insert(db, "log"), Insert(db, "ledger"), EnvelopeMaker("flooder", "least")
     raws = [maker.say() for _ in range(count)]
     rows = [log.values(log_row(seq, json.loads(raw)["id"], raw)) for seq, raw in enumerate(raws, 1)]
     groups = [rows[first : first + _GROUP] for first in range(0, count, _GROUP)]
-    links = [chain.values(chain_row(number, group[-1][0])) for number, group in enumerate(groups, 1)]
+    entries = [ledger.values(chain_row(number, group[-1][0])) for number, group in enumerate(groups, 1)]
     started = time.perf_counter()
-    for group, link in zip(groups, links, strict=True):
+    for group, entry in zip(groups, entries, strict=True):
         db.execute("BEGIN IMMEDIATE")
         db.executemany(log.sql, group)
-        db.execute(chain.sql, link)
+        db.execute(ledger.sql, entry)
         db.execute("COMMIT")
     took = time.perf_counter() - started
     db.close()

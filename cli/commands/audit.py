@@ -1,4 +1,4 @@
-"""`aghctl audit verify`, `head` and `export` (offline): the chain is read from the store itself, and every hash computed
+"""`aghctl audit verify`, `head` and `export` (offline): the ledger is read from the store itself, and every hash computed
 again.
 
 A daemon may run meanwhile. It is not asked: an attacker who can change its log can also change its answers.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _head(text: str) -> Any:
-    from aghbus.store.engine.commit.chain import parse_head
+    from aghbus.store.engine.commit.ledger import parse_head
 
     return parse_head(text)
 
@@ -34,16 +34,16 @@ _HEAD = Argument(
     "--head",
     metavar="N:HASH",
     type=_head,
-    help="a head that `audit head` printed earlier, stored elsewhere: it must be in the chain",
+    help="a head that `audit head` printed earlier, stored elsewhere: it must be in the ledger",
 )
 _AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only commits after this number (default: all)")
 _LINKS = Argument(
-    "--links", action="store_true", help="the links of the chain instead, with everything that their hashes cover"
+    "--entries", action="store_true", help="the entries of the ledger instead, with everything that their hashes cover"
 )
 
 
 def run_verify(context: Context, values: dict[str, Any]) -> int:
-    """Verify every link and every stored envelope; 1 when a check fails."""
+    """Verify every entry and every stored envelope; 1 when a check fails."""
     from aghbus.store.audit.verify import verify
 
     with _reading(context, values) as reader:
@@ -67,7 +67,7 @@ def run_verify(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_head(context: Context, values: dict[str, Any]) -> int:
-    """Print the newest link's number and hash."""
+    """Print the newest entry's number and hash."""
     with _reading(context, values) as reader:
         head = reader.newest
     context.output.answer({"n": head.n, "hash": head.hash.hex(), "head": str(head)}, lambda found: str(found["head"]))
@@ -75,10 +75,10 @@ def run_head(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_export(context: Context, values: dict[str, Any]) -> int:
-    """Print the events, or the links, as JSON lines, whatever the form of output."""
+    """Print the events, or the entries, as JSON lines, whatever the form of output."""
     done = 0
     with _reading(context, values) as reader:
-        for row in reader.export(values["after"], context.output.note, links=values["links"]):
+        for row in reader.export(values["after"], context.output.note, entries=values["entries"]):
             context.output.line(row)
             done += 1
             if done % _PROGRESS_ROWS == 0:

@@ -15,7 +15,7 @@ from aghbus.protocol.base.annotations import Any
 
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
-    """The request body (`WorkStepRequest`), from the options of the verb."""
+    """The request body (`WorkActionRequest`), from the options of the verb."""
     message = values.get("message") if values.get("text") is None else values["text"]
     return {
         "message": None if message is None else stdin_or(message),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from aghbus.protocol.api.works import WorkStep
+from aghbus.protocol.api.works import HistoryEntry
 
 NEED_INPUT = "trace:needs_input"
 """The event of a question in the history of a work."""
@@ -39,7 +39,7 @@ def latest_answer(conversation: Sequence[Turn]) -> str | None:
     return next((turn.text for turn in reversed(conversation) if turn.message is not None), None)
 
 
-def steps_of_run(history: Sequence[WorkStep], own: str, since: int, heartbeats: str) -> list[WorkStep]:
+def steps_of_run(history: Sequence[HistoryEntry], own: str, since: int, heartbeats: str) -> list[HistoryEntry]:
     """The steps of a work from the latest question of `own` after sequence `since` on; empty when there is none.
 
     `heartbeats` begins the ids of traces that say nothing about the question.

@@ -16,7 +16,7 @@ from aghbus.client.errors import ClientError
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.protocol.api.messages import Event
-from aghbus.protocol.api.works import WorkStepRequest
+from aghbus.protocol.api.works import WorkActionRequest
 
 FORCED_AFTER = 3
 """Skipped heartbeats (nothing new to report) after which one is sent anyway."""
@@ -87,7 +87,7 @@ class Heartbeats:
         if unread:
             lost = f"{unread} message{'s' * (unread > 1)} not delivered"
             text += f" ({lost}: the command reads its input only at start)"
-        step = WorkStepRequest(message=text, ext=ext, replace_secrets=True)
+        step = WorkActionRequest(message=text, ext=ext, replace_secrets=True)
         step.id = f"{self.prefix}_{time.time_ns()}"
         await self._core.step("update", step)
         self._emit("heartbeat", message=text)

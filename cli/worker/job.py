@@ -36,7 +36,7 @@ from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import MAX_LIMIT
-from aghbus.protocol.api.works import WorkResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.api.works import WorkActionRequest, WorkResponse, WorkVerb
 
 CLOCK_CHECK = 5.0
 """Seconds between two looks at the clock, which may be set, while a job waits for an answer."""
@@ -257,17 +257,17 @@ class Job:
 
     async def _send_end(self, finished: dict[str, Any]) -> None:
         verb, result = finished["verb"], finished["result"]
-        step = WorkStepRequest(message=finished["message"], result=result, artifacts=finished["artifacts"] or None)
+        step = WorkActionRequest(message=finished["message"], result=result, artifacts=finished["artifacts"] or None)
         try:
             sent = await self._send(verb, step, "end")
         except RefusedByDaemon as error:
             self.emit("problem", message=f"the result was refused: {error.message}")
             bare = {name: value for name, value in result.items() if name in ("exit_code", "duration_s")}
-            step = WorkStepRequest(message="the result itself could not be sent", result=bare)
+            step = WorkActionRequest(message="the result itself could not be sent", result=bare)
             sent = await self._send(verb, step, "end")
         self.emit("reported" if sent else "dropped", verb=verb)
 
-    async def _send(self, verb: WorkVerb, step: WorkStepRequest, what: str) -> bool:
+    async def _send(self, verb: WorkVerb, step: WorkActionRequest, what: str) -> bool:
         """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
         step.id, step.ext, step.replace_secrets = f"msg_{self.entry.token}_{what}", self._ext, True
         try:
@@ -313,7 +313,7 @@ class Job:
         asked = Question(steps[0].seq, steps[0].message)
         if len(steps) == 1:
             if found.work.state != "needs_input":  # a heartbeat crossed the question
-                await self._send("need-input", WorkStepRequest(message=asked.text), f"question_{asked.seq}")
+                await self._send("need-input", WorkActionRequest(message=asked.text), f"question_{asked.seq}")
             return asked
         answers = await self._received(asked.seq)
         return asked if any(message["delivery"] == "ready" for message in answers) else None

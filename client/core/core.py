@@ -13,7 +13,7 @@ import msgspec
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
 from aghbus.client.core.operation import Call, call_of, call_to, query_of
 from aghbus.client.core.refusals import Unavailable, refusal
-from aghbus.client.core.subscription import Subscription
+from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Endpoint, Incoming, exchange, quote
@@ -24,7 +24,7 @@ from aghbus.protocol.api.messages import Event, SendResponse
 from aghbus.protocol.api.operation import Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.queries import EventsQuery
-from aghbus.protocol.api.works import Work, WorkStepRequest, WorkVerb
+from aghbus.protocol.api.works import Work, WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.chains.chain import Format
 
@@ -92,7 +92,7 @@ class Core:
         After a restart of the daemon, the stream continues behind the last event that was returned.
         """
         query = query if query.since is not None else msgspec.structs.replace(query, since=await self.position())
-        subscription = Subscription(self, "/v1/events", query_of(query), query.since, timeout)
+        subscription = EventSubscription(self, "/v1/events", query_of(query), query.since, timeout)
         async with aclosing(subscription.events()) as events:
             async for _, data in events:
                 yield msgspec.json.decode(data, type=Event)
@@ -105,7 +105,7 @@ class Core:
         They begin after `since`, else after the acknowledged position. An Event is a gap.
         """
         path = f"/v1/bridge/{name}/stream"
-        async with aclosing(Subscription(self, path, [], since).events()) as events:
+        async with aclosing(EventSubscription(self, path, [], since).events()) as events:
             async for kind, data in events:
                 form: Any = Event if kind == b"gap" else BridgeMessage
                 yield msgspec.json.decode(data, type=form)
@@ -142,9 +142,9 @@ class Core:
 
     # works
 
-    async def step(self, work_id: str, verb: WorkVerb, form: WorkStepRequest) -> SendResponse:
+    async def step(self, work_id: str, verb: WorkVerb, form: WorkActionRequest) -> SendResponse:
         """One step of a work."""
-        return await self.call(Operations.step_work, work_id, verb, **msgspec.structs.asdict(form))
+        return await self.call(Operations.act_on_work, work_id, verb, **msgspec.structs.asdict(form))
 
     async def work(self, work_id: str, channel: str | None = None) -> Work:
         """A work as it is now. Raises NotFound."""
@@ -185,7 +185,7 @@ class Core:
         """Open a work for a peer and wait until it has ended.
 
         `on_question` answers questions of the peer. Without it the work is returned in state `needs_input`: answer with
-        `step_work(work.work_id, "say", message=…)`, then `wait`. Raises TimeoutError after `timeout` seconds; the work
+        `act_on_work(work.work_id, "say", message=…)`, then `wait`. Raises TimeoutError after `timeout` seconds; the work
         continues then, and `wait` waits again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -212,7 +212,7 @@ class Core:
                 return work
             answer = on_question(work.message or "")
             text = await answer if isawaitable(answer) else answer
-            await self.call(Operations.step_work, work.work_id, "say", message=text, channel=work.channel)
+            await self.call(Operations.act_on_work, work.work_id, "say", message=text, channel=work.channel)
 
 
 async def _error(response: Incoming) -> ClientError:

@@ -1,6 +1,6 @@
 """Methods that are declared once and appear on both clients: blocking on the one, awaitable on the other.
 
-`Method` and `Stream` are descriptors over a function of the core. The parameters and the result of that function are those
+`Method` and `StreamMethod` are descriptors over a function of the core. The parameters and the result of that function are those
 of the method, for the type checker and for `help`.
 """
 
@@ -66,7 +66,7 @@ class Method(Generic[P, R]):
         return partial(self._step, instance.core)
 
 
-class Stream(Generic[P, R]):
+class StreamMethod(Generic[P, R]):
     """A method that returns an iterator: an asynchronous one on the asynchronous client."""
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from aghbus.client.core.ids import new_id
-from aghbus.client.core.method import Help, Method, Stream
+from aghbus.client.core.method import Help, Method, StreamMethod
 from aghbus.client.core.refusals import InvalidRequest
 from aghbus.client.http import quote, target
 from aghbus.protocol.api.base import RequestModel
@@ -64,13 +64,13 @@ def method(operation: Operation[P, R], /) -> Method[P, R]:
     return Method(step, operation.route, lambda: Help(_description(operation), _signature(operation)))
 
 
-def stream(operation: Operation[P, R], steps: Callable[[Any, Any], AsyncGenerator[R, None]], /) -> Stream[P, R]:
+def stream(operation: Operation[P, R], steps: Callable[[Any, Any], AsyncGenerator[R, None]], /) -> StreamMethod[P, R]:
     """The method for a stream of events: its parameters are the fields of the query."""
 
     def start(core: Any, /, *given: P.args, **named: P.kwargs) -> AsyncGenerator[R, None]:
         return steps(core, operation.takes.query(*given, **named))
 
-    return Stream(start, operation.route, lambda: Help(steps.__doc__ or "", _signature(operation)))
+    return StreamMethod(start, operation.route, lambda: Help(steps.__doc__ or "", _signature(operation)))
 
 
 def call_to(operation: AnyOperation, /, *given: Any, **named: Any) -> Call:

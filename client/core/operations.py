@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aghbus.client.core.core import Core
-from aghbus.client.core.method import Method, Stream
+from aghbus.client.core.method import Method, StreamMethod
 from aghbus.client.core.operation import method, stream
 from aghbus.protocol.api.operations import Operations
 
@@ -24,7 +24,7 @@ class Methods:
     works = method(Operations.works)
     open_work = method(Operations.open_work)
     work = method(Operations.work)
-    step_work = method(Operations.step_work)
+    act_on_work = method(Operations.act_on_work)
     threads = method(Operations.threads)
     directs = method(Operations.directs)
     inbox = method(Operations.inbox)
@@ -53,8 +53,8 @@ class Methods:
     mcp_sessions = method(Operations.mcp_sessions)
     report_mcp_session = method(Operations.report_mcp_session)
     put_artifact = Method(Core.put_artifact, Operations.put_artifact.route)
-    get_artifact = Stream(Core.get_artifact, Operations.get_artifact.route)
+    get_artifact = StreamMethod(Core.get_artifact, Operations.get_artifact.route)
     events = stream(Operations.events, Core.events)
-    foreign_messages = Stream(Core.foreign_messages, Operations.foreign_messages.route)
+    foreign_messages = StreamMethod(Core.foreign_messages, Operations.foreign_messages.route)
     wait = Method(Core.wait)
     run = Method(Core.run)

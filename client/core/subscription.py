@@ -35,7 +35,7 @@ class Opener(Protocol):
         ...
 
 
-class Subscription:
+class EventSubscription:
     """The stream at `path` after the sequence `since`; None: from where the daemon begins, at every connection."""
 
     def __init__(

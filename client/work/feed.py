@@ -14,7 +14,7 @@ from aghbus.client.core.core import Core
 from aghbus.client.core.ids import new_id
 from aghbus.client.core.operation import query_of
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailable
-from aghbus.client.core.subscription import Subscription
+from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.errors import ClientError, Unreachable, UsageError
 from aghbus.client.work.job import JobCore, JobState
 from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, OPENING_KINDS
@@ -58,7 +58,7 @@ class Feed:
         """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
-        self._subscription: Subscription | None = None
+        self._subscription: EventSubscription | None = None
 
     async def open(self) -> None:
         """Begin to follow the daemon. Raises UsageError when it does not announce a capability, and ClientError."""
@@ -72,7 +72,7 @@ class Feed:
                 hint = f"start it with: aghd run --name {status.name} --capability {capability}"
                 raise UsageError(f"the daemon {status.name} does not announce the capability {capability}", hint)
         query = query_of(EventsQuery(kinds=CONVERSATION_KINDS))
-        self._subscription = Subscription(self._core, "/v1/events", query, await self._core.position())
+        self._subscription = EventSubscription(self._core, "/v1/events", query, await self._core.position())
         self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
 
     def stop(self) -> None:

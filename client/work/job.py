@@ -35,7 +35,7 @@ from aghbus.protocol.api.inbox import (
 )
 from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.queries import EventsQuery
-from aghbus.protocol.api.works import WorkStepRequest, WorkVerb
+from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
@@ -106,7 +106,7 @@ class JobCore:
         try:
             work = await self.core.work(self.work_id, self.channel)
             if work.state == "submitted":
-                await self.step("accept", WorkStepRequest())
+                await self.step("accept", WorkActionRequest())
             if work.state not in TERMINAL_STATES and not self.state.canceled:
                 return True
         except (JobCanceled, NotFound):
@@ -140,7 +140,7 @@ class JobCore:
 
     async def update(self, message: str | None = None, *, result: dict[str, Any] | None = None) -> None:
         """Report progress: trace `working`. It resets the progress deadline of the work. Raises JobCanceled."""
-        await self.step("update", WorkStepRequest(message=message, result=result))
+        await self.step("update", WorkActionRequest(message=message, result=result))
 
     async def ask(self, question: str, *, result: dict[str, Any] | None = None, timeout: float | None = None) -> str:
         """Ask the initiator, and wait for the answer. Raises JobCanceled, and TimeoutError after `timeout` seconds.
@@ -149,7 +149,7 @@ class JobCore:
         that was given meanwhile.
         """
         self._asked += 1
-        step = WorkStepRequest(message=question, result=result)
+        step = WorkActionRequest(message=question, result=result)
         step.id = derived_id("msg_", "ask", self.channel, self.work_id, self.state.item.message.id, str(self._asked))
         try:
             seq = await self.step("need-input", step)
@@ -162,17 +162,17 @@ class JobCore:
         self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
     ) -> bool:
         """End the work as completed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("complete", WorkStepRequest(message=message, result=result, artifacts=artifacts))
+        return await self._end("complete", WorkActionRequest(message=message, result=result, artifacts=artifacts))
 
     async def fail(
         self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
     ) -> bool:
         """End the work as failed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("fail", WorkStepRequest(message=message, result=result, artifacts=artifacts))
+        return await self._end("fail", WorkActionRequest(message=message, result=result, artifacts=artifacts))
 
     async def reject(self, message: str | None = None, *, reason: str = "busy") -> bool:
         """Refuse the work, which ends it as failed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("reject", WorkStepRequest(message=message, reason=reason))
+        return await self._end("reject", WorkActionRequest(message=message, reason=reason))
 
     async def release(self, *, delay: float = 0.0, error: str | None = None) -> None:
         """Return the job to the inbox: it is ready for any worker after `delay` seconds, as a further attempt."""
@@ -230,7 +230,7 @@ class JobCore:
         with suppress(NotFound, Conflict):  # removed by retention, or handled by another consumer
             await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
 
-    async def _end(self, verb: WorkVerb, step: WorkStepRequest) -> bool:
+    async def _end(self, verb: WorkVerb, step: WorkActionRequest) -> bool:
         self.state.reporting = True  # the event of our own report cancels nothing
         try:
             await self.step(verb, step)
@@ -243,7 +243,7 @@ class JobCore:
         await self.settle()
         return True
 
-    async def step(self, verb: WorkVerb, step: WorkStepRequest) -> int:
+    async def step(self, verb: WorkVerb, step: WorkActionRequest) -> int:
         """One step of the work; the sequence of its envelope. Raises JobCanceled."""
         if self.state.ended:
             raise RuntimeError("the job has ended already")

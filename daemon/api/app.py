@@ -14,7 +14,7 @@ from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.download import Download
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
-from aghbus.daemon.api.http.sse import Stream
+from aghbus.daemon.api.http.sse import EventStream
 from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.api.router import Router
 from aghbus.protocol.api.base import ResponseModel
@@ -122,7 +122,7 @@ class ApiApp:
         arguments = self._arguments(operation, segments, exchange, body)
         handler = self._handlers[operation]
         if operation.transfer == "events":
-            stream = Stream(
+            stream = EventStream(
                 exchange, handler(*arguments), lambda error: incident(error, exchange.method, exchange.path)
             )
             await stream.run(self._draining, self._timeouts.silence)

@@ -44,7 +44,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.works: WorkService.list_works,
     Operations.open_work: WorkService.open_work,
     Operations.work: WorkService.get_work,
-    Operations.step_work: WorkService.step_work,
+    Operations.act_on_work: WorkService.act_on_work,
     Operations.threads: MessageService.list_threads,
     Operations.directs: MessageService.list_directs,
     Operations.inbox: InboxService.list_items,

@@ -10,7 +10,7 @@ from typing import Final
 from aghbus.daemon.api.app import ApiApp, Mounted
 from aghbus.daemon.api.handlers import Handler
 from aghbus.daemon.api.http.cancellation import Draining
-from aghbus.daemon.api.http.connection import Connection, Endpoint
+from aghbus.daemon.api.http.connection import ApiConnection, ListenerState
 from aghbus.daemon.api.http.exchange import Application
 from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
@@ -68,7 +68,7 @@ class ApiServer:
             mounted=mounted,
         )
         self._foreign_attempts = EventLimiter(logger, _FOREIGN_ATTEMPTS_PER_MINUTE)
-        self._endpoints: list[Endpoint] = []  # one a listener: connections on TCP do not count on the socket
+        self._endpoints: list[ListenerState] = []  # one a listener: connections on TCP do not count on the socket
         self._servers: list[asyncio.Server] = []
         self._unix: UnixListener | None = None
         self.tcp_address: tuple[str, int] | None = None
@@ -112,7 +112,7 @@ class ApiServer:
         self._foreign_attempts.flush(everything=True)
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[ApiConnection]:
         """The open connections of all listeners."""
         return [connection for endpoint in self._endpoints for connection in endpoint.connections]
 
@@ -123,7 +123,7 @@ class ApiServer:
 
     async def _serve(self, application: Application, sock: socket.socket) -> None:
         """Accept on `sock`, which listens already."""
-        endpoint = Endpoint(
+        endpoint = ListenerState(
             application,
             self._foreign_attempts,
             timeouts=self._timeouts,
@@ -144,7 +144,7 @@ class ApiServer:
         self._servers.clear()
         self._unix = None
 
-    def _cut(self, connections: list[Connection]) -> None:
+    def _cut(self, connections: list[ApiConnection]) -> None:
         for connection in connections:
             connection.abort()
 

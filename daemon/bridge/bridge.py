@@ -14,7 +14,7 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.api.bridge import BridgeLogResponse
@@ -33,7 +33,7 @@ class Bridge:
         store: Store,
         link: Link,
         presence: PresenceTable,
-        steps: ClockSteps,
+        steps: ClockChanges,
         denied: DeniedSubjects,
         closer: WorkCloser,
         sender: Sender,

@@ -15,7 +15,7 @@ from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.protocol.base.errors import Unavailable
 from aghbus.protocol.formats.model import AgentMap
 from aghbus.store.engine.commit.transaction import Transaction
@@ -43,7 +43,7 @@ class Follower:
     notifier: Notifier
     clock: Clock
     store: Store
-    steps: ClockSteps
+    steps: ClockChanges
     agents: AgentDirectory
     sender: Sender
     translator: InboundTranslator

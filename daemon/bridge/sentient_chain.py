@@ -14,8 +14,8 @@ from aghbus.protocol.formats.model import BridgeContext, SubmitPlan
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
 from aghbus.protocol.formats.sentient.native import CHAIN, ChainIds
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables import follow_ups as links
 from aghbus.store.tables import works
 
 NAME: Final = "sentient"

@@ -13,7 +13,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.base.errors import Unavailable
 from aghbus.store.engine.commit.transaction import Transaction
@@ -47,7 +47,7 @@ class ChainRunner:
 
     workspace: str
     store: Store
-    steps: ClockSteps
+    steps: ClockChanges
     presence: PresenceTable
     notifier: Notifier
     counters: Counters

@@ -19,7 +19,7 @@ from aghbus.daemon.chains.questions import Questions, asking, asking_node
 from aghbus.daemon.chains.results import WorkResults, is_busy, result_of
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.bodies import Trace
 from aghbus.protocol.agh.lifecycle import State
@@ -53,7 +53,7 @@ class RunTransitions:
 
     settings: LiveSettings
     identity: Identity
-    steps: ClockSteps
+    steps: ClockChanges
     opener: WorkOpener
     results: WorkResults
     questions: Questions

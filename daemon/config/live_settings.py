@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from aghbus.daemon.config.layers import build
-from aghbus.daemon.config.settings import KEYS, Changes, Settings, reloadable_changes, value_of
+from aghbus.daemon.config.settings import KEYS, SettingChanges, Settings, reloadable_changes, value_of
 
 
 class LiveSettings:
@@ -17,7 +17,7 @@ class LiveSettings:
         """Call `listener` with the new settings after each `replace`."""
         self._listeners.append(listener)
 
-    def reload(self, new: Settings) -> Changes:
+    def reload(self, new: Settings) -> SettingChanges:
         """Activate the reloadable keys of `new`; returns the changed keys, with those that need a restart."""
         changes = reloadable_changes(self.current, new)
         values = {key.name: value_of(new if key.spec.reload else self.current, key.name) for key in KEYS}

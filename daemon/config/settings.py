@@ -424,17 +424,17 @@ def value_of(settings: Settings, name: str) -> object:
     return value
 
 
-class Changes(msgspec.Struct, frozen=True):
+class SettingChanges(msgspec.Struct, frozen=True):
     """Names of the keys that differ between two settings: those that take effect now, and those that need a restart."""
 
     now: tuple[str, ...]
     restart: tuple[str, ...]
 
 
-def reloadable_changes(old: Settings, new: Settings) -> Changes:
+def reloadable_changes(old: Settings, new: Settings) -> SettingChanges:
     """The changes from `old` to `new`, as a reload of a running daemon applies them."""
     changed = [key for key in KEYS if value_of(old, key.name) != value_of(new, key.name)]
-    return Changes(
+    return SettingChanges(
         now=tuple(key.name for key in changed if key.spec.reload),
         restart=tuple(key.name for key in changed if not key.spec.reload),
     )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from typing import Final
 
-from aghbus.daemon.api.http.connection import Endpoint
+from aghbus.daemon.api.http.connection import ListenerState
 from aghbus.daemon.api.http.listeners import listen_address
 from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter, event
@@ -40,7 +40,7 @@ class HealthServer:
         self._lag = Histogram()
         self._app = HealthApp(status, Exporter(status, delivery, self._lag))
         self._address = address
-        self._endpoint = Endpoint(
+        self._endpoint = ListenerState(
             self._app,
             limiter,
             timeouts=HttpTimeouts(head=HEAD_SECONDS, idle=ANSWER_SECONDS),

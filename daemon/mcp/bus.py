@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aghbus.daemon.mcp.call import Call
-from aghbus.daemon.mcp.offer import Offer, Prompt, Resources, Tasks, Tool
+from aghbus.daemon.mcp.call import ToolCall
+from aghbus.daemon.mcp.offer import Offer, Prompt, ResourceTable, Tasks, Tool
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.host.version import VERSION
 
@@ -20,10 +20,10 @@ _JOIN: Final = (
 )
 
 
-def bus_offer(peer_id: str, tools: Mapping[str, Tool], resources: Resources, tasks: Tasks) -> Offer:
+def bus_offer(peer_id: str, tools: Mapping[str, Tool], resources: ResourceTable, tasks: Tasks) -> Offer:
     """The offer of the daemon whose peer id is `peer_id`."""
 
-    async def join(_call: Call, _arguments: Mapping[str, Any]) -> Object:
+    async def join(_call: ToolCall, _arguments: Mapping[str, Any]) -> Object:
         return {"messages": [{"role": "user", "content": {"type": "text", "text": _JOIN}}]}
 
     return Offer(

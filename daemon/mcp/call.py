@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aghbus.daemon.mcp.client import PREFIX, Client
+from aghbus.daemon.mcp.client import PREFIX, McpCaller
 from aghbus.daemon.mcp.rpc import INVALID_PARAMS, Id, Object, Request, RpcError, outgoing
 
 _ELICIT_SECONDS: Final = 600.0  # for a person to answer
@@ -41,11 +41,11 @@ class PendingAnswers:
             future.set_result(result)
 
 
-class Call:
+class ToolCall:
     """One request of a client. `send` writes a message to it before the response."""
 
     def __init__(
-        self, request: Request, client: Client, send: Callable[[bytes], Awaitable[None]], answers: PendingAnswers
+        self, request: Request, client: McpCaller, send: Callable[[bytes], Awaitable[None]], answers: PendingAnswers
     ) -> None:
         self.request = request
         self.client = client

@@ -45,7 +45,7 @@ _BASE64: Final = re.compile(r"=\?base64\?(.*)\?=").fullmatch
 Headers = Mapping[bytes, Sequence[bytes]]
 
 
-class Client(NamedTuple):
+class McpCaller(NamedTuple):
     """What is known of the caller. `version` is that of the protocol; `elicits`: it can ask its user with a form."""
 
     modern: bool
@@ -54,7 +54,7 @@ class Client(NamedTuple):
     tasks: bool = False
 
 
-def client_of(headers: Headers, request: Request) -> Client:
+def client_of(headers: Headers, request: Request) -> McpCaller:
     """The client of a request. Raises RpcError for a request that its era forbids."""
     meta, stated = request.meta, _single(headers, b"mcp-protocol-version")
     version = meta.get(PREFIX + "protocolVersion")
@@ -72,17 +72,17 @@ def session_id(capabilities: Any) -> str:
     return f"1{'f' if _elicits(capabilities) else '-'}.{secrets.token_hex(16)}"
 
 
-def _legacy(headers: Headers, version: str | None) -> Client:
+def _legacy(headers: Headers, version: str | None) -> McpCaller:
     given = headers.get(SESSION_HEADER, ())
     if not given:
-        return Client(modern=False, version=version or LEGACY_VERSIONS[-1])
+        return McpCaller(modern=False, version=version or LEGACY_VERSIONS[-1])
     found = _SESSION(given[0])
     if found is None:
         raise RpcError(INVALID_REQUEST, "Invalid Request: no such session", status=404)
-    return Client(modern=False, version=version or LEGACY_VERSIONS[-1], elicits=found[1] == b"f")
+    return McpCaller(modern=False, version=version or LEGACY_VERSIONS[-1], elicits=found[1] == b"f")
 
 
-def _modern(headers: Headers, request: Request, version: object, stated: str | None) -> Client:
+def _modern(headers: Headers, request: Request, version: object, stated: str | None) -> McpCaller:
     _check_headers(headers, request, version, stated)
     if not isinstance(version, str) or version not in MODERN_VERSIONS:
         raise _unsupported(version)
@@ -91,7 +91,7 @@ def _modern(headers: Headers, request: Request, version: object, stated: str | N
         raise RpcError(INVALID_PARAMS, f"Invalid params: _meta: {PREFIX}clientCapabilities is missing or no object")
     extensions = capabilities.get("extensions")
     tasks = isinstance(extensions, dict) and isinstance(extensions.get(TASKS), dict)
-    return Client(modern=True, version=version, elicits=_elicits(capabilities), tasks=tasks)
+    return McpCaller(modern=True, version=version, elicits=_elicits(capabilities), tasks=tasks)
 
 
 def _check_headers(headers: Headers, request: Request, version: object, stated: str | None) -> None:

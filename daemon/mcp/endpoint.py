@@ -14,8 +14,8 @@ from aghbus.daemon.api.http.body import read_body
 from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, ClientDisconnected, Exchange, Header, common_headers
-from aghbus.daemon.mcp.call import Call, PendingAnswers
-from aghbus.daemon.mcp.client import SESSION_HEADER, Client, client_of, session_id
+from aghbus.daemon.mcp.call import PendingAnswers, ToolCall
+from aghbus.daemon.mcp.client import SESSION_HEADER, McpCaller, client_of, session_id
 from aghbus.daemon.mcp.rpc import INTERNAL_ERROR, Object, Request, RpcError, error_message, parse, result_message
 from aghbus.daemon.mcp.server import McpServer
 from aghbus.protocol.base.errors import Unavailable
@@ -62,7 +62,7 @@ class McpEndpoint:
         reply = _Reply(exchange)
         try:
             client = client_of(exchange.headers, request)
-            call = Call(request, client, reply.send, self._answers)
+            call = ToolCall(request, client, reply.send, self._answers)
             result = await self._wait(exchange, draining, call)
             await reply.finish(result_message(request.id, result), _session(client, request))
         except RpcError as error:
@@ -77,13 +77,13 @@ class McpEndpoint:
         finally:
             reply.close()
 
-    async def _wait(self, exchange: Exchange, draining: Draining, call: Call) -> Object:
+    async def _wait(self, exchange: Exchange, draining: Draining, call: ToolCall) -> Object:
         """The result; the call ends early when its client disconnects, which cancels it, or the daemon drains."""
         with CancelScope(exchange, draining):
             return await self._server.handle(call)
 
 
-def _session(client: Client, request: Request) -> list[Header]:
+def _session(client: McpCaller, request: Request) -> list[Header]:
     if client.modern or request.method != "initialize":
         return []
     return [(SESSION_HEADER, session_id(request.params.get("capabilities")).encode())]

@@ -21,7 +21,7 @@ class Arguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Base of the arguments of a tool."""
 
 
-class Output(msgspec.Struct, kw_only=True):
+class ToolResult(msgspec.Struct, kw_only=True):
     """Base of the result of a tool."""
 
 
@@ -91,7 +91,7 @@ class AckArguments(Arguments):
     messages: Annotated[list[Leased], Meta(min_length=1, max_length=100)]
 
 
-class PeerOutput(Output):
+class PeerOutput(ToolResult):
     """One peer."""
 
     peer_id: str
@@ -101,14 +101,14 @@ class PeerOutput(Output):
     about: Text | UnsetType = UNSET
 
 
-class PeersOutput(Output):
+class PeersOutput(ToolResult):
     """Peers."""
 
     peers: list[PeerOutput]
     note: str | UnsetType = UNSET
 
 
-class WorkOutput(Output):
+class WorkOutput(ToolResult):
     """One work."""
 
     work_id: str
@@ -121,7 +121,7 @@ class WorkOutput(Output):
     result: Text | UnsetType = UNSET
 
 
-class StepOutput(Output):
+class HistoryItem(ToolResult):
     """One step of a history."""
 
     sender: str
@@ -130,15 +130,15 @@ class StepOutput(Output):
     text: Text | UnsetType = UNSET
 
 
-class WorksOutput(Output):
+class WorksOutput(ToolResult):
     """Works; with one work its history."""
 
     works: list[WorkOutput]
-    history: list[StepOutput] | UnsetType = UNSET
+    history: list[HistoryItem] | UnsetType = UNSET
     note: str | UnsetType = UNSET
 
 
-class SentOutput(Output):
+class SentOutput(ToolResult):
     """A committed message: it is sent, and repeated until it arrives."""
 
     message_id: str
@@ -148,7 +148,7 @@ class SentOutput(Output):
     thread_id: str | UnsetType = UNSET
 
 
-class InboxMessage(Output):
+class InboxMessage(ToolResult):
     """One leased message."""
 
     seq: int
@@ -163,7 +163,7 @@ class InboxMessage(Output):
     thread_id: str | UnsetType = UNSET
 
 
-class InboxOutput(Output):
+class InboxOutput(ToolResult):
     """Leased messages; they come again after `lease_seconds` unless they are acked."""
 
     messages: list[InboxMessage]
@@ -171,14 +171,14 @@ class InboxOutput(Output):
     lease_seconds: int
 
 
-class NotAcked(Output):
+class NotAcked(ToolResult):
     """A message that was not acked."""
 
     seq: int
     reason: str
 
 
-class AckOutput(Output):
+class AckOutput(ToolResult):
     """What was acked."""
 
     acked: list[int]

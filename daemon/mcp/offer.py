@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.rpc import Object
 
-Perform = Callable[[Call, Object], Awaitable[Object]]
+Perform = Callable[[ToolCall, Object], Awaitable[Object]]
 """Carries out a call with its arguments, and returns the result: `content`, and what goes with it. Raises RequestError."""
 
 
@@ -20,8 +20,8 @@ class Tool:
     perform: Perform
 
 
-class Resources(Protocol):
-    """Resources by URI."""
+class ResourceTable(Protocol):
+    """The resources by URI."""
 
     @property
     def listed(self) -> Sequence[Object]:
@@ -46,7 +46,7 @@ class Prompt:
     """One prompt. `definition` is its entry in `prompts/list`; `get` returns the messages for given arguments."""
 
     definition: Object
-    get: Callable[[Call, Mapping[str, Any]], Awaitable[Object]]
+    get: Callable[[ToolCall, Mapping[str, Any]], Awaitable[Object]]
 
 
 class Tasks(Protocol):
@@ -70,7 +70,7 @@ class Offer:
     version: str
     instructions: str
     tools: Mapping[str, Tool]
-    resources: Resources
+    resources: ResourceTable
     prompts: Mapping[str, Prompt]
     tasks: Tasks | None = None
     more: Mapping[str, Perform] = field(default_factory=dict)

@@ -10,13 +10,13 @@ from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, fence, name, plain
 from aghbus.daemon.mcp.models import (
+    HistoryItem,
     InboxMessage,
     InboxOutput,
-    Output,
     PeerOutput,
     PeersOutput,
     SentOutput,
-    StepOutput,
+    ToolResult,
     WorkOutput,
     WorksOutput,
 )
@@ -25,7 +25,7 @@ from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
-from aghbus.protocol.api.works import Work, WorkResponse, WorksResponse, WorkStep
+from aghbus.protocol.api.works import HistoryEntry, Work, WorkResponse, WorksResponse
 
 MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""
@@ -35,10 +35,10 @@ _MAX_CAPABILITIES: Final = 64  # of one peer
 _BRIEF: Final = 1_000  # characters of a text where many are listed
 _CAPABILITY: Final = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}").fullmatch  # a word; anything else could be prose
 
-_T = TypeVar("_T", bound=Output)
+_T = TypeVar("_T", bound=ToolResult)
 
 
-def result_of(output: Output) -> Object:
+def result_of(output: ToolResult) -> Object:
     """The result of a tool: the object, and the same as text for hosts that show only text."""
     content = msgspec.to_builtins(output)
     return {"content": [{"type": "text", "text": msgspec.json.encode(content).decode()}], "structuredContent": content}
@@ -122,14 +122,14 @@ def _work(found: Work, *, last: bool) -> WorkOutput:
     )
 
 
-def question(found: WorkStep, work: Work) -> str:
+def question(found: HistoryEntry, work: Work) -> str:
     """The text of a question, for a person."""
     return fence(_step_text(found) or "(no text)", sender=found.actor, trust=work.trust)
 
 
-def _step(found: WorkStep, own: str | None, trust: str) -> StepOutput:
+def _step(found: HistoryEntry, own: str | None, trust: str) -> HistoryItem:
     text = _step_text(found)
-    return StepOutput(
+    return HistoryItem(
         sender=name(found.actor),
         event=name(found.event),
         state=found.after,
@@ -137,7 +137,7 @@ def _step(found: WorkStep, own: str | None, trust: str) -> StepOutput:
     )
 
 
-def _step_text(found: WorkStep) -> str:
+def _step_text(found: HistoryEntry) -> str:
     parts = [found.message, found.reason, *map(as_text, (found.result, found.artifacts))]
     return "\n".join(part for part in parts if part)
 

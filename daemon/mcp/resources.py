@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from aghbus.daemon.mcp import rendering
-from aghbus.daemon.mcp.models import Output
+from aghbus.daemon.mcp.models import ToolResult
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
@@ -48,7 +48,7 @@ class BusResources:
             return None
         return [{"uri": uri, "mimeType": _JSON, "text": msgspec.json.encode(found).decode()}]
 
-    async def _output(self, uri: str) -> Output | None:
+    async def _output(self, uri: str) -> ToolResult | None:
         if uri == INBOX:
             page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN))
             return rendering.inbox(page.items, page.counts.get("ready", 0) + page.counts.get("leased", 0))

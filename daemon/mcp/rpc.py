@@ -40,7 +40,7 @@ class RpcError(Exception):
         return error if self.data is None else {**error, "data": self.data}
 
 
-class Message(msgspec.Struct, frozen=True):
+class RpcMessage(msgspec.Struct, frozen=True):
     """A request (`method` and `id`), a notification (`method` alone), or the response to a request of ours."""
 
     jsonrpc: str
@@ -65,10 +65,10 @@ class Request(msgspec.Struct, frozen=True):
         return found if isinstance(found, dict) else {}
 
 
-_decode: Final = decoder(Message)
+_decode: Final = decoder(RpcMessage)
 
 
-def parse(raw: bytes) -> Message:
+def parse(raw: bytes) -> RpcMessage:
     """One message. Raises RpcError; a batch is not one (specification 2025-06-18, key changes)."""
     try:
         check_structure(raw)

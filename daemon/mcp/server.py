@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aghbus.daemon.mcp.call import Call, InputRequired, required_member
+from aghbus.daemon.mcp.call import InputRequired, ToolCall, required_member
 from aghbus.daemon.mcp.client import LEGACY_VERSIONS, PREFIX, TASKS, VERSIONS
 from aghbus.daemon.mcp.offer import Offer, Tasks
 from aghbus.daemon.mcp.rpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Object, RpcError
@@ -14,7 +14,7 @@ _FRESH_MS: Final = 3_600_000  # what does not change while the daemon runs
 
 _MAX_ERROR: Final = 1_000  # characters of a refusal, which may quote its arguments
 
-Method = Callable[[Call, Object], Awaitable[Object]]
+Method = Callable[[ToolCall, Object], Awaitable[Object]]
 
 
 class McpServer:
@@ -45,7 +45,7 @@ class McpServer:
         }
         self._legacy = {**both, "initialize": self._initialize, "ping": self._ping}
 
-    async def handle(self, call: Call) -> Object:
+    async def handle(self, call: ToolCall) -> Object:
         """The result of one request. Raises RpcError."""
         modern, request = call.client.modern, call.request
         method = (self._modern if modern else self._legacy).get(request.method)
@@ -71,7 +71,7 @@ class McpServer:
     def _capabilities(self) -> Object:
         return {"tools": {}, "resources": {}, "prompts": {}, **self._offer.capabilities}
 
-    async def _discover(self, _call: Call, _params: Object) -> Object:
+    async def _discover(self, _call: ToolCall, _params: Object) -> Object:
         capabilities = {**self._capabilities(), "resources": {"subscribe": True}}
         if self._offer.tasks:
             capabilities["extensions"] = {TASKS: {}}
@@ -82,7 +82,7 @@ class McpServer:
             **_cached("private"),
         }
 
-    async def _initialize(self, _call: Call, params: Object) -> Object:
+    async def _initialize(self, _call: ToolCall, params: Object) -> Object:
         wanted = params.get("protocolVersion")
         return {
             "protocolVersion": wanted if wanted in LEGACY_VERSIONS else LEGACY_VERSIONS[0],
@@ -91,15 +91,15 @@ class McpServer:
             "instructions": self._offer.instructions,
         }
 
-    async def _ping(self, _call: Call, _params: Object) -> Object:
+    async def _ping(self, _call: ToolCall, _params: Object) -> Object:
         return {}
 
     # tools
 
-    async def _list_tools(self, _call: Call, _params: Object) -> Object:
+    async def _list_tools(self, _call: ToolCall, _params: Object) -> Object:
         return {"tools": [tool.definition for tool in self._offer.tools.values()], **_cached("public")}
 
-    async def _call_tool(self, call: Call, params: Object) -> Object:
+    async def _call_tool(self, call: ToolCall, params: Object) -> Object:
         """An error of the operation is a result, so that the model sees it (specification, Tools, Error Handling)."""
         name, arguments = required_member(params, "name", str), params.get("arguments", {})
         tool = self._offer.tools.get(name)
@@ -114,13 +114,13 @@ class McpServer:
 
     # resources and prompts
 
-    async def _list_resources(self, _call: Call, _params: Object) -> Object:
+    async def _list_resources(self, _call: ToolCall, _params: Object) -> Object:
         return {"resources": list(self._offer.resources.listed), **_cached("private")}
 
-    async def _list_templates(self, _call: Call, _params: Object) -> Object:
+    async def _list_templates(self, _call: ToolCall, _params: Object) -> Object:
         return {"resourceTemplates": list(self._offer.resources.templates), **_cached("public")}
 
-    async def _read(self, call: Call, params: Object) -> Object:
+    async def _read(self, call: ToolCall, params: Object) -> Object:
         uri = required_member(params, "uri", str)
         contents = await self._offer.resources.read(uri)
         if contents is None:
@@ -128,17 +128,17 @@ class McpServer:
             raise RpcError(code, "Resource not found", {"uri": uri}, status=200)
         return {"contents": list(contents), "ttlMs": 0, "cacheScope": "private"}
 
-    async def _list_prompts(self, _call: Call, _params: Object) -> Object:
+    async def _list_prompts(self, _call: ToolCall, _params: Object) -> Object:
         return {"prompts": [prompt.definition for prompt in self._offer.prompts.values()], **_cached("public")}
 
-    async def _get_prompt(self, call: Call, params: Object) -> Object:
+    async def _get_prompt(self, call: ToolCall, params: Object) -> Object:
         name, arguments = required_member(params, "name", str), params.get("arguments", {})
         prompt = self._offer.prompts.get(name)
         if prompt is None or not isinstance(arguments, dict):
             raise RpcError(INVALID_PARAMS, f"Unknown prompt: {name}", status=200)
         return await prompt.get(call, arguments)
 
-    async def _listen(self, call: Call, params: Object) -> Object:
+    async def _listen(self, call: ToolCall, params: Object) -> Object:
         """Notify of changes until the client goes away or the daemon drains."""
         wanted = params.get("notifications")
         uris = wanted.get("resourceSubscriptions") if isinstance(wanted, dict) else None
@@ -152,17 +152,17 @@ class McpServer:
 
     # tasks
 
-    async def _get_task(self, call: Call, params: Object) -> Object:
+    async def _get_task(self, call: ToolCall, params: Object) -> Object:
         return await self._task(call, params, lambda tasks, task_id: tasks.get(task_id))
 
-    async def _update_task(self, call: Call, params: Object) -> Object:
+    async def _update_task(self, call: ToolCall, params: Object) -> Object:
         responses = required_member(params, "inputResponses", dict)
         return await self._task(call, params, lambda tasks, task_id: tasks.update(task_id, responses))
 
-    async def _cancel_task(self, call: Call, params: Object) -> Object:
+    async def _cancel_task(self, call: ToolCall, params: Object) -> Object:
         return await self._task(call, params, lambda tasks, task_id: tasks.cancel(task_id))
 
-    async def _task(self, call: Call, params: Object, operation: Callable[[Tasks, str], Awaitable[Any]]) -> Object:
+    async def _task(self, call: ToolCall, params: Object, operation: Callable[[Tasks, str], Awaitable[Any]]) -> Object:
         if not call.client.tasks:
             data: Object = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             raise RpcError(MISSING_CAPABILITY, "Missing required client capability", data)

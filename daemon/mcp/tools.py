@@ -10,7 +10,7 @@ import msgspec
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import models as t
 from aghbus.daemon.mcp import rendering
-from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.fence import name
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
@@ -24,7 +24,7 @@ from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextReque
 from aghbus.protocol.api.messages import SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
-from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 from aghbus.protocol.base.errors import InvalidRequest, RequestError
 
 _A = TypeVar("_A", bound=t.Arguments)
@@ -76,15 +76,15 @@ class BusTools:
         )
         return {each.name: each for each in tools}
 
-    async def _whois(self, _call: Call, ask: t.WhoisArguments) -> Object:
+    async def _whois(self, _call: ToolCall, ask: t.WhoisArguments) -> Object:
         found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to))
         return rendering.result_of(rendering.peers(found.peers))
 
-    async def _peers(self, _call: Call, ask: t.PeersArguments) -> Object:
+    async def _peers(self, _call: ToolCall, ask: t.PeersArguments) -> Object:
         found = await self.peers.list_peers(PeersQuery(capability=ask.capability))
         return rendering.result_of(rendering.peers(found.peers))
 
-    async def _open(self, call: Call, ask: t.OpenArguments) -> Object:
+    async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
         if work_id is None:
             work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task, ext=_trace(call)))).work_id
@@ -93,26 +93,26 @@ class BusTools:
                 return {"resultType": "task", **await self.waiter.task(work_id)}
         return await self._waited(call, work_id, ask.wait)
 
-    async def _work(self, call: Call, ask: t.WorkArguments) -> Object:
+    async def _work(self, call: ToolCall, ask: t.WorkArguments) -> Object:
         if ask.work_id is None:
             if ask.wait:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
             return rendering.result_of(rendering.works(await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))))
         return await self._waited(call, ask.work_id, ask.wait)
 
-    async def _waited(self, call: Call, work_id: str, seconds: float) -> Object:
+    async def _waited(self, call: ToolCall, work_id: str, seconds: float) -> Object:
         note = await self.waiter.wait(call, work_id, seconds) if seconds else None
         found = await self.works.get_work(work_id, WorkQuery())
         return rendering.result_of(rendering.work(found, note))
 
-    async def _step(self, call: Call, ask: t.StepArguments) -> Object:
-        request = WorkStepRequest(message=ask.message, result=ask.result, ext=_trace(call))
-        return _sent(await self.works.step_work(ask.work_id, ask.step, request))
+    async def _step(self, call: ToolCall, ask: t.StepArguments) -> Object:
+        request = WorkActionRequest(message=ask.message, result=ask.result, ext=_trace(call))
+        return _sent(await self.works.act_on_work(ask.work_id, ask.step, request))
 
-    async def _say(self, call: Call, ask: t.SayArguments) -> Object:
+    async def _say(self, call: ToolCall, ask: t.SayArguments) -> Object:
         if ask.work_id is not None and ask.to is None and ask.thread_id is None:
             return _sent(
-                await self.works.step_work(ask.work_id, "say", WorkStepRequest(message=ask.text, ext=_trace(call)))
+                await self.works.act_on_work(ask.work_id, "say", WorkActionRequest(message=ask.text, ext=_trace(call)))
             )
         if ask.to is None and ask.thread_id is None:
             raise InvalidRequest("to: is required, or work_id", hint="`peers` lists who is there")
@@ -122,7 +122,7 @@ class BusTools:
         )
         return _sent(await self.messages.send(request))
 
-    async def _inbox(self, _call: Call, ask: t.InboxArguments) -> Object:
+    async def _inbox(self, _call: ToolCall, ask: t.InboxArguments) -> Object:
         """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
         leased: list[InboxItem] = []
         try:
@@ -148,7 +148,7 @@ class BusTools:
             room -= len(msgspec.json.encode(messages[-1]))
         return messages
 
-    async def _ack(self, _call: Call, ask: t.AckArguments) -> Object:
+    async def _ack(self, _call: ToolCall, ask: t.AckArguments) -> Object:
         outcomes = await asyncio.gather(*(self._ack_one(each) for each in ask.messages))
         refused = [outcome for outcome in outcomes if isinstance(outcome, t.NotAcked)]
         acked = [outcome for outcome in outcomes if isinstance(outcome, int)]
@@ -161,7 +161,7 @@ class BusTools:
             return t.NotAcked(seq=leased.seq, reason=name(f"{error.error_code}: {error.message}"))
 
 
-def _trace(call: Call) -> Object | None:
+def _trace(call: ToolCall) -> Object | None:
     """The trace that the call belongs to: it travels in `_meta` (SEP-414) and in the envelope's `ext`."""
     return dict(carrier_in(call.request.meta)) or None
 
@@ -172,15 +172,15 @@ def _sent(found: SendResponse) -> Object:
 
 def _tool(
     tool: str,
-    perform: Callable[[Call, _A], Awaitable[Object]],
+    perform: Callable[[ToolCall, _A], Awaitable[Object]],
     description: str,
-    output: type[t.Output],
+    output: type[t.ToolResult],
     *,
     reads: bool = False,
 ) -> Tool:
     kind: type[_A] = perform.__annotations__["ask"]
 
-    async def convert(call: Call, arguments: Object) -> Object:
+    async def convert(call: ToolCall, arguments: Object) -> Object:
         try:
             ask = msgspec.convert(arguments, kind)
         except msgspec.ValidationError as error:

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.mcp import rendering
-from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.works import WorkService
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.queries import WorkQuery
-from aghbus.protocol.api.works import Work, WorkStepRequest
+from aghbus.protocol.api.works import Work, WorkActionRequest
 from aghbus.protocol.base.errors import NotFound, Refused
 
 _POLL_MS: Final = 2_000  # how often a client should ask for a task
@@ -38,7 +38,7 @@ class WorkWaiter:
     works: WorkService
     notifier: Notifier
 
-    async def wait(self, call: Call, work_id: str, seconds: float) -> str | None:
+    async def wait(self, call: ToolCall, work_id: str, seconds: float) -> str | None:
         """Wait until the work ends, or it is the turn of this side. Returns a note for the model.
 
         It is the initiator's turn when the work needs input that the client's user does not give, and else the target's.
@@ -69,7 +69,7 @@ class WorkWaiter:
         """The work without its history, which may be long."""
         return (await self.works.get_work(work_id, WorkQuery(before=_NO_HISTORY))).work
 
-    async def _ask(self, call: Call, work: Work) -> bool:
+    async def _ask(self, call: ToolCall, work: Work) -> bool:
         """Put the work's question to the user, and send the answer. False without one."""
         key, form = await self._question(work)
         reply = await call.ask(key, "elicitation/create", form, state=work.work_id)
@@ -96,7 +96,9 @@ class WorkWaiter:
         text = content.get(_ANSWER) if isinstance(content, dict) else None
         if not isinstance(text, str) or not text.strip():
             return False
-        await self.works.step_work(work_id, "say", WorkStepRequest(message=text, id=f"mcp_{key.removeprefix(_KEY)}"))
+        await self.works.act_on_work(
+            work_id, "say", WorkActionRequest(message=text, id=f"mcp_{key.removeprefix(_KEY)}")
+        )
         return True
 
     # works as tasks
@@ -136,7 +138,7 @@ class WorkWaiter:
         """Cancel the work, unless it has ended."""
         await self._ours(task_id)
         with contextlib.suppress(Refused):
-            await self.works.step_work(task_id, "cancel", WorkStepRequest())
+            await self.works.act_on_work(task_id, "cancel", WorkActionRequest())
 
 
 def _task(work: Work) -> Object:

@@ -16,7 +16,7 @@ import nats.aio.client
 import nats.errors
 
 from aghbus.daemon.nats.events import BadPublish, InboundMessage, LinkDown, PayloadTooLarge
-from aghbus.daemon.nats.parser import EagerReader, MessageParser, Receiver, as_text, deliver
+from aghbus.daemon.nats.parser import EagerReader, MessageParser, MessageSink, as_text, deliver
 from aghbus.protocol.base.text import escape
 
 MAX_UNSENT = 2_097_152
@@ -41,7 +41,7 @@ class NatsClient(nats.aio.client.Client):
     def __init__(self, *, require_tls: bool) -> None:
         super().__init__()
         self.require_tls = require_tls
-        self.receivers: dict[int, Receiver] = {}
+        self.receivers: dict[int, MessageSink] = {}
         self.pings: deque[asyncio.Future[None]] = deque()
         self.info: dict[str, Any] = {}
         self.on_error: Callable[[Exception], Awaitable[None]] = _ignore
@@ -52,7 +52,7 @@ class NatsClient(nats.aio.client.Client):
 
     # what we send
 
-    def listen(self, subject: str, receiver: Receiver) -> int:
+    def listen(self, subject: str, receiver: MessageSink) -> int:
         """Sends SUB and returns its number; live at the broker after the next `ping`. LinkDown."""
         sid = next(self._sids)
         self.put(b"SUB %b  %d\r\n" % (subject.encode(), sid))

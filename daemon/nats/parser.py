@@ -47,7 +47,7 @@ _CONTROL: Final = re.compile(rb"(?:P[IO]NG|\+OK|-ERR '[^\r\n]+'|INFO \S[^\r\n]*)
 _PONG: Final = re.compile(rb"PONG\r\n(?!\s)").match
 
 
-class Receiver(Protocol):
+class MessageSink(Protocol):
     """Gets the messages of one subscription, as they are parsed. `received` counts them. `callback` has to bound its memory."""
 
     received: int
@@ -57,7 +57,7 @@ class Receiver(Protocol):
         """The callback has raised `error`."""
 
 
-def deliver(receiver: Receiver, message: InboundMessage) -> None:
+def deliver(receiver: MessageSink, message: InboundMessage) -> None:
     """Calls the subscriber. It is called in the middle of the connection's read loop, which no error of it may end."""
     receiver.received += 1
     try:
@@ -69,7 +69,7 @@ def deliver(receiver: Receiver, message: InboundMessage) -> None:
 class MessageParser(Parser):
     """Replaces the library's parser of one client."""
 
-    def __init__(self, client: Any, receivers: Mapping[int, Receiver], on_pong: Callable[[], None]) -> None:
+    def __init__(self, client: Any, receivers: Mapping[int, MessageSink], on_pong: Callable[[], None]) -> None:
         """`receivers`, by number, get the messages of their subscriptions immediately. `on_pong` must not raise.
 
         `max_payload` is what the server has announced. It is compared with a message that does not arrive in one read: only that

@@ -28,13 +28,13 @@ from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
-    Conflict,
     Deliver,
     Early,
     Effect,
     Effects,
     Hold,
     Open,
+    PeerIdConflict,
     Quarantine,
     RecordId,
     StoreEnvelope,
@@ -251,13 +251,13 @@ class Decider:
                     self._refused.keep(tx, message, effect)
                 else:
                     tx.after_commit(self._refused.skip)
-            elif isinstance(effect, Conflict):
+            elif isinstance(effect, PeerIdConflict):
                 note_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
 
 
 def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:
-    return tx.memory.streams.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
+    return tx.memory.flows.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:

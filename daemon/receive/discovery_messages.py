@@ -11,7 +11,7 @@ from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.agh.effects import AnswerWhois, Conflict, Discovered, Ignore, Quarantine, RecordId
+from aghbus.protocol.agh.effects import AnswerWhois, Discovered, Ignore, PeerIdConflict, Quarantine, RecordId
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.receive import StoredState, decide
 from aghbus.store.engine.database import Store
@@ -64,7 +64,7 @@ class DiscoveryMessages:
                     self._trust.observe_discovery(envelope)
                 case Discovered() | AnswerWhois():
                     self._discovery.carry_out(effect, envelope, standing)
-                case Conflict():
+                case PeerIdConflict():
                     self._discovery.conflict(envelope)
                     if self._refused.may_keep(standing):
                         at_ms = received.received_ms

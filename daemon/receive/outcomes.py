@@ -11,7 +11,7 @@ from aghbus.daemon.receive.received import EARLY, Outcome, result_of
 from aghbus.daemon.receive.rejections import NAK_DELAY, Rejections
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.spans import EnvelopeSpans
-from aghbus.protocol.agh.effects import Conflict, Ignore, Quarantine, Queue
+from aghbus.protocol.agh.effects import Ignore, PeerIdConflict, Quarantine, Queue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class OutcomeHandler:
                 case Quarantine(reason=reason) if outcome.message.envelope is not None:
                     self.counters.add("refused")
                     self.counters.add(f"refused.{reason}")
-                case Conflict(envelope=envelope):
+                case PeerIdConflict(envelope=envelope):
                     self.discovery.conflict(envelope)
                 case Queue(envelope=answer):
                     self.counters.add(f"sent.{answer.kind}")

@@ -8,7 +8,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.agh.bodies import receipt_body
@@ -33,7 +33,7 @@ class Deadlines:
         self,
         context: DaemonContext,
         store: Store,
-        steps: ClockSteps,
+        steps: ClockChanges,
         closer: WorkCloser,
         publisher: Publisher,
         notifier: Notifier,

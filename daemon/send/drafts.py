@@ -13,7 +13,7 @@ from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendRequest
-from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest, WorkVerb
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkVerb
 from aghbus.protocol.base.errors import InvalidRequest, Refused
 
 _TRACE_STATES: Final = {
@@ -76,8 +76,8 @@ class DraftBuilder:
         place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id, now_ms)
         return self._draft(kind, channel, body, to, place, ask, self_id, now_ms, work_id=work_id, trace_id=ask.trace_id)
 
-    def for_work_step(
-        self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest, trace_id: str | None, now_ms: int
+    def for_work_action(
+        self, work: WorkView, verb: WorkVerb, ask: WorkActionRequest, trace_id: str | None, now_ms: int
     ) -> Draft:
         """One step of a work that we take part in, at Unix millisecond `now_ms`."""
         own_id = self._identity.participant_in(work)
@@ -135,7 +135,7 @@ class DraftBuilder:
         known = ", ".join(record.id for record in self._own_card.catalog.records) or "none"
         raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
 
-    def _step(self, work: WorkView, own_id: str, verb: WorkVerb, ask: WorkStepRequest) -> tuple[str, dict[str, Any]]:
+    def _step(self, work: WorkView, own_id: str, verb: WorkVerb, ask: WorkActionRequest) -> tuple[str, dict[str, Any]]:
         ours = work.target == own_id
         if verb == "say":
             if not ask.message:
@@ -158,7 +158,7 @@ class DraftBuilder:
             body["artifact_refs"] = ask.artifacts
         return "trace", body
 
-    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkStepRequest) -> dict[str, Any]:
+    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkActionRequest) -> dict[str, Any]:
         if ask.result is not None or ask.artifacts:
             raise InvalidRequest(f"result: a {verb} is a receipt and carries no result or artifacts")
         status = {"accept": "accepted", "reject": "rejected", "cancel": "canceled"}[verb]
@@ -205,7 +205,7 @@ class DraftBuilder:
         body: dict[str, Any],
         to: str | None,
         place: tuple[str, str],
-        ask: SendRequest | WorkOpenRequest | WorkStepRequest,
+        ask: SendRequest | WorkOpenRequest | WorkActionRequest,
         sender: str,
         now_ms: int,
         *,

@@ -22,7 +22,7 @@ from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.settled_predecessors import with_settled_headers
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
@@ -33,7 +33,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import outbox, retry
 from aghbus.store.tables.outbox import Outgoing
-from aghbus.store.tables.retry import Failed, Schedule
+from aghbus.store.tables.retry import Failed, RetrySchedule
 
 _log = logging.getLogger("aghbus.node")
 
@@ -66,7 +66,7 @@ class Publisher:
         carrier: Carrier,
         link: Link,
         store: Store,
-        steps: ClockSteps,
+        steps: ClockChanges,
         presence: PresenceTable,
         closer: WorkCloser,
         notifier: Notifier,
@@ -290,13 +290,13 @@ class Publisher:
 
     def _record(self, tx: Transaction, rows: list[Outgoing], impossible: Sequence[tuple[int, str]]) -> None:
         now_ms = self._steps.now_after_clock_check(tx)
-        schedules: list[Schedule] = []
+        schedules: list[RetrySchedule] = []
         first_ms: float = float("inf")
         for row in rows:
             next_ms = self._next_ms(row, now_ms)
-            schedules.append(Schedule(row.seq, next_ms))
+            schedules.append(RetrySchedule(row.seq, next_ms))
             if next_ms is None:
-                tx.memory.streams.settle(tx, row.seq)  # nobody answers it
+                tx.memory.flows.settle(tx, row.seq)  # nobody answers it
             elif next_ms < first_ms:
                 first_ms = next_ms
         retry.published(tx, schedules, now_ms)
@@ -394,9 +394,9 @@ class Publisher:
 
     def _release(self, tx: Transaction, failed: Failed) -> None:
         """The next message of the stream does not wait for one that ended without effect."""
-        if tx.memory.streams.is_last(failed.seq):
+        if tx.memory.flows.is_last(failed.seq):
             if retry.is_settled(tx, failed.workspace_id, failed.message_id):
-                tx.memory.streams.settle(tx, failed.seq)
+                tx.memory.flows.settle(tx, failed.seq)
         elif retry.release_next(tx, failed.seq, self._steps.now_after_clock_check(tx)):
             tx.after_commit(partial(self._timer.due_at, self._clock.monotonic()))
 

@@ -10,7 +10,7 @@ from aghbus.store.tables.outbox import Outgoing
 
 
 def with_settled_headers(tx: Transaction, rows: list[Outgoing], identity: Identity) -> list[Outgoing]:
-    """`rows`, where the first unanswered message of each stream says that its predecessor is settled."""
+    """`rows`, where the first unanswered message of each flow says that its predecessor is settled."""
     unanswered = {(row.workspace_id, row.message_id) for row in rows}
     return [row if row.attempts == 0 else _with_header(tx, row, unanswered, identity) for row in rows]
 

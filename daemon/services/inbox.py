@@ -8,7 +8,7 @@ from typing import Final
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
 from aghbus.protocol.api.inbox import (
     LEASE,
@@ -37,7 +37,7 @@ class InboxService:
     waiters: InboxWaiters
     clock: Clock
     store: Store
-    steps: ClockSteps
+    steps: ClockChanges
     counters: Counters
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:

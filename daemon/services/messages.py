@@ -25,7 +25,7 @@ from aghbus.protocol.api.messages import (
     ThreadsResponse,
 )
 from aghbus.protocol.api.queries import EventsQuery, LimitQuery, MessagesQuery, RoomsQuery
-from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -107,7 +107,7 @@ class _Times(msgspec.Struct):
     expires_at: int | None = None
 
 
-def secret_rules(request: SendRequest | WorkOpenRequest | WorkStepRequest) -> dict[str, bool]:
+def secret_rules(request: SendRequest | WorkOpenRequest | WorkActionRequest) -> dict[str, bool]:
     """What the caller said about content that looks like a credential, as `Batch.send` takes it."""
     return {"allow_secrets": request.allow_secrets, "replace_secrets": request.replace_secrets}
 

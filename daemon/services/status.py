@@ -11,7 +11,7 @@ from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
 from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.send.sender import Sender
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import expire_leases
 from aghbus.daemon.state.limited_peers import LimitedPeers
@@ -96,7 +96,7 @@ class StatusService:
     presence: PresenceTable
     store: Store
     broker: BrokerView
-    steps: ClockSteps
+    steps: ClockChanges
     limited: LimitedPeers
     sender: Sender
     queue: ReceiveQueue

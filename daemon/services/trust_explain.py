@@ -102,5 +102,5 @@ def _note(one: QuarantinedEnvelope, found: Explanation, *, whole: bool) -> str:
     return "trust did not decide: it was refused for the recorded reason"
 
 
-def _steps(found: Explanation) -> list[trust_api.TrustStep]:
-    return [trust_api.TrustStep(check=step.check, passed=step.passed, detail=step.detail) for step in found.steps]
+def _steps(found: Explanation) -> list[trust_api.TrustCheck]:
+    return [trust_api.TrustCheck(check=step.check, passed=step.passed, detail=step.detail) for step in found.steps]

@@ -10,7 +10,7 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.messages import chosen_fields, secret_rules
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.queries import WorkQuery, WorksQuery
-from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest, WorkVerb
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkResponse, WorksResponse, WorkVerb
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -47,14 +47,14 @@ class WorkService:
 
         return self.sender.send_all(job)
 
-    def step_work(self, work_id: str, verb: WorkVerb, request: WorkStepRequest) -> Awaitable[SendResponse]:
+    def act_on_work(self, work_id: str, verb: WorkVerb, request: WorkActionRequest) -> Awaitable[SendResponse]:
         """Carry out one step of a work that this daemon takes part in."""
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, work_id, request.channel)
             if known is None:
                 raise _unknown(work_id)
-            draft = self.drafts.for_work_step(known.work, verb, request, known.trace_id, batch.now_ms)
+            draft = self.drafts.for_work_action(known.work, verb, request, known.trace_id, batch.now_ms)
             repeats = None if request.id is None else _WORK_FIELDS
             return batch.send(
                 draft,

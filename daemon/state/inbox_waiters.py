@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -23,7 +23,7 @@ _EXPIRY_WAIT: Final = 0.5  # seconds that a read of the inbox waits for the stor
 Take = Callable[[Transaction, int | None], InboxItem | None]
 
 
-async def expire_leases(store: Store, steps: ClockSteps) -> Reader:
+async def expire_leases(store: Store, steps: ClockChanges) -> Reader:
     """Return expired leases to the queue, and the store's reader.
 
     If the store cannot write within half a second, the expired leases stay: reads work without writes.

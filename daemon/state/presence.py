@@ -27,7 +27,7 @@ A start asks all peers anew, and retention counts in days: ten minutes are exact
 PeerKey = tuple[str, str, str]  # workspace, channel, peer id
 
 
-class Changes(NamedTuple):
+class PresenceChanges(NamedTuple):
     """What the store has to take over: `peers` to write, and the keys of `dropped` peers to delete.
 
     `before` are the entries of these peers that the store had until then.
@@ -100,7 +100,7 @@ class PresenceTable:
         if before is not None:
             self.observe(workspace_id, channel, before.card, before.trust, now_ms)
 
-    def take_changes(self, *, exact: bool = False) -> Changes:
+    def take_changes(self, *, exact: bool = False) -> PresenceChanges:
         """What the store has to take over now, once: it counts as stored until `put_back`.
 
         A newer last sighting alone is a change after REFRESH_MS only, or at once with `exact`.
@@ -113,9 +113,9 @@ class PresenceTable:
         before = {key: self._stored[key] for key in changed if key in self._stored}
         dropped, self._dropped = self._dropped, set()
         self._stored |= changed
-        return Changes(list(changed.values()), sorted(dropped), before)
+        return PresenceChanges(list(changed.values()), sorted(dropped), before)
 
-    def put_back(self, changes: Changes) -> None:
+    def put_back(self, changes: PresenceChanges) -> None:
         """The store has not taken over these changes: they are changes again."""
         for peer in changes.peers:
             key = _key(peer)

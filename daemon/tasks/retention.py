@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from aghbus.daemon.state.clock_steps import ClockSteps
+from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.store.audit.pruning import sweep_audit
@@ -17,7 +17,7 @@ _INTERVAL: Final = 30.0  # seconds between two sweeps
 class Retention:
     """Sweeps the store of one daemon; also flushes the log limiter."""
 
-    def __init__(self, context: DaemonContext, store: Store, steps: ClockSteps, trust: LivePolicy) -> None:
+    def __init__(self, context: DaemonContext, store: Store, steps: ClockChanges, trust: LivePolicy) -> None:
         self._store = store
         self._settings = context.settings
         self._steps = steps

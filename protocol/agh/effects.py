@@ -1,8 +1,8 @@
 """Effects: the decisions of `protocol.receive` and `protocol.send`, as values for the daemon to perform.
 
 Effects that change the store (RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold, Queue, Requeue, Quarantine) are
-applied in one transaction. `Conflict` is always the only effect. `Quarantine` and `Ignore` come first and can only be followed
-by an answer to the sender (Requeue, Queue).
+applied in one transaction. `PeerIdConflict` is always the only effect. `Quarantine` and `Ignore` come first and can only be
+followed by an answer to the sender (Requeue, Queue).
 
 No effect has subclasses, so hot paths may compare `type(effect) is StoreEnvelope`, in a fifth of the time of `isinstance`.
 """
@@ -30,7 +30,7 @@ class Early(msgspec.Struct, frozen=True):
     """Do not take the envelope yet: its predecessor has not been processed (delivery/order.py). Always the only effect."""
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class PeerIdConflict(msgspec.Struct, frozen=True):
     """Another daemon uses our peer id: report a problem (spec section 5 step 7)."""
 
     envelope: Envelope
@@ -131,7 +131,7 @@ class AnswerWhois(msgspec.Struct, frozen=True):
 Effect = (
     Ignore
     | Early
-    | Conflict
+    | PeerIdConflict
     | Quarantine
     | RecordId
     | StoreEnvelope

@@ -35,7 +35,7 @@ from aghbus.protocol.agh.identifiers import (
     is_work_id,
     is_workspace_id,
 )
-from aghbus.protocol.agh.latest_bodies import Known, LatestBodies
+from aghbus.protocol.agh.latest_bodies import KnownBody, LatestBodies
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES, MAX_LIFETIME, MAX_SECONDS, PROTOCOL, REPLAY_AGE
 
 StoredKind = Literal["say", "capability", "receipt", "trace"]
@@ -185,7 +185,7 @@ def parse(raw: bytes, now: int) -> Envelope:
     if envelope.kind in DISCOVERY_KINDS:
         ext = envelope.__dict__["ext"] = kept.get("ext")
         if document is not None:
-            _latest.put(_key(wire), Known(wire.body.copy(), wire.ext.copy(), envelope.body, ext))
+            _latest.put(_key(wire), KnownBody(wire.body.copy(), wire.ext.copy(), envelope.body, ext))
     return envelope
 
 

@@ -15,7 +15,7 @@ Key = tuple[str, str, bool]
 """Sender, kind, and whether it is a response."""
 
 
-class Known(NamedTuple, Generic[B]):
+class KnownBody(NamedTuple, Generic[B]):
     """The members `body` and `ext` of a valid envelope, as bytes and as values. The values are shared: do not change them."""
 
     raw_body: Raw
@@ -30,10 +30,10 @@ class LatestBodies(Generic[B]):
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._known: dict[Key, Known[B]] = {}
+        self._known: dict[Key, KnownBody[B]] = {}
         self.get: Final = self._known.get
 
-    def put(self, key: Key, known: Known[B]) -> None:
+    def put(self, key: Key, known: KnownBody[B]) -> None:
         """Remember the last one of this key."""
         self._drop(key)
         self._known[key] = known
@@ -47,5 +47,5 @@ class LatestBodies(Generic[B]):
             self._bytes -= _size(last)
 
 
-def _size(known: Known[Any]) -> int:
+def _size(known: KnownBody[Any]) -> int:
     return len(bytes(known.raw_body)) + len(bytes(known.raw_ext)) + _ENTRY_BYTES

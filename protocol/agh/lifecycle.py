@@ -21,14 +21,14 @@ from aghbus.protocol.agh.bodies import RECEIPT_STATUSES, TRACE_STATES, Receipt, 
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 
 State = Literal["submitted", "working", "needs_input", "completed", "failed", "canceled"]
-StepOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
+TransitionOutcome = Literal["opened", "advanced", "unchanged", "ignored", "rejected"]
 
 Reactions = Literal["all", "questions", "none"]
 """Which traces and receipts of a work its initiator gets in the inbox: questions and the end, questions only, or none."""
 
 OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
 TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
-REFUSING_OUTCOMES: Final[tuple[StepOutcome, ...]] = ("ignored", "rejected")
+REFUSING_OUTCOMES: Final[tuple[TransitionOutcome, ...]] = ("ignored", "rejected")
 """Outcomes of envelopes without effect on the work."""
 
 # (state, event) -> next state. An event is `message` (say, capability), `receipt:<status>` or `trace:<state>`.
@@ -115,7 +115,7 @@ class Step(msgspec.Struct, frozen=True):
     invalid_transition. Of `rejected` it is the reason code of our receipt.
     """
 
-    outcome: StepOutcome
+    outcome: TransitionOutcome
     state: State | None
     reason: str | None = None
 

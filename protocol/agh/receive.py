@@ -21,7 +21,6 @@ from aghbus.protocol.agh.effects import (
     Advance,
     AnswerWhois,
     Bind,
-    Conflict,
     Deliver,
     Discovered,
     Early,
@@ -30,6 +29,7 @@ from aghbus.protocol.agh.effects import (
     Hold,
     Ignore,
     Open,
+    PeerIdConflict,
     Quarantine,
     Queue,
     RecordId,
@@ -196,7 +196,7 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
     if (envelope.workspace_id, envelope.channel) not in receiver.channels:
         raise _not_joined(envelope, receiver)
     if envelope.sender == receiver.self_id:
-        return (Ignore("own"),) if view.sent_by_us else (Conflict(envelope),)
+        return (Ignore("own"),) if view.sent_by_us else (PeerIdConflict(envelope),)
     if envelope.to is not None and envelope.to != receiver.self_id:
         if not receiver.observe:
             raise NotTarget("is another peer", "to")

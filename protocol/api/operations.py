@@ -44,7 +44,7 @@ from aghbus.protocol.api.operation import AnyOperation, Operation, takes
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
 from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, StatusResponse, VersionResponse
 from aghbus.protocol.api.trust import TrustChangeRequest, TrustChangeResponse, TrustExplainResponse, TrustRulesResponse
-from aghbus.protocol.api.works import WorkOpenRequest, WorkResponse, WorksResponse, WorkStepRequest
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkResponse, WorksResponse
 
 _FOUND: Final = ("not_found",)
 _LEASES: Final = ("not_found", "conflict", "lease_lost")
@@ -100,10 +100,10 @@ class Operations:
         WorkResponse,
         errors=("not_found", "conflict"),
     )
-    step_work = Operation(
+    act_on_work = Operation(
         "POST /v1/works/{id}/{verb}",
         "One step of a work",
-        takes(WorkStepRequest, q.WorkStepPath),
+        takes(WorkActionRequest, q.WorkActionPath),
         SendResponse,
         status=201,
         errors=_SENDS,

@@ -161,7 +161,7 @@ class SeqPath(Query, frozen=True):
     seq: Seq  # its local sequence
 
 
-class WorkStepPath(Query, frozen=True):
+class WorkActionPath(Query, frozen=True):
     """A step of a work."""
 
     id: str  # of the work, percent-encoded

@@ -52,7 +52,7 @@ class WorkOpenRequest(RequestModel):
     replace_secrets: bool = False
 
 
-class WorkStepRequest(RequestModel):
+class WorkActionRequest(RequestModel):
     """One step of a work; the daemon fills in container, receiver and correlation.
 
     accept, reject, and cancel by the initiator send a receipt. update, need-input, complete, fail, and cancel by the target send
@@ -95,7 +95,7 @@ class Work(ResponseModel):
     result: Any  # of the last trace, null without one
 
 
-class WorkStep(ResponseModel):
+class HistoryEntry(ResponseModel):
     """One envelope of a work's history."""
 
     seq: int  # of the envelope
@@ -118,7 +118,7 @@ class WorkResponse(ResponseModel):
     """A work with its history."""
 
     work: Work  # as it is now
-    history: list[WorkStep]  # oldest first; of a long one the newest part
+    history: list[HistoryEntry]  # oldest first; of a long one the newest part
     history_omitted: int  # number of earlier steps that are not in this answer
     next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
 

@@ -16,7 +16,7 @@ from aghbus.protocol.chains.branches import crossing_edges, first_nodes, in_a_ci
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.paths import ROOTS, WORDS, Path
-from aghbus.protocol.chains.templates import Reference, references
+from aghbus.protocol.chains.templates import TemplateReference, references
 from aghbus.protocol.formats.model import Finding
 from aghbus.protocol.formats.strict_json import MAX_DEPTH, check_value, pointer
 
@@ -196,7 +196,7 @@ def _check_edge(index: int, edge: ChainEdge | None, nodes: frozenset[str], fault
         faults.append(_error(("edges", index, "when"), error.rule, error.message))
 
 
-def _check_reference(reference: Reference, node: ChainNode, nodes: frozenset[str]) -> None:
+def _check_reference(reference: TemplateReference, node: ChainNode, nodes: frozenset[str]) -> None:
     _check_root(reference.path, nodes)
     if len(node.needs) > 1 and reference.path.root in ("response", "work") and not reference.is_optional:
         text = f"{reference.path.text!r} is of no single node: the node needs {len(node.needs)} branches, so name one"

@@ -30,7 +30,7 @@ _END: Final = re.compile(r"[ \t]*\}\}")
 _JSON: Final = json.JSONDecoder()
 
 
-class Reference(msgspec.Struct, frozen=True):
+class TemplateReference(msgspec.Struct, frozen=True):
     """One reference: the value of `path`, plus `plus`; `default` instead if the path has no value or null."""
 
     path: Path
@@ -56,10 +56,10 @@ class Reference(msgspec.Struct, frozen=True):
         return found + self.plus
 
 
-def references(template: Any) -> Iterator[Reference]:
+def references(template: Any) -> Iterator[TemplateReference]:
     """All references of a template, in order. Raises ChainError for an invalid reference."""
     if isinstance(template, str):
-        yield from (part for part in _parts(template) if isinstance(part, Reference))
+        yield from (part for part in _parts(template) if isinstance(part, TemplateReference))
     elif isinstance(template, list):
         for item in template:
             yield from references(item)
@@ -95,7 +95,7 @@ class _Rendering:
     def value(self, template: Any) -> Any:
         if isinstance(template, str):
             parts = _parts(template)
-            if len(parts) == 1 and isinstance(parts[0], Reference):
+            if len(parts) == 1 and isinstance(parts[0], TemplateReference):
                 found = parts[0].find(self._scope)
                 self._consume(_text(found))
                 return found
@@ -106,7 +106,7 @@ class _Rendering:
             return {key: self.value(item) for key, item in template.items()}
         return template
 
-    def _inserted(self, reference: Reference) -> str:
+    def _inserted(self, reference: TemplateReference) -> str:
         return self._consume(_text(reference.find(self._scope)))
 
     def _consume(self, text: str) -> str:
@@ -116,9 +116,9 @@ class _Rendering:
         return text
 
 
-def _parts(text: str) -> tuple[str | Reference, ...]:
+def _parts(text: str) -> tuple[str | TemplateReference, ...]:
     """Plain text and references, in order."""
-    parts: list[str | Reference] = []
+    parts: list[str | TemplateReference] = []
     at = 0
     while (begin := text.find(_BEGIN, at)) >= 0:
         if begin > at:
@@ -130,7 +130,7 @@ def _parts(text: str) -> tuple[str | Reference, ...]:
     return tuple(parts)
 
 
-def _reference(text: str, begin: int) -> tuple[Reference, int]:
+def _reference(text: str, begin: int) -> tuple[TemplateReference, int]:
     """The reference at `begin`, and where the text goes on."""
     match = _SUM.match(text, begin)
     if match is None:
@@ -143,7 +143,7 @@ def _reference(text: str, begin: int) -> tuple[Reference, int]:
     if end is None:
         raise _invalid(text, begin)
     plus = None if match["plus"] is None else int(match["plus"])
-    return Reference(read_path(match["path"]), plus, default), end.end()
+    return TemplateReference(read_path(match["path"]), plus, default), end.end()
 
 
 def _value(text: str, begin: int, at: int) -> tuple[Any, int]:

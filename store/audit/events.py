@@ -1,7 +1,7 @@
-"""Events in the chain that are not the storing of an envelope (docs/audit.md): each function adds one entry to the link of the
+"""Events in the ledger that are not the storing of an envelope (docs/audit.md): each function adds one event to the entry of the
 open transaction.
 
-No entry holds the text of a message. An entry about a stored envelope names its sequence; one about an envelope that is
+No event holds the text of a message. An event about a stored envelope names its sequence; one about an envelope that is
 not stored, its headers.
 """
 
@@ -12,25 +12,25 @@ import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.text import shorten
-from aghbus.store.engine.commit.chain import COMMITS_MISSING
+from aghbus.store.engine.commit.ledger import COMMITS_MISSING
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import encodable
 
-AuditEvent = Literal["send", "reject", "deliver", "policy"]
+EventName = Literal["send", "reject", "deliver", "policy"]
 PRUNED: Final = "pruned"
-"""Outcome of the entry that names the last link that retention removed."""
+"""Outcome of the event that names the last entry that retention removed."""
 REMOVED: Final = "removed"
-"""Outcome of the entry that names the sequences of envelopes that retention removed."""
+"""Outcome of the event that names the sequences of envelopes that retention removed."""
 
 _TEXT_CHARS: Final = 512  # of a text that could be read of a refused envelope, and of a reason
 
 
-class AuditEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """An entry as it is read. `seq` is that of a stored envelope; the fields after it are those of an envelope that is not
+class AuditEvent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An event as it is read. `seq` is that of a stored envelope; the fields after it are those of an envelope that is not
     stored, `digest` the SHA-256 of its bytes in hexadecimal. None: does not apply."""
 
     at_ms: int
-    event: AuditEvent
+    event: EventName
     outcome: str
     reason: str | None = None
     seq: int | None = None
@@ -44,11 +44,11 @@ class AuditEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 def note_start(tx: Transaction, at_ms: int, how: str) -> None:
-    """The daemon has started; `how` names its trust settings. A chain that is not as the last run left it gets an entry of
+    """The daemon has started; `how` names its trust settings. A ledger that is not as the last run left it gets an event of
     its own."""
     note_policy(tx, at_ms, "started", how)
-    if tx.memory.chain.gap is not None:
-        note_policy(tx, at_ms, COMMITS_MISSING, tx.memory.chain.gap)
+    if tx.memory.ledger.gap is not None:
+        note_policy(tx, at_ms, COMMITS_MISSING, tx.memory.ledger.gap)
 
 
 def note_refused(
@@ -63,19 +63,19 @@ def note_refused(
         _note_unstored(tx, at_ms, "reject", "refused", reason, envelope)
     else:
         claimed_id, claimed_sender = (encodable(text, _TEXT_CHARS) or None for text in (msg_id, sender))
-        entry = (at_ms, "reject", "refused", reason, None, claimed_id, claimed_sender, None, None, None, None)
-        tx.memory.chain.note(tx, (*entry, sha256(raw).hexdigest()))
+        event = (at_ms, "reject", "refused", reason, None, claimed_id, claimed_sender, None, None, None, None)
+        tx.memory.ledger.note(tx, (*event, sha256(raw).hexdigest()))
 
 
 def note_delivery(tx: Transaction, at_ms: int, seq: int, outcome: str) -> None:
     """The state of an inbox message has changed: `leased`, `acked`, `returned`, `dead`, `purged`,
     `requeued` or `held`."""
-    tx.memory.chain.note(tx, (at_ms, "deliver", outcome, None, seq))
+    tx.memory.ledger.note(tx, (at_ms, "deliver", outcome, None, seq))
 
 
 def note_outgoing(tx: Transaction, at_ms: int, seq: int, outcome: str, reason: str) -> None:
     """Our envelope `seq`, kept before, is sent `again`, or given up as `expired` or `dead`, for `reason`."""
-    tx.memory.chain.note(tx, (at_ms, "send", outcome, shorten(reason, _TEXT_CHARS), seq))
+    tx.memory.ledger.note(tx, (at_ms, "send", outcome, shorten(reason, _TEXT_CHARS), seq))
 
 
 def note_policy(
@@ -86,11 +86,11 @@ def note_policy(
     if envelope is not None:
         _note_unstored(tx, at_ms, "policy", outcome, reason, envelope)
     else:
-        tx.memory.chain.note(tx, (at_ms, "policy", outcome, reason))
+        tx.memory.ledger.note(tx, (at_ms, "policy", outcome, reason))
 
 
 def _note_unstored(
-    tx: Transaction, at_ms: int, event: AuditEvent, outcome: str, reason: str | None, envelope: Envelope
+    tx: Transaction, at_ms: int, name: EventName, outcome: str, reason: str | None, envelope: Envelope
 ) -> None:
-    entry = (at_ms, event, outcome, reason, None, envelope.id, envelope.sender, envelope.to, envelope.channel)
-    tx.memory.chain.note(tx, (*entry, envelope.kind, envelope.work_id, envelope.digest))
+    event = (at_ms, name, outcome, reason, None, envelope.id, envelope.sender, envelope.to, envelope.channel)
+    tx.memory.ledger.note(tx, (*event, envelope.kind, envelope.work_id, envelope.digest))

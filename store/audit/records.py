@@ -1,4 +1,4 @@
-"""Records of stored envelopes, and ranges of sequences: what the chain says of envelopes that are there and that are gone."""
+"""Records of stored envelopes, and ranges of sequences: what the ledger says of envelopes that are there and that are gone."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.store.engine.commit.chain import RECORD_COLUMNS, Record
+from aghbus.store.engine.commit.ledger import RECORD_COLUMNS, Record
 from aghbus.store.engine.sql import Connection
 
 Ranges = list[tuple[int, int]]

@@ -1,6 +1,6 @@
-"""Verifies the chain of a store, and the stored envelopes against it. Nothing here trusts a stored hash.
+"""Verifies the ledger of a store, and the stored envelopes against it. Nothing here trusts a stored hash.
 
-docs/audit.md says what a verified chain proves.
+docs/audit.md says what a verified ledger proves.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.agh.decoding import decoder
-from aghbus.store.audit.events import PRUNED, REMOVED, AuditEntry
-from aghbus.store.audit.reader import AuditReader, Link, spell
+from aghbus.store.audit.events import PRUNED, REMOVED, AuditEvent
+from aghbus.store.audit.reader import AuditReader, LedgerEntry, spell
 from aghbus.store.audit.records import SELECT_RECORDS, Ranges, decode_ranges, in_sequence, ranges_of, record_of, without
 from aghbus.store.engine.backup.epoch import RESTORED
-from aghbus.store.engine.commit.chain import (
+from aghbus.store.engine.commit.ledger import (
     COMMITS_MISSING,
     EMPTY,
     RECORD_COLUMNS,
@@ -21,11 +21,11 @@ from aghbus.store.engine.commit.chain import (
     Record,
     as_pruned,
     content_of,
-    link_hash,
+    entry_hash,
 )
 from aghbus.store.engine.sql import Connection, checksum_of
 
-PROGRESS_LINKS: Final = 100_000  # links between two calls of `progress`
+PROGRESS_LINKS: Final = 100_000  # entries between two calls of `progress`
 _MAX_FINDINGS: Final = 20  # sentences in a report
 # Columns that an envelope's bytes repeat, with the members that they have there.
 _MEMBERS: Final = {
@@ -46,8 +46,8 @@ Progress = Callable[[int], None]
 
 
 class AuditReport(msgspec.Struct, kw_only=True):
-    """The result of a verification. `commits` counts the links, `envelopes` those that are stored, `found` the defects;
-    `findings` are sentences about the first of them. `lost` are sentences of the chain itself about commits that were lost
+    """The result of a verification. `commits` counts the entries, `envelopes` those that are stored, `found` the defects;
+    `findings` are sentences about the first of them. `lost` are sentences of the ledger itself about commits that were lost
     earlier. `notes` say what could not be checked."""
 
     commits: int = 0
@@ -72,21 +72,21 @@ class AuditReport(msgspec.Struct, kw_only=True):
 
 
 def verify(reader: AuditReader, kept: KeptHead | None, progress: Progress) -> AuditReport:
-    """Compares every link with the one before it, every stored envelope with its link, and the ends of the chain with the
+    """Compares every entry with the one before it, every stored envelope with its entry, and the ends of the ledger with the
     records about them.
 
-    `kept` is a head that the operator keeps elsewhere. `progress` is called with the number of verified links now and then.
+    `kept` is a head that the operator keeps elsewhere. `progress` is called with the number of verified entries now and then.
     """
     verification = _Verification(reader, kept)
-    for link in reader.links():
-        verification.check_link(link)
+    for entry in reader.entries():
+        verification.check_entry(entry)
         if verification.report.commits % PROGRESS_LINKS == 0:
             progress(verification.report.commits)
     return verification.finish()
 
 
 class _Envelopes:
-    """The stored envelopes in sequence; takes those of one link after another."""
+    """The stored envelopes in sequence; takes those of one entry after another."""
 
     def __init__(self, db: Connection, after: int, report: AuditReport) -> None:
         self._rows = iter(db.execute(f"{_SELECT} WHERE e.seq > ? ORDER BY e.seq", (after,)))
@@ -119,7 +119,7 @@ def _matches(columns: list[Any], container: str | None, raw: bytes) -> bool:
 
 
 class _Verification:
-    """Goes through the links in order."""
+    """Goes through the entries in order."""
 
     def __init__(self, reader: AuditReader, kept: KeptHead | None) -> None:
         self.report = AuditReport(pruned_through=reader.pruned.n)
@@ -130,45 +130,45 @@ class _Verification:
         self._last_pruning: str | None = None
         self._envelopes = _Envelopes(reader.db, reader.pruned.last_seq, self.report)
         self._gone: Ranges = []  # sequences whose envelopes are not stored
-        self._removed: Ranges = []  # sequences that retention removed, as the chain says
+        self._removed: Ranges = []  # sequences that retention removed, as the ledger says
 
-    def check_link(self, link: Link) -> None:
+    def check_entry(self, entry: LedgerEntry) -> None:
         self.report.commits += 1
-        entries = link.events()
-        lost = [entry for entry in entries or () if _is_policy(entry, COMMITS_MISSING)]
-        self.report.lost += [f"link {link.n} says that commits were missing at a start: {one.reason}" for one in lost]
-        restores = [entry.reason for entry in entries or () if _is_policy(entry, RESTORED)]
-        self.report.notes += [f"link {link.n}: the store was restored {how}" for how in restores]
-        if link.n != self._at.n + 1 and not lost:
-            self.report.add(f"{spell('link', self._at.n + 1, link.n - 1)} missing")
-        contents = (link.n, link.at_ms, link.last_seq, link.content, link.entries)
-        if entries is None or link_hash(self._at.hash, *contents) != link.hash:
+        events = entry.audit_events()
+        lost = [event for event in events or () if _is_policy(event, COMMITS_MISSING)]
+        self.report.lost += [f"entry {entry.n} says that commits were missing at a start: {one.reason}" for one in lost]
+        restores = [event.reason for event in events or () if _is_policy(event, RESTORED)]
+        self.report.notes += [f"entry {entry.n}: the store was restored {how}" for how in restores]
+        if entry.n != self._at.n + 1 and not lost:
+            self.report.add(f"{spell('entry', self._at.n + 1, entry.n - 1)} missing")
+        contents = (entry.n, entry.at_ms, entry.last_seq, entry.content, entry.events)
+        if events is None or entry_hash(self._at.hash, *contents) != entry.hash:
             self.report.add(
-                f"link {link.n} does not follow from its contents and link {self._at.n}: one was changed or moved"
+                f"entry {entry.n} does not follow from its contents and entry {self._at.n}: one was changed or moved"
             )
-        for entry in entries or ():
-            self._note_policy(entry)
-        self._check_envelopes(link)
-        self._kept_seen = self._kept_seen or self._kept == (link.n, link.hash)
-        self._at = link.head
+        for event in events or ():
+            self._note_policy(event)
+        self._check_envelopes(entry)
+        self._kept_seen = self._kept_seen or self._kept == (entry.n, entry.hash)
+        self._at = entry.head
 
-    def _note_policy(self, entry: AuditEntry) -> None:
-        if _is_policy(entry, PRUNED):
-            self._last_pruning = entry.reason
-        elif _is_policy(entry, REMOVED):
+    def _note_policy(self, event: AuditEvent) -> None:
+        if _is_policy(event, PRUNED):
+            self._last_pruning = event.reason
+        elif _is_policy(event, REMOVED):
             try:
-                self._removed += decode_ranges(entry.reason or "")
+                self._removed += decode_ranges(event.reason or "")
             except ValueError:
-                self.report.add(f"an entry about removed envelopes cannot be read: {entry.reason}")
+                self.report.add(f"an event about removed envelopes cannot be read: {event.reason}")
 
-    def _check_envelopes(self, link: Link) -> None:
-        stored, removed = self._envelopes.take(link.last_seq), link.removed_records()
-        first, last, of = self._at.last_seq + 1, link.last_seq, f"of link {link.n}"
-        if link.removed is not None and not (stored and removed):
-            self.report.add(f"link {link.n} has records of removed envelopes without need, or that cannot be read")
-        if link.content is None:
+    def _check_envelopes(self, entry: LedgerEntry) -> None:
+        stored, removed = self._envelopes.take(entry.last_seq), entry.removed_records()
+        first, last, of = self._at.last_seq + 1, entry.last_seq, f"of entry {entry.n}"
+        if entry.removed is not None and not (stored and removed):
+            self.report.add(f"entry {entry.n} has records of removed envelopes without need, or that cannot be read")
+        if entry.content is None:
             if stored:
-                self.report.add(f"{_names(stored)} {of}: the chain does not name them")
+                self.report.add(f"{_names(stored)} {of}: the ledger does not name them")
             return
         if not stored:
             self._gone.append((first, last))
@@ -178,7 +178,7 @@ class _Verification:
         missing = list(without([(first, last)], ranges_of(record[0] for record in records)))
         if missing:
             self.report.add(f"{spell('envelope', *missing[0])} missing {of}, which has others")
-        elif removed is None or content_of(records) != link.content:
+        elif removed is None or content_of(records) != entry.content:
             self.report.add(f"{_names(stored)} {of}: not as stored; at least one was changed, added or removed")
 
     def finish(self) -> AuditReport:
@@ -187,14 +187,14 @@ class _Verification:
         report.last = str(self._at)
         left = self._envelopes.take(None)
         if left:
-            report.add(f"{_names(left)}: stored after the end of the chain, which is link {self._at.n}")
+            report.add(f"{_names(left)}: stored after the end of the ledger, which is entry {self._at.n}")
         for first, last in without(self._gone, self._removed):
             report.add(
-                f"{spell('envelope', first, last)} missing, and the chain does not say that retention removed any"
+                f"{spell('envelope', first, last)} missing, and the ledger does not say that retention removed any"
             )
         if self._last_pruning != (as_pruned(self._reader.pruned) if self._reader.pruned.n else None):
             report.add(
-                f"the chain begins after link {self._reader.pruned.n}, but its own last entry about pruning does not say so"
+                f"the ledger begins after entry {self._reader.pruned.n}, but its own last event about pruning does not say so"
             )
         self._check_watermark()
         self._check_kept()
@@ -204,15 +204,17 @@ class _Verification:
         watermark = self._reader.watermark
         if watermark is None:
             if self._at.n:
-                self.report.notes.append("no readable .mark file: a removal of the newest links would not be detected")
+                self.report.notes.append(
+                    "no readable .mark file: a removal of the newest entries would not be detected"
+                )
             return
         named = watermark.head
         if named.n > self._at.n:
-            self.report.add(f"{spell('link', self._at.n + 1, named.n)} missing: the .mark file names {named.n}")
+            self.report.add(f"{spell('entry', self._at.n + 1, named.n)} missing: the .mark file names {named.n}")
             return
-        row = self._reader.db.execute("SELECT hash FROM chain WHERE n = ?", (named.n,)).fetchone()
+        row = self._reader.db.execute("SELECT hash FROM ledger WHERE n = ?", (named.n,)).fetchone()
         if row is not None and row[0] != named.hash:
-            self.report.add(f"link {named.n} is not the one that the .mark file names")
+            self.report.add(f"entry {named.n} is not the one that the .mark file names")
 
     def _check_kept(self) -> None:
         kept = self._kept
@@ -220,14 +222,16 @@ class _Verification:
             return
         if kept[0] < self._reader.pruned.n:
             self.report.add(
-                f"link {kept[0]}, whose hash you kept, was pruned since: there is nothing to compare; keep newer heads"
+                f"entry {kept[0]}, whose hash you kept, was pruned since: there is nothing to compare; keep newer heads"
             )
         else:
-            self.report.add(f"link {kept[0]} with the hash that you kept is not in the chain: it was cut or rewritten")
+            self.report.add(
+                f"entry {kept[0]} with the hash that you kept is not in the ledger: it was cut or rewritten"
+            )
 
 
-def _is_policy(entry: AuditEntry, outcome: str) -> bool:
-    return entry.event == "policy" and entry.outcome == outcome
+def _is_policy(event: AuditEvent, outcome: str) -> bool:
+    return event.event == "policy" and event.outcome == outcome
 
 
 def _names(records: list[Record]) -> str:

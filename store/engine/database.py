@@ -114,7 +114,7 @@ class Store:
                 executor, _open_writer, path, synchronous, memory, segment
             )
             undo.callback(db.close)
-            watermark = WatermarkFile(path, executor, opened.watermark.identity, memory.chain)
+            watermark = WatermarkFile(path, executor, opened.watermark.identity, memory.ledger)
             _write(watermark, path)
             reader = await _open_reader(path, memory.log)
             undo.push_async_callback(reader.close)
@@ -277,7 +277,7 @@ def _open_writer(
         memory.log.ids.open(opened.watermark.identity)
         segments.prepare(db, segment, memory.log.ids.id_key)
         memory.load(db)
-        memory.chain.gap = opened.difference
+        memory.ledger.gap = opened.difference
     except (sqlite3.Error, OSError, StoreError) as error:
         if db is not None:
             db.close()

@@ -3,7 +3,7 @@ envelopes.
 
     the watermark is …       the store is …   what it means                                      what is done
     equal or older           any              complete (a crash after COMMIT leaves it older)    nothing
-    equal or older           another chain    commits were rewritten                             a note
+    equal or older           another ledger    commits were rewritten                             a note
     missing or unreadable    not new          copied without it: cannot be checked               a note
     of another store         any              another file was put in its place                  a note
     newer                    sound            commits are lost: torn or deleted WAL, an older    a loss, recorded in the
@@ -25,7 +25,7 @@ import msgspec
 
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import meta
-from aghbus.store.engine.commit.chain import COMMITS_MISSING, EMPTY, CommitChain, stored_head
+from aghbus.store.engine.commit.ledger import COMMITS_MISSING, EMPTY, Ledger, stored_head
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.sql import checksum_of
@@ -138,10 +138,10 @@ def accept_loss(tx: Transaction) -> Loss | None:
 
 
 def difference(db: sqlite3.Connection, watermark: CommitWatermark | None) -> str | None:
-    """How the chain differs from the link that the watermark names; None when it does not, or cannot be compared."""
+    """How the ledger differs from the entry that the watermark names; None when it does not, or cannot be compared."""
     if watermark is None or watermark.identity != meta.get(db, "identity"):
         return None
-    row = db.execute("SELECT hash FROM chain WHERE n = ?", (watermark.head.n,)).fetchone()
+    row = db.execute("SELECT hash FROM ledger WHERE n = ?", (watermark.head.n,)).fetchone()
     if row is None or row[0] == watermark.head.hash:
         return None
     return f"commit {watermark.head.n} is not the one that the .mark file names: {watermark.head}"
@@ -177,16 +177,16 @@ def _create_identity(db: sqlite3.Connection, watermark: CommitWatermark | None) 
 
 
 def _record_loss(db: sqlite3.Connection, loss: Loss, watermark: CommitWatermark) -> None:
-    """In one transaction, so that a crash here neither hides the loss nor counts it twice. Its link follows those that were
+    """In one transaction, so that a crash here neither hides the loss nor counts it twice. Its entry follows those that were
     lost by number, and the last one that is left by hash."""
     earlier = recorded_loss(db)
     db.execute("BEGIN IMMEDIATE")
     meta.put(db, "lost_commits", loss.commits + (earlier.commits if earlier else 0))
     meta.put(db, "lost_after_seq", min(loss.after, earlier.after) if earlier else loss.after)
     meta.put(db, "lost_through_seq", loss.through)
-    chain = CommitChain()
-    chain.load(db)
-    lost = f"commits {chain.head.n + 1} to {watermark.head.n}: the .mark file named {watermark.head}"
-    chain.entries.append((chain.at_ms, "policy", COMMITS_MISSING, lost))
-    chain.append(db, loss.through, watermark.head.n + 1)
+    ledger = Ledger()
+    ledger.load(db)
+    lost = f"commits {ledger.head.n + 1} to {watermark.head.n}: the .mark file named {watermark.head}"
+    ledger.events.append((ledger.at_ms, "policy", COMMITS_MISSING, lost))
+    ledger.append(db, loss.through, watermark.head.n + 1)
     db.execute("COMMIT")

@@ -2,7 +2,7 @@
 
 Each envelope is stored with the CRC-32 of its bytes, because SQLite keeps no checksum of its pages. Queries that read an
 envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which both connections of a store have. It detects
-damage, not forgery: `aghd check-store` verifies the commit chain.
+damage, not forgery: `aghd check-store` verifies the ledger.
 """
 
 from collections.abc import Collection, Iterable

@@ -7,8 +7,8 @@ CREATE TABLE meta (
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Columns that all envelopes of one stream share.
-CREATE TABLE streams (
+-- Columns that all envelopes of one flow share.
+CREATE TABLE flows (
     id INTEGER PRIMARY KEY,
     workspace_id TEXT NOT NULL,
     channel TEXT NOT NULL,
@@ -25,9 +25,9 @@ CREATE TABLE streams (
     last_seq INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- The id of a stream that is not in memory; the streams of a thread or a room. Only streams that a segment has: the others are
+-- The id of a flow that is not in memory; the flows of a thread or a room. Only flows that a segment has: the others are
 -- in memory, and a new one writes no page of the index.
-CREATE INDEX streams_lookup ON streams (container, sender, recipient) WHERE messages > 0;
+CREATE INDEX flows_lookup ON flows (container, sender, recipient) WHERE messages > 0;
 
 -- What was decided about an envelope. A few hundred combinations occur.
 CREATE TABLE verdicts (
@@ -43,11 +43,11 @@ CREATE TABLE verdicts (
     state_after TEXT
 ) STRICT;
 
--- Every committed envelope, in the order of the commits. A sequence is never used twice: the last link of the chain names the
+-- Every committed envelope, in the order of the commits. A sequence is never used twice: the last entry of the ledger names the
 -- highest, even after retention removed its envelope.
 CREATE TABLE log (
     seq INTEGER PRIMARY KEY,
-    stream INTEGER NOT NULL, -- streams.id
+    flow INTEGER NOT NULL, -- flows.id
     verdict INTEGER NOT NULL, -- verdicts.id
     received_ms INTEGER NOT NULL,
     remember_until INTEGER NOT NULL, -- Unix second until which the id is in the dedup window; 0: it is not
@@ -57,14 +57,14 @@ CREATE TABLE log (
     raw BLOB NOT NULL -- last: a large value overflows to other pages, and the other columns stay together
 ) STRICT;
 
--- Its indexes are made by store/engine/log/segments.py: log_ids, log_streams and log_works.
+-- Its indexes are made by store/engine/log/segments.py: log_ids, log_flows and log_works.
 
 -- The log with the values of its dictionaries. CROSS JOIN: SQLite reads the log first and looks the others up.
 CREATE VIEW envelopes AS
 SELECT l.seq, v.direction, s.workspace_id, s.channel, v.kind, l.msg_id, s.sender, s.recipient, s.surface, s.container,
     s.pair_a, s.pair_b, l.work_id, v.trust, v.inbox, v.event, v.outcome, v.reason, v.state_before, v.state_after,
-    l.received_ms, l.remember_until, l.stream, l.checksum, l.raw
-FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream CROSS JOIN verdicts AS v ON v.id = l.verdict;
+    l.received_ms, l.remember_until, l.flow, l.checksum, l.raw
+FROM log AS l CROSS JOIN flows AS s ON s.id = l.flow CROSS JOIN verdicts AS v ON v.id = l.verdict;
 
 CREATE TABLE works (
     id INTEGER PRIMARY KEY,
@@ -206,7 +206,7 @@ CREATE INDEX bridge_messages_scope ON bridge_messages (scope, format, seq);
 
 -- The work `assigned` ends when the works `next` of all its rows have ended (null: `next` begins a chain, and only its
 -- end matters). Retention may remove the work of a branch that ended before the others: its outcome stays.
-CREATE TABLE bridge_links (
+CREATE TABLE follow_ups (
     id INTEGER PRIMARY KEY, -- ascending in the order of opening
     next INTEGER UNIQUE REFERENCES works (id) ON DELETE SET NULL,
     assigned INTEGER REFERENCES works (id) ON DELETE CASCADE,
@@ -214,9 +214,9 @@ CREATE TABLE bridge_links (
 ) STRICT;
 
 -- The branches of an assigned work, and the cascade from a work that retention removes.
-CREATE INDEX bridge_links_assigned ON bridge_links (assigned, id) WHERE assigned IS NOT NULL;
+CREATE INDEX follow_ups_assigned ON follow_ups (assigned, id) WHERE assigned IS NOT NULL;
 -- Works whose end is awaited.
-CREATE INDEX bridge_links_open ON bridge_links (next) WHERE outcome IS NULL;
+CREATE INDEX follow_ups_open ON follow_ups (next) WHERE outcome IS NULL;
 
 -- Sequences by name: `out:<format>` is the last acknowledged by the agent, `follower` the last handled by the follower.
 CREATE TABLE bridge_positions (
@@ -314,13 +314,13 @@ CREATE TABLE own_terminal_messages (
     seq INTEGER NOT NULL PRIMARY KEY REFERENCES log (seq) ON DELETE CASCADE
 ) STRICT;
 
--- The commit chain: one link for each commit, with a hash over the previous link and its own contents (docs/audit.md).
-CREATE TABLE chain (
+-- The ledger: one entry for each commit, with a hash over the previous entry and its own contents (docs/audit.md).
+CREATE TABLE ledger (
     n INTEGER PRIMARY KEY, -- number of the commit: 1, 2, 3 …
     at_ms INTEGER NOT NULL,
     last_seq INTEGER NOT NULL, -- the last sequence that an envelope was given
     content BLOB, -- SHA-256 over the records of its envelopes; NULL: none
-    entries BLOB, -- JSON array of its other events; NULL: none
+    events BLOB, -- JSON array of its other events; NULL: none
     removed BLOB, -- records of its envelopes that retention removed, while others of it are still stored; else NULL
     hash BLOB NOT NULL -- SHA-256
 ) STRICT;

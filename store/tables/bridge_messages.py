@@ -29,7 +29,7 @@ FROM bridge_messages AS b JOIN envelopes AS e ON e.seq = b.seq
 WHERE b.format = ? AND b.workspace_id = ? AND b.channel = ?
 """  # noqa: S608 - constants
 _ASSIGNED: Final = """
-SELECT h.work_id FROM works AS n JOIN bridge_links AS l ON l.next = n.id JOIN works AS h ON h.id = l.assigned
+SELECT h.work_id FROM works AS n JOIN follow_ups AS l ON l.next = n.id JOIN works AS h ON h.id = l.assigned
 WHERE n.workspace_id = ? AND n.channel = ? AND n.work_id = ?
 """
 _SELECT_ENVELOPE: Final = """
@@ -40,7 +40,7 @@ SELECT e.seq, e.direction, e.workspace_id, e.channel, e.kind, e.msg_id, e.recipi
         WHERE s.work_id = e.work_id AND r.channel = e.channel)
 FROM envelopes AS e
 """
-_RELEASED: Final = 1_000  # openings that one stream begins with
+_RELEASED: Final = 1_000  # openings that one flow begins with
 _SELECT_ENVELOPES: Final = f"""
 {_SELECT_ENVELOPE} WHERE {INTACT} AND e.seq IN (SELECT value FROM json_each(?))
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE seq = e.seq AND {HELD})
@@ -158,7 +158,7 @@ class StoredMessageHistory:
         rows = self.tx.db.execute(
             "SELECT work_id FROM works AS w WHERE state IN ('submitted', 'working', 'needs_input') AND role = 'target'"
             " AND workspace_id = ? AND channel = ?"
-            " AND NOT EXISTS (SELECT 1 FROM bridge_links AS l"
+            " AND NOT EXISTS (SELECT 1 FROM follow_ups AS l"
             " WHERE l.assigned = w.id AND (l.outcome IS NULL OR l.outcome <> x'')) ORDER BY opened_seq",
             (self.workspace_id, self.channel),
         ).fetchall()

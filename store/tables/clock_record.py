@@ -11,7 +11,7 @@ from aghbus.store.tables.envelopes import fetch
 _PUT: Final = "INSERT INTO meta (key, value) VALUES ('clock', ?) ON CONFLICT DO UPDATE SET value = excluded.value"
 
 
-class ClockStep(msgspec.Struct, frozen=True, array_like=True):
+class ClockChange(msgspec.Struct, frozen=True, array_like=True):
     """A step of the wall clock by `millis`, noticed at `steady_ms`. `certain`: measured against a clock that ran on."""
 
     steady_ms: int
@@ -25,7 +25,7 @@ class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
     wall_ms: int
     steady_ms: int
     boot: str
-    steps: list[ClockStep]
+    steps: list[ClockChange]
 
 
 def put(tx: Transaction, record: ClockRecord) -> None:

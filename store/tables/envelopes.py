@@ -31,7 +31,7 @@ Params = list[Any]
 
 _COLUMNS: Final = (
     "seq",
-    "stream",
+    "flow",
     "verdict",
     "received_ms",
     "remember_until",
@@ -113,7 +113,7 @@ def insert(
     delivered: bool,
     remembered: tuple[int, int] | None,
 ) -> int:
-    """Appends `envelope` to the log, and its record to the chain. Returns its sequence.
+    """Appends `envelope` to the log, and its record to the ledger. Returns its sequence.
 
     `state_before` is that of its work, `delivered` whether it goes into the inbox, `remembered` the key by which the
     dedup window keeps its id, and the Unix second until which it does (None: it does not).
@@ -131,7 +131,7 @@ def insert(
     first, second = pair = effect.pair or _NO_PAIR
     sender, surface, container = envelope.sender, envelope.surface, envelope.container
     route = (envelope.workspace_id, envelope.channel, sender, envelope.to, surface, container, first, second)
-    stream = log.streams.ids.get(route) or log.streams.number(tx, route)
+    flow = log.flows.ids.get(route) or log.flows.number(tx, route)
     if remembered is None:
         id_key, remember_until = log.ids.id_key(envelope.id), 0
     else:
@@ -140,15 +140,15 @@ def insert(
         memory.dedup.remember_logged(tx, key, remember_until)
     number = log.verdicts.ids.get(verdict) or log.verdicts.number(tx, verdict)
     message_id, work_id, checksum = envelope.id, envelope.work_id, crc32(raw) - CHECKSUM_BASE  # as `checksum_of`
-    tx.append(_INSERT, (seq, stream, number, received_ms, remember_until, message_id, work_id, checksum, raw))
-    memory.chain.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))
-    log.tail.rows.append((seq, id_key, stream, work_id))
+    tx.append(_INSERT, (seq, flow, number, received_ms, remember_until, message_id, work_id, checksum, raw))
+    memory.ledger.records.append((seq, received_ms, remember_until, *verdict, *pair, envelope.digest))
+    log.tail.rows.append((seq, id_key, flow, work_id))
     tx.undo.append(partial(_forget_last, memory))
     return seq
 
 
 def _forget_last(memory: InMemoryState) -> None:
-    memory.chain.records.pop()
+    memory.ledger.records.pop()
     memory.log.tail.pop()
 
 
@@ -248,18 +248,18 @@ def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None
     if where is None:
         return None
     _, number, decided, received_ms, _, message_id, work_id, _, raw = values[where]
-    stream, verdict = tx.memory.log.streams.value(tx, number), tx.memory.log.verdicts.value(decided)
+    flow, verdict = tx.memory.log.flows.value(tx, number), tx.memory.log.verdicts.value(decided)
     return Message(
         seq,
         message_id,
         verdict.direction,
         verdict.kind,
-        stream.workspace_id,
-        stream.channel,
-        stream.sender,
-        stream.recipient,
-        stream.container if stream.surface == "thread" else None,
-        stream.container if stream.surface == "direct" else None,
+        flow.workspace_id,
+        flow.channel,
+        flow.sender,
+        flow.recipient,
+        flow.container if flow.surface == "thread" else None,
+        flow.container if flow.surface == "direct" else None,
         work_id,
         verdict.trust,
         received_ms,
@@ -284,7 +284,7 @@ async def message(reader: Reader, message_id: str) -> Message | None:
 
 async def last_seq(reader: Reader) -> int:
     """The highest sequence so far; 0 in an empty store."""
-    rows = await fetch(reader, "SELECT last_seq FROM chain ORDER BY n DESC LIMIT 1", [])
+    rows = await fetch(reader, "SELECT last_seq FROM ledger ORDER BY n DESC LIMIT 1", [])
     return int(rows[0][0]) if rows else 0
 
 

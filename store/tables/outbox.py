@@ -89,8 +89,8 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
     tx.append(_INSERT, (seq, "queued", 0, fresh_until, subject))
     if to is not None:
         tx.memory.addressed.put(tx, seq, Addressed(workspace_id, message_id, sender, to, subject, envelope.digest))
-        stream = (workspace_id, envelope.channel, sender, to, envelope.container)
-        tx.memory.streams.put(tx, stream, seq, message_id, fresh_until, envelope.ts)
+        flow = (workspace_id, envelope.channel, sender, to, envelope.container)
+        tx.memory.flows.put(tx, flow, seq, message_id, fresh_until, envelope.ts)
     answerable = envelope.work_id is not None and envelope.kind in OPENING_KINDS
     return Outgoing(seq, subject, workspace_id, sender, to, message_id, fresh_until, 0, answerable, envelope.raw)
 
@@ -99,7 +99,7 @@ def following(tx: Transaction, draft: Draft) -> Draft:
     """`draft` with the predecessor that it has, if this transaction queues it."""
     if draft.to is None:
         return draft
-    after = tx.memory.streams.predecessor((draft.workspace_id, draft.channel, draft.sender, draft.to, draft.container))
+    after = tx.memory.flows.predecessor((draft.workspace_id, draft.channel, draft.sender, draft.to, draft.container))
     return draft if after is None else msgspec.structs.replace(draft, after=after)
 
 
@@ -161,14 +161,14 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     if not tx.db.execute(sql, row).rowcount:
         return False
     tx.memory.arrived.put(tx, (workspace_id, message_id), True)
-    tx.memory.streams.settle(tx, row[0])
+    tx.memory.flows.settle(tx, row[0])
     return True
 
 
 def mark_answered(tx: Transaction, seq: int) -> None:
     """The receiver's daemon has committed our envelope `seq`."""
     tx.append(_ANSWERED, (seq,))
-    tx.memory.streams.settle(tx, seq)
+    tx.memory.flows.settle(tx, seq)
     if (sent := tx.memory.addressed.get(seq)) is not None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 

@@ -25,7 +25,7 @@ _PUBLISHED: Final = BulkStatement.update(
 )
 
 _NEXT_INDEXED: Final = """
-SELECT l.seq FROM segments AS g CROSS JOIN log_streams AS i ON i.segment = g.n AND i.stream = ?1 AND i.block >= ?2 >> 8
+SELECT l.seq FROM segments AS g CROSS JOIN log_flows AS i ON i.segment = g.n AND i.flow = ?1 AND i.block >= ?2 >> 8
     CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 CROSS JOIN log AS l ON l.seq = s.value
 WHERE g.last_seq > ?2 ORDER BY g.n, i.block LIMIT 1
 """
@@ -44,14 +44,14 @@ class Failed(NamedTuple):
     detail: str
 
 
-class Schedule(msgspec.Struct, frozen=True):
+class RetrySchedule(msgspec.Struct, frozen=True):
     """When a published envelope is sent again: Unix milliseconds, None for never."""
 
     seq: int
     next_ms: int | None
 
 
-def published(tx: Transaction, schedules: list[Schedule], now_ms: int) -> None:
+def published(tx: Transaction, schedules: list[RetrySchedule], now_ms: int) -> None:
     """The broker has them, for the first or another time. An answered message stays answered."""
     for schedule in schedules:
         tx.append(_PUBLISHED, (schedule.seq, now_ms, schedule.next_ms))
@@ -132,7 +132,7 @@ def addressed(tx: Transaction, seq: int, message_id: str) -> Addressed | None:
 
 
 def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
-    """Whether neither our envelope `message_id` nor any before it in its stream is outstanding."""
+    """Whether neither our envelope `message_id` nor any before it in its flow is outstanding."""
     columns, outbox = "o.state, o.next_ms, e.raw", "JOIN outbox AS o ON o.seq = e.seq"
     while (row := find_by_id(tx, columns, message_id, OURS, workspace_id, joined=outbox)) is not None:
         state, next_ms, raw = row
@@ -146,18 +146,18 @@ def is_settled(tx: Transaction, workspace_id: str, message_id: str) -> bool:
 
 
 def release_next(tx: Transaction, seq: int, now_ms: int) -> bool:
-    """Makes the message after our envelope `seq` in its stream due now, if it waits for an answer. Returns whether it does."""
+    """Makes the message after our envelope `seq` in its flow due now, if it waits for an answer. Returns whether it does."""
     tx.flush()
     sql = "UPDATE outbox SET next_ms = ?2 WHERE next_ms > ?2 AND seq = ?1"
-    return tx.db.execute(sql, (_next_of_stream(tx, seq), now_ms)).rowcount > 0
+    return tx.db.execute(sql, (_next_of_flow(tx, seq), now_ms)).rowcount > 0
 
 
-def _next_of_stream(tx: Transaction, seq: int) -> int | None:
+def _next_of_flow(tx: Transaction, seq: int) -> int | None:
     db = tx.db
-    (stream,) = db.execute("SELECT stream FROM log WHERE seq = ?", (seq,)).fetchone()
-    if (indexed := db.execute(_NEXT_INDEXED, (stream, seq)).fetchone()) is not None:
+    (flow,) = db.execute("SELECT flow FROM log WHERE seq = ?", (seq,)).fetchone()
+    if (indexed := db.execute(_NEXT_INDEXED, (flow, seq)).fetchone()) is not None:
         return int(indexed[0])
-    recent = tx.memory.log.tail.of_stream(stream)
+    recent = tx.memory.log.tail.of_flow(flow)
     later = recent[bisect_right(recent, seq) :]
     return next((one for one in later if db.execute("SELECT 1 FROM log WHERE seq = ?", (one,)).fetchone()), None)
 

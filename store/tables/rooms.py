@@ -8,7 +8,7 @@ from aghbus.protocol.agh.identifiers import is_handle
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.messages import Direct, Thread
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.log.dictionaries import Stream
+from aghbus.store.engine.log.dictionaries import Flow
 from aghbus.store.engine.sql import Reader, as_struct, insert_into
 from aghbus.store.tables.envelopes import fetch
 
@@ -18,16 +18,16 @@ _BIND: Final = insert_into(
     (*_KEY, "authoritative", "current"),
     f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET authoritative = excluded.authoritative, current = 1",
 )
-# Streams with the counts of all their envelopes: those of the segments, and of the log after them.
+# Flows with the counts of all their envelopes: those of the segments, and of the log after them.
 _ACTIVITY: Final = """
 WITH recent AS MATERIALIZED (
-    SELECT stream, count(*) AS messages, min(received_ms) AS first_ms, max(received_ms) AS last_ms, max(seq) AS last_seq
-    FROM log WHERE seq > (SELECT coalesce(max(last_seq), 0) FROM segments) GROUP BY stream
+    SELECT flow, count(*) AS messages, min(received_ms) AS first_ms, max(received_ms) AS last_ms, max(seq) AS last_seq
+    FROM log WHERE seq > (SELECT coalesce(max(last_seq), 0) FROM segments) GROUP BY flow
 ), activity AS (
     SELECT s.workspace_id, s.channel, s.surface, s.container, s.pair_a, s.pair_b,
         s.messages + coalesce(r.messages, 0) AS messages, coalesce(s.first_ms, r.first_ms) AS first_ms,
         coalesce(r.last_ms, s.last_ms) AS last_ms, coalesce(r.last_seq, s.last_seq) AS last_seq
-    FROM streams AS s LEFT JOIN recent AS r ON r.stream = s.id
+    FROM flows AS s LEFT JOIN recent AS r ON r.flow = s.id
 )
 """
 _THREADS: Final = f"""{_ACTIVITY}
@@ -47,14 +47,14 @@ WHERE (?2 IS NULL OR r.channel = ?2) AND (?1 IN (r.pair_a, r.pair_b)
 GROUP BY r.workspace_id, r.channel, r.direct_id, r.pair_a, r.pair_b ORDER BY max(a.last_seq) DESC LIMIT ?3
 """  # noqa: S608 - constants
 _IN_USE: Final = """
-SELECT 1 FROM streams WHERE messages > 0
+SELECT 1 FROM flows WHERE messages > 0
     AND workspace_id = ? AND channel = ? AND surface = ? AND container = ? AND pair_a IS ? AND pair_b IS ? LIMIT 1
 """
 _FORGET: Final = (
     "DELETE FROM rooms WHERE workspace_id = ? AND channel = ? AND direct_id = ? AND pair_a = ? AND pair_b = ?"
 )
 _place_of: Final = itemgetter(
-    *map(Stream._fields.index, ("workspace_id", "channel", "surface", "container", "pair_a", "pair_b"))
+    *map(Flow._fields.index, ("workspace_id", "channel", "surface", "container", "pair_a", "pair_b"))
 )
 
 
@@ -79,12 +79,12 @@ def bind(tx: Transaction, workspace_id: str, channel: str, direct_id: str, bindi
     tx.db.execute(_BIND, (*key, int(binding.authoritative), 1))
 
 
-def forget_empty(tx: Transaction, streams: Iterable[Stream]) -> int:
-    """`streams` have no envelopes any more: drops the bindings of their rooms, when no other stream is in them. Returns how
+def forget_empty(tx: Transaction, flows: Iterable[Flow]) -> int:
+    """`flows` have no envelopes any more: drops the bindings of their rooms, when no other flow is in them. Returns how
     many threads and rooms have ended."""
-    places = set(map(_place_of, streams))
+    places = set(map(_place_of, flows))
     if places:
-        places -= set(map(_place_of, tx.memory.log.streams.ids))  # which the index may not have
+        places -= set(map(_place_of, tx.memory.log.flows.ids))  # which the index may not have
     ended = 0
     tx.flush()
     for place in places:

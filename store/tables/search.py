@@ -34,10 +34,10 @@ e.seq IN (
     SELECT i.seq FROM {_SEGMENTS} log_works AS i ON i.segment = g.n AND i.work_id = ?1 AND i.seq > ?2 AND i.seq <= ?3
     WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
-_OF_STREAMS: Final = f"""
+_OF_FLOWS: Final = f"""
 e.seq IN (
-    SELECT s.value FROM {_SEGMENTS} json_each(?1) AS t CROSS JOIN log_streams AS i
-        ON i.segment = g.n AND i.stream = t.value AND i.block BETWEEN ?2 >> 8 AND ?3 >> 8
+    SELECT s.value FROM {_SEGMENTS} json_each(?1) AS t CROSS JOIN log_flows AS i
+        ON i.segment = g.n AND i.flow = t.value AND i.block BETWEEN ?2 >> 8 AND ?3 >> 8
         CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 AND s.value <= ?3
     WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
@@ -121,13 +121,13 @@ async def _between(reader: Reader, wanted: EnvelopeFilter) -> Between | None:
     if container is None:
         return None
     # Those of an envelope that is committed later are not asked for: it has a higher sequence than the page.
-    recent = reader.log.streams.in_container(container)  # first: a segment that is written meanwhile is in the index
-    indexed = await fetch(reader, "SELECT id FROM streams WHERE container = ? AND messages > 0", [container])
-    streams = {*recent, *(number for (number,) in indexed)}
-    encoded = as_json(sorted(streams))
+    recent = reader.log.flows.in_container(container)  # first: a segment that is written meanwhile is in the index
+    indexed = await fetch(reader, "SELECT id FROM flows WHERE container = ? AND messages > 0", [container])
+    flows = {*recent, *(number for (number,) in indexed)}
+    encoded = as_json(sorted(flows))
     return lambda low, high: (
-        _OF_STREAMS,
-        _bounds(encoded, low, high, [seq for number in streams for seq in tail.of_stream(number)]),
+        _OF_FLOWS,
+        _bounds(encoded, low, high, [seq for number in flows for seq in tail.of_flow(number)]),
     )
 
 

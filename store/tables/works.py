@@ -10,7 +10,7 @@ from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
-from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
+from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
@@ -21,7 +21,7 @@ from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
 LISTED_RESULT_BYTES: Final = 65_536  # a list shows the results of envelopes up to this size
-HISTORY_STEPS: Final = 1_000  # the newest steps of a history in one answer
+HISTORY_ENTRIES: Final = 1_000  # the newest steps of a history in one answer
 HISTORY_BYTES: Final = 8 * 1024 * 1024  # of the envelopes that these steps are read from
 
 _VIEW_COLUMNS: Final = WorkView.__struct_fields__
@@ -227,7 +227,7 @@ async def work(
     """A work with its history before sequence `before`, oldest step first; the latest of that id when `channel` leaves it
     open. None when unknown.
 
-    Of a long history the newest HISTORY_STEPS, as far as their envelopes fit HISTORY_BYTES.
+    Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES.
     """
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
     rows = await fetch(
@@ -239,7 +239,7 @@ async def work(
         return None
     work_key, end = rows[0][-1], _END if before is None else before
     log = reader.log
-    steps = await fetch(reader, _SELECT_STEPS, [*log.of_work(work_id), work_key, end, HISTORY_STEPS, HISTORY_BYTES])
+    steps = await fetch(reader, _SELECT_STEPS, [*log.of_work(work_id), work_key, end, HISTORY_ENTRIES, HISTORY_BYTES])
     first = steps[0][0] if steps else end
     ((omitted,),) = await fetch(reader, _COUNT_STEPS, [*log.of_work(work_id), work_key, first])
     return WorkResponse(
@@ -302,11 +302,11 @@ def _work_of(row: Row) -> Work:
     return as_struct(Work, (*row[:4], *rooms, *row[5:16]), result=result)
 
 
-def _step_of(row: Row) -> WorkStep:
+def _step_of(row: Row) -> HistoryEntry:
     body = {} if row[9] is None else _body(row[9])
     refs = body.get("artifact_refs")
     return as_struct(
-        WorkStep,
+        HistoryEntry,
         row[:9],
         message=_first_text(body, "message", "detail", "text"),
         reason=_first_text(body, "reason_code"),

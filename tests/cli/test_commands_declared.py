@@ -20,7 +20,7 @@ from aghbus.protocol.api.base import RequestModel
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxNackRequest, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.protocol.api.works import WorkOpenRequest, WorkStepRequest
+from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -96,11 +96,11 @@ def wire(body: dict[str, Any]) -> bytes:
         ),
         (
             'aghctl work complete w --result \'{"passed":true}\' --artifact \'{"uri":"x","n":1}\' --artifact y:1',
-            WorkStepRequest(result={"passed": True}, artifacts=[{"uri": "x", "n": 1}, {"uri": "y:1"}]),
+            WorkActionRequest(result={"passed": True}, artifacts=[{"uri": "x", "n": 1}, {"uri": "y:1"}]),
         ),
-        ("aghctl work reject w --reason busy --message later", WorkStepRequest(reason="busy", message="later")),
-        ("aghctl work say w hello", WorkStepRequest(message="hello")),
-        ("aghctl work say w --message hello", WorkStepRequest(message="hello")),
+        ("aghctl work reject w --reason busy --message later", WorkActionRequest(reason="busy", message="later")),
+        ("aghctl work say w hello", WorkActionRequest(message="hello")),
+        ("aghctl work say w --message hello", WorkActionRequest(message="hello")),
         ("aghctl inbox next", InboxNextRequest()),
         (
             "aghctl inbox next --wait 2 --visibility 1m --ack --work w",

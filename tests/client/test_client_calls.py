@@ -51,9 +51,9 @@ def test_errors_have_a_class_and_a_hint(pair: Pair) -> None:
     with pytest.raises(Conflict):
         client.open_work("worker", "another", id="msg_one")
     assert opened.work_id is not None
-    client.step_work(opened.work_id, "cancel", message="never mind")
+    client.act_on_work(opened.work_id, "cancel", message="never mind")
     with pytest.raises(WorkClosed):
-        client.step_work(opened.work_id, "cancel")
+        client.act_on_work(opened.work_id, "cancel")
 
 
 def test_a_call_waits_for_a_daemon_that_starts(tmp_path: Path) -> None:

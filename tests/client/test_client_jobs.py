@@ -100,7 +100,7 @@ def test_without_an_answer_at_hand_the_work_is_returned_with_its_question(pair: 
     worker = take(pair.working, lambda job: job.complete(job.ask("which?")))
     asked = pair.asking.run("worker", "hello", timeout=60)
     assert (asked.state, asked.message) == ("needs_input", "which?")
-    pair.asking.step_work(asked.work_id, "say", message="this one")
+    pair.asking.act_on_work(asked.work_id, "say", message="this one")
     assert pair.asking.wait(asked.work_id, timeout=60).message == "this one"
     worker.result()
 
@@ -116,7 +116,7 @@ def test_a_cancellation_is_seen_while_the_block_runs(pair: Pair) -> None:
     worker = take(pair.working, handle)
     opened = pair.asking.open_work("worker", "hello")
     assert opened.work_id is not None and taken.wait(30)
-    pair.asking.step_work(opened.work_id, "cancel")
+    pair.asking.act_on_work(opened.work_id, "cancel")
     assert worker.result() == (False, True)
     assert unread(pair) == 0
 
@@ -124,7 +124,7 @@ def test_a_cancellation_is_seen_while_the_block_runs(pair: Pair) -> None:
 def test_a_question_ends_with_the_work(pair: Pair) -> None:
     worker = take(pair.working, lambda job: job.ask("which?"))
     asked = pair.asking.run("worker", "hello", timeout=60)
-    pair.asking.step_work(asked.work_id, "cancel")
+    pair.asking.act_on_work(asked.work_id, "cancel")
     with pytest.raises(JobCanceled):
         worker.result()
 

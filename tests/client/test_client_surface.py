@@ -12,7 +12,7 @@ import pytest
 
 from aghbus import client as package
 from aghbus.client import AsyncClient, AsyncJob, Client, ClientError, Job, RefusedByDaemon, Unexpected
-from aghbus.client.core.method import Method, Stream
+from aghbus.client.core.method import Method, StreamMethod
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
 PATHS: Final = json.loads((DOCS / "openapi.json").read_text())["paths"]
@@ -21,10 +21,10 @@ OPERATIONS: Final = {
 }
 
 
-def declared(form: type) -> dict[str, Method[..., Any] | Stream[..., Any]]:
+def declared(form: type) -> dict[str, Method[..., Any] | StreamMethod[..., Any]]:
     """The methods and streams of a class, by name."""
     found = {name: inspect.getattr_static(form, name) for name in dir(form)}
-    return {name: one for name, one in found.items() if isinstance(one, Method | Stream)}
+    return {name: one for name, one in found.items() if isinstance(one, Method | StreamMethod)}
 
 
 @pytest.mark.parametrize("form", [Client, AsyncClient])
@@ -42,7 +42,7 @@ def test_help_shows_summary_parameters_and_answer_of_a_route() -> None:
     for name, method in declared(Client).items():
         shown = getattr(Client, name)
         assert method.route in (inspect.getdoc(shown) or ""), name
-        if method.route and not isinstance(method, Stream) and name != "put_artifact":
+        if method.route and not isinstance(method, StreamMethod) and name != "put_artifact":
             operation = OPERATIONS[method.route]
             assert (inspect.getdoc(shown) or "").startswith(operation["summary"]), name
     signature = inspect.signature(Client.open_work)

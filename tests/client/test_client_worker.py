@@ -116,7 +116,7 @@ def test_a_coroutine_is_cancelled_with_its_work_and_a_function_sees_it(pair: Pai
         for intent in ("test.run", "other"):
             opened = pair.asking.open_work("worker", "hello", intent=intent)
             assert opened.work_id is not None and started.acquire(timeout=30)
-            pair.asking.step_work(opened.work_id, "cancel")
+            pair.asking.act_on_work(opened.work_id, "cancel")
             assert ended.acquire(timeout=30)
         wait_for(lambda: not sum(pair.working.inbox().counts.values()), 30, "the acknowledgements")
 

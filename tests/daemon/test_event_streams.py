@@ -86,7 +86,7 @@ async def test_a_filter_that_needs_the_file_asks_only_when_something_may_match(s
             await commit(store, announcer, 3, BOB)
         await commit(store, announcer, 1, EVE)
         assert await waiting == [12]
-    assert len([sql for sql in asked if "last_seq FROM chain" in sql]) == 1  # with which every search begins
+    assert len([sql for sql in asked if "last_seq FROM ledger" in sql]) == 1  # with which every search begins
     await pages.aclose()
 
 

@@ -119,5 +119,5 @@ async def test_a_message_refused_in_a_room_of_a_former_id_is_quarantined_with_it
             *(("in_earlier", True), ("", True)),
             *(("in_another", False), ("", False)),
         ]
-        rows = await b.store.reader.execute_fetchall("SELECT entries FROM chain WHERE entries IS NOT NULL")
+        rows = await b.store.reader.execute_fetchall("SELECT events FROM ledger WHERE events IS NOT NULL")
         assert sum(entries.count(b'"reject"') for (entries,) in rows) == 4

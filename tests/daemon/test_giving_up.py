@@ -159,7 +159,7 @@ async def test_a_damaged_message_is_not_published_and_the_next_one_does_not_foll
         assert notice is not None
         assert (notice.seq, notice.message.damaged, bytes(notice.message.envelope)) == (1, True, b"{}")
         assert notice.last_error == "dead: the stored envelope is damaged"
-        assert await store.write(lambda tx: tx.memory.streams.is_last(1)) is False
+        assert await store.write(lambda tx: tx.memory.flows.is_last(1)) is False
 
 
 @pytest.mark.parametrize("digest", ["", "0" * 64])

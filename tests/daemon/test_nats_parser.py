@@ -16,7 +16,7 @@ from nats.protocol.parser import Parser
 
 from aghbus.daemon.nats import parser as nats_parser
 from aghbus.daemon.nats.events import InboundMessage, LinkEvent
-from aghbus.daemon.nats.parser import MessageParser, Receiver
+from aghbus.daemon.nats.parser import MessageParser, MessageSink
 from aghbus.daemon.nats.subscription import Subscription
 
 DIRECT = (1, 2, 30)
@@ -252,7 +252,7 @@ def test_a_subject_that_is_not_utf8_is_delivered_with_replacement_characters() -
 
 def test_messages_after_the_end_of_a_subscription_go_to_the_client() -> None:
     recorder = Recorder()
-    receivers: dict[int, Receiver] = {}
+    receivers: dict[int, MessageSink] = {}
 
     def last(message: InboundMessage) -> None:
         recorder.receiver(1).callback(message)

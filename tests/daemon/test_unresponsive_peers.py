@@ -13,7 +13,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import retry
 from aghbus.store.tables.outbox import Outgoing
-from aghbus.store.tables.retry import Schedule
+from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
 from tests.support.natsutil import wait_until
 from tests.support.publishing import Hand, Wire, publishing, send
@@ -120,7 +120,7 @@ async def waiting(store: Store, clock: Hand, count: int, subject: str = SUBJECT)
             envelope = say(sender=US, to=BOB, ts=clock.seconds(), channel=channel)  # noqa: B023 - awaited at once
             seq = sending(envelope)(tx).seq
             assert seq is not None
-            retry.published(tx, [Schedule(seq, clock.millis() + 10_000)], clock.millis())
+            retry.published(tx, [RetrySchedule(seq, clock.millis() + 10_000)], clock.millis())
             return retry.unanswered(tx, subject, seq + 1, 1000)[-1:]
 
         found += await store.write(job)
@@ -192,7 +192,7 @@ async def test_a_returned_peer_gets_nothing_until_everything_is_due_and_then_all
     for _ in range(2):
         await store.write(lambda tx: unresponsive.answered(tx, SUBJECT))
         assert len(returns) == 1
-    assert await going(store, clock, unresponsive, rows[5:]) == []  # was taken before the peer was heard
+    assert await going(store, clock, unresponsive, rows[5:]) == []  # was taken before the peer was received
     back = await store.write(lambda tx: unresponsive.expedite(tx, clock.millis()))
     assert back == {SUBJECT}
     first, second = await store.write(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aghbus.store.engine.commit.chain import link_hash
+from aghbus.store.engine.commit.ledger import entry_hash
 from aghbus.store.engine.sql import checksum_of
 from tests.support.daemons import Daemon, Home, wait_for
 
@@ -94,11 +94,11 @@ def test_verify_while_the_daemon_runs_and_after_somebody_wrote_in_its_log(pair: 
     before = bytes(32)
     db = sqlite3.connect(ops.store_path)
     with db:  # a whole new history of the same messages
-        links = db.execute("SELECT n, at_ms, last_seq, content, entries FROM chain ORDER BY n").fetchall()
-        for n, at_ms, last_seq, content, entries in links:
-            forged = None if entries is None else entries.replace(b"trust.mode", b"other.mode")
-            before = link_hash(before, n, at_ms, last_seq, content, forged)
-            db.execute("UPDATE chain SET entries = ?, hash = ? WHERE n = ?", (forged, before, n))
+        entries = db.execute("SELECT n, at_ms, last_seq, content, events FROM ledger ORDER BY n").fetchall()
+        for n, at_ms, last_seq, content, events in entries:
+            forged = None if events is None else events.replace(b"trust.mode", b"other.mode")
+            before = entry_hash(before, n, at_ms, last_seq, content, forged)
+            db.execute("UPDATE ledger SET events = ?, hash = ? WHERE n = ?", (forged, before, n))
     db.close()
     done = home.ctl("--name", "ops", "audit", "verify")
     assert done.returncode == 1
@@ -122,7 +122,7 @@ def test_a_changed_message_is_found(pair: tuple[Home, Daemon, Daemon]) -> None:
     found = home.ctl("-o", "json", "--name", "ops", "audit", "verify")
     assert found.returncode == 1
     (finding,) = json.loads(found.stdout)["findings"]
-    assert finding.startswith("envelope 1 of link ")
+    assert finding.startswith("envelope 1 of entry ")
     ops.start()
 
 
@@ -155,7 +155,7 @@ def test_the_recipe_of_the_page_verifies_an_export(pair: tuple[Home, Daemon, Dae
     for number in range(5):
         home.ctl_json("--name", "ops", "say", "--to", "bob", f"{SECRET} {number}")
     home.ctl_json("--name", "bob", "inbox", "next", "--wait", "25", "--ack")
-    export = home.ctl("--name", "bob", "audit", "export", "--links").stdout
+    export = home.ctl("--name", "bob", "audit", "export", "--entries").stdout
     recipe = tmp_path / "verify_export.py"
     (source,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.DOTALL)
     recipe.write_text(source)

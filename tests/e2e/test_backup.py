@@ -210,7 +210,7 @@ def test_the_replicated_file_is_the_store_of_the_container() -> None:
 def test_a_store_that_is_damaged_gives_no_backup(home: Home, ops: Daemon, tmp_path: Path) -> None:
     ops.stop()
     with closing(sqlite3.connect(ops.store_path)) as db, db:
-        db.execute("UPDATE chain SET at_ms = at_ms + 1 WHERE n = (SELECT max(n) FROM chain)")
+        db.execute("UPDATE ledger SET at_ms = at_ms + 1 WHERE n = (SELECT max(n) FROM ledger)")
     refused = home.ctl("--name", "ops", "backup", str(tmp_path / "ops.db"))
     assert (refused.returncode, b"does not follow" in refused.stderr) == (1, True)
     assert not list(tmp_path.glob("ops.db*"))

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or damaged under a real daemon: clear refusals, nothing lost that was said yes to, recovery."""
+"""Disks that are full, read-only or damaged under a real daemon: clear refusals, nothing lost that was acknowledged, recovery."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def fill(folder: Path) -> Path:
 
 
 def refusal(daemon: Daemon, **ask: Any) -> HttpError | None:
-    """What opening a work is refused with; None when it was said yes to."""
+    """What opening a work is refused with; None when it was acknowledged."""
     try:
         daemon.post("/v1/works", **ask)
     except HttpError as error:
@@ -110,7 +110,7 @@ async def test_a_full_disk_refuses_rejects_and_recovers(tmp_path: Path, small_di
             assert any("the store cannot write" in problem for problem in status["problems"])
 
             held_off = worker.post("/v1/works", to="ops", text="into the full disk")
-            wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 30, "it to be held off")
+            wait_for(lambda: ops.get("/v1/status")["counters"].get("overload.store", 0) > 0, 30, "it to be rejected")
             sent = f"/v1/messages/{held_off['id']}"
             wait_for(lambda: worker.get(sent)["delivery"] == "published", 30, "it to be noted as published")
 
@@ -118,8 +118,8 @@ async def test_a_full_disk_refuses_rejects_and_recovers(tmp_path: Path, small_di
             wait_for(lambda: ops.get("/v1/status")["store"]["writable"], RECOVERY, "the store to write again")
             ops.wait_ready()
             everything = sorted([*said_yes, "into the full disk"])  # and nothing that was refused
-            wait_for(lambda: work_texts(worker) == everything, 20, "all that was said yes to")
-            wait_for(lambda: work_texts(ops) == everything, 20, "what was held off")
+            wait_for(lambda: work_texts(worker) == everything, 20, "all that was acknowledged")
+            wait_for(lambda: work_texts(ops) == everything, 20, "what was rejected")
             wait_for(lambda: outbox_settled(ops) and outbox_settled(worker), 20, "every message to be receipted")
             assert len(ops.get("/v1/inbox")["items"]) == 1
 
@@ -295,7 +295,7 @@ def test_a_running_daemons_store_can_be_checked(tmp_path: Path) -> None:
         done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout
         assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-            f"ok    store {part}" for part in ("commits", "pages", "references", "envelopes", "indexes", "chain")
+            f"ok    store {part}" for part in ("commits", "pages", "references", "envelopes", "indexes", "ledger")
         ]
         accept = subprocess.run([*command, "--accept-loss"], env=home.env, capture_output=True, text=True, check=False)
         assert accept.returncode == 1

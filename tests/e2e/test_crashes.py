@@ -1,4 +1,4 @@
-"""Daemons that are killed, brokers that go away: what was said yes to is there afterwards."""
+"""Daemons that are killed, brokers that go away: what was acknowledged is there afterwards."""
 
 from pathlib import Path
 

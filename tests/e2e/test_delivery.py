@@ -94,13 +94,13 @@ async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> Non
                 assert ops.state_of(sent["work_id"]) == "submitted"
                 later = ops.post("/v1/works", to="outsider", text="and now?")
 
-                def heard(answer: dict[str, Any]) -> int:
+                def received(answer: dict[str, Any]) -> int:
                     return sum(answer["id"].encode() in one for one in raw)
 
-                await wait_until(lambda: heard(later) >= 1, 20, "another one")
-                answered = heard(sent)  # one try may have been under way when the receipt came
-                await wait_until(lambda: heard(later) >= 5, 20, "retries of the other one")
-                assert heard(sent) == answered
+                await wait_until(lambda: received(later) >= 1, 20, "another one")
+                answered = received(sent)  # one try may have been under way when the receipt came
+                await wait_until(lambda: received(later) >= 5, 20, "retries of the other one")
+                assert received(sent) == answered
 
 
 def test_an_unanswered_message_becomes_dead_and_the_agent_is_notified(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
             if (longest := report_for(4, worker, work_id)) < 1.5:
                 break
         assert longest < 1.5, "the machine never ran for 4 s without a stall"
-        wait_for(lambda: worker.state_of(work_id) == "failed", 20, "the deadline after silence")
+        wait_for(lambda: worker.state_of(work_id) == "failed", 20, "the deadline without an answer")
         wait_for(lambda: ops.state_of(work_id) == "failed", 20, "the deadline over there")
         assert ops.get(f"/v1/works/{work_id}")["work"]["message"] == "no progress within 2 s"
 

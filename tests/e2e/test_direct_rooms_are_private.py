@@ -130,7 +130,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(tmp_path: Path) -
                 await mallory.publish(ours)
                 wait_for(lambda: len(bob.get("/v1/directs")["directs"]) == 2, 30, "mallory's own room")
                 assert not [
-                    heard for heard in mallory.heard if heard["kind"] == "receipt"
+                    message for message in mallory.received if message["kind"] == "receipt"
                 ]  # no word about the others' room
             assert b"stray-" not in store_bytes(bob)
 
@@ -166,9 +166,9 @@ async def test_a_peer_that_takes_over_an_opaque_id_sees_no_earlier_messages_of_t
                 await carol.expect(text="for carol")
                 with pytest.raises(HttpError):
                     bob.post("/v1/messages", kind="say", to="mallory", direct_id=taken, body={"text": "no"})
-                for heard in mallory.heard:
-                    assert SECRET not in str(heard)
-                    assert "for carol" not in str(heard)
+                for message in mallory.received:
+                    assert SECRET not in str(message)
+                    assert "for carol" not in str(message)
         with sqlite3.connect(f"file:{bob.store_path}?mode=ro", uri=True) as db:
             pairs = db.execute("SELECT pair_a, pair_b, current FROM rooms ORDER BY pair_b").fetchall()
         db.close()

@@ -46,7 +46,9 @@ async def test_greet_on_join_and_whois_answer(asker: Foreign) -> None:
     await asker.expect(
         kind="whois", reply_to=directed["id"]
     )  # answered whatever it asks, unlike the broadcast before it
-    assert len([heard for heard in asker.heard if heard["kind"] == "whois" and heard["from"] == "worker"]) == 2
+    assert (
+        len([message for message in asker.received if message["kind"] == "whois" and message["from"] == "worker"]) == 2
+    )
 
 
 async def test_a_duplicate_gets_a_receipt_and_is_delivered_once(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
@@ -93,7 +95,7 @@ async def test_a_bad_continuation_does_not_fail_the_work(bus: tuple[NatsServer, 
     assert (refusal["body"]["status"], refusal["body"]["reason_code"]) == ("rejected", "work_container_mismatch")
     assert refusal["thread_id"] == "thread_elsewhere"
     assert worker.state_of("work_open") == "submitted"
-    assert [heard["reply_to"] for heard in asker.heard if heard["kind"] == "receipt"] == [elsewhere["id"]]
+    assert [message["reply_to"] for message in asker.received if message["kind"] == "receipt"] == [elsewhere["id"]]
 
 
 async def test_a_message_for_a_closed_work_repeats_its_terminal_message(
@@ -104,7 +106,7 @@ async def test_a_message_for_a_closed_work_repeats_its_terminal_message(
     wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
     worker.post("/v1/works/work_done/complete", result={"ok": True})
     first = await asker.expect(kind="trace", state="completed")
-    asker.heard.clear()
+    asker.received.clear()
     await asker.publish(asker.work("worker", "work_done"))
     again = await asker.expect(kind="trace", state="completed")
     assert again == first
@@ -128,7 +130,7 @@ async def test_messages_for_others_are_ignored(bus: tuple[NatsServer, Daemon], a
     assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_mine"]
     assert [message["work_id"] for message in worker.get("/v1/messages")["messages"]] == ["work_mine"]
     assert worker.get("/v1/directs")["directs"] == []
-    assert not [heard for heard in asker.heard if heard["kind"] == "receipt"]
+    assert not [message for message in asker.received if message["kind"] == "receipt"]
 
 
 async def test_capability_with_a_wrong_digest_is_refused(bus: tuple[NatsServer, Daemon], asker: Foreign) -> None:
@@ -205,7 +207,7 @@ def test_a_flood_from_another_process_does_not_keep_work_from_arriving(
         while flood.poll() is None:
             sent.append(ops.post("/v1/works", to="worker", text=f"number {len(sent)}")["work_id"])
         assert flood.returncode == 0
-        wait_for(lambda: len(ids_of(worker)) >= min(len(sent), 1000), 60, "everything that was said yes to")
+        wait_for(lambda: len(ids_of(worker)) >= min(len(sent), 1000), 60, "everything that was acknowledged")
         assert set(sent[-1000:]) <= ids_of(worker)
         assert worker.get("/v1/status")["counters"]["refused.malformed"] > 1000
 

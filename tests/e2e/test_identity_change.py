@@ -106,7 +106,7 @@ def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_k
         shown = home.ctl_json("--name", "ops", "key", "show")
         assert [(one["peer_id"], one["open_works"]) for one in shown["former"]] == [("ops", 3)]
         assert b"ops: 3 open works" in home.ctl("--name", "ops", "status").stdout
-        wait_for(lambda: worker.knows(handle), 15, "the new identity to be heard of")
+        wait_for(lambda: worker.knows(handle), 15, "the new identity to be known")
 
         (room,) = ops.get("/v1/directs")["directs"]
         assert room["peer"] == "worker"
@@ -189,9 +189,9 @@ async def test_new_work_for_the_old_identity_is_answered_by_a_receipt(home: Home
             ops.post("/v1/works/work_before/complete", message="done")
             end = await asker.expect(kind="trace", work_id="work_before")
             assert (end["from"], end["proof"]) == ("ops", None)
-            greets = {one["from"] for one in asker.heard if one["kind"] == "greet" and one["proof"] is not None}
+            greets = {one["from"] for one in asker.received if one["kind"] == "greet" and one["proof"] is not None}
             assert greets == {handle}
-            assert not any(one["from"] == handle for one in asker.heard if one.get("work_id") is not None)
+            assert not any(one["from"] == handle for one in asker.received if one.get("work_id") is not None)
 
 
 async def test_works_of_a_rotated_key_are_finished_with_the_old_key_and_no_other(home: Home) -> None:

@@ -106,7 +106,7 @@ async def test_a_full_inbox_rejects_and_accepts_the_retry(tmp_path: Path) -> Non
                 assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_1", "work_0"]
                 problems = worker.get("/v1/status")["problems"]
                 assert any("messages of one sender" in line and "the last: asker)" in line for line in problems)
-                assert not [heard for heard in asker.heard if heard["kind"] == "receipt"]
+                assert not [message for message in asker.received if message["kind"] == "receipt"]
                 worker.post("/v1/inbox/next", ack=True)
                 await asker.publish(works[2])
                 wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")

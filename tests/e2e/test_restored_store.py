@@ -135,8 +135,8 @@ async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServ
         assert worker.get("/v1/status")["restored"] is None
         copy = backup(worker)
         await peer.expect(kind="greet")
-        assert all("aghbus.restored" not in one["ext"] for one in peer.heard if one["kind"] == "greet")
-        peer.heard.clear()
+        assert all("aghbus.restored" not in one["ext"] for one in peer.received if one["kind"] == "greet")
+        peer.received.clear()
         worker.stop()
         restore(worker, copy)
         worker.start()

@@ -32,7 +32,7 @@ def test_a_daemon_that_dies_in_the_middle_loses_and_doubles_nothing(
     third = plain("planning_agent", "sentiment agent", session, f"req_killed-{number}", 3, day)
     with dying(planning, handing_over), contextlib.suppress(OSError, HTTPException):
         submit(planning, "sentient", third)
-    answer = submit(planning, "sentient", third)  # its agent heard no yes
+    answer = submit(planning, "sentient", third)  # its agent received no yes
     assert answer["repeated"] is not handing_over.startswith("send.decided")
     handed = handed_out(six.at["executional"], "sentient", the_say(answer)["id"])
     assert same_json(handed["message"], third)

@@ -142,8 +142,8 @@ def test_rules_for_opening_work_and_for_talking(home: Home, pair: tuple[Daemon, 
         assert rules == {("may_open_work", "default", ops_handle), ("may_talk", "default", "*@*")}
 
         trust(home, "worker", "allow", "--channel", "default", "--talk", "*@*", "--remove")
-        heard = home.ctl_json("--name", "plain", "say", "now?", "--to", worker_handle)["id"]
-        wait_for(lambda: trust_place(home, heard) == "stored", 15, "talk to come in again")
+        received = home.ctl_json("--name", "plain", "say", "now?", "--to", worker_handle)["id"]
+        wait_for(lambda: trust_place(home, received) == "stored", 15, "talk to come in again")
 
 
 def trust_place(home: Home, message_id: str) -> str | None:
@@ -173,7 +173,7 @@ def test_a_pinned_nickname_refuses_another_key_and_a_plain_peer_of_that_name(hom
             assert b"trust unpin ops" in clash.stderr
             trust(home, "worker", "unpin", "ops")
             trust(home, "worker", "pin", f"ops={ops_key}")
-            wait_for(lambda: answers(home, "ops", worker_handle), 15, "the right key to be heard")
+            wait_for(lambda: answers(home, "ops", worker_handle), 15, "the right key to be received")
         (tmp_path / "state/aghbus/instances/ops/identity.pem").unlink()
         with Daemon(home, "ops") as plain:
             assert plain.get("/v1/status")["peer_id"] == "ops"
@@ -224,7 +224,7 @@ def test_trust_on_first_use_pins_reports_it_and_refuses_the_second(home: Home) -
         assert (rule["who"], rule["origin"]) == (ops_key, "first_use")
         with Daemon(home, "ops") as ops:
             wait_for(lambda: ops.knows(worker_handle), 15, "presence")
-            wait_for(lambda: answers(home, "ops", worker_handle), 15, "the first ops to be heard")
+            wait_for(lambda: answers(home, "ops", worker_handle), 15, "the first ops to be received")
             trust(home, "worker", "pin", ops_handle)  # the operator has looked: the pin is theirs now
             (rule,) = trust(home, "worker", "list")["rules"]
             assert (rule["who"], rule["origin"]) == (ops_key, "operator")

@@ -142,7 +142,7 @@ def _template(text: str, scope: dict[str, Any]) -> None:
     assert isinstance(templates.input_text(rendered), str)
 
 
-def _reference(reference: templates.Reference, scope: dict[str, Any]) -> None:
+def _reference(reference: templates.TemplateReference, scope: dict[str, Any]) -> None:
     """A default is taken exactly where the path has no value or null, and a sum adds."""
     found, value = reference.path.find(scope), reference.find(scope)
     if found is paths.MISSING or found is None:

@@ -12,7 +12,7 @@ from aghbus.daemon.mcp.fence import fence
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.peers import Peer
-from aghbus.protocol.api.works import Role, Work, WorkResponse, WorksResponse, WorkStep
+from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import escape
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import any_json, dump, vector_lines
@@ -165,7 +165,7 @@ def _work(document: dict[str, Any], role: Role) -> Work:
 def _history(document: dict[str, Any], role: Role, steps: int) -> WorkResponse:
     body = _body(document)
     refs = body.get("artifact_refs")
-    step = WorkStep(
+    step = HistoryEntry(
         seq=1,
         id=_text(document, "id") or "",
         kind="trace",

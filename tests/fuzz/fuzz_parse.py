@@ -9,11 +9,11 @@ import msgspec
 from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
-    Conflict,
     Deliver,
     Effects,
     Ignore,
     Open,
+    PeerIdConflict,
     Quarantine,
     Queue,
     RecordId,
@@ -141,12 +141,12 @@ def _stored_as_judged(kept: StoreEnvelope, delivered: bool, envelope: Envelope, 
 
 
 def check_refusals_come_last(effects: Effects) -> None:
-    """`Conflict` comes alone; after `Quarantine` and `Ignore` only an answer to the sender may come (effects.py)."""
-    if effects and isinstance(effects[0], Conflict):
+    """`PeerIdConflict` comes alone; after `Quarantine` and `Ignore` only an answer to the sender may come (effects.py)."""
+    if effects and isinstance(effects[0], PeerIdConflict):
         assert len(effects) == 1
     if effects and isinstance(effects[0], Quarantine | Ignore):
         assert only(effects[1:], Queue, Requeue)
-    assert not any(isinstance(effect, Conflict | Quarantine | Ignore) for effect in effects[1:])
+    assert not any(isinstance(effect, PeerIdConflict | Quarantine | Ignore) for effect in effects[1:])
     assert sum(isinstance(effect, Queue) for effect in effects) <= 1
 
 

@@ -1,8 +1,8 @@
 """Delivery as a model: the protocol's own decisions on disks that survive crashes, and a wire that loses, repeats and reorders.
 
-The model has what the daemon promises (docs/delivery.md): an envelope names its predecessor in its stream, a receiver takes
+The model has what the daemon promises (docs/delivery.md): an envelope names its predecessor in its flow, a receiver takes
 it only after that one, an acknowledgement says what became of the envelope, and everything unanswered goes out again. Whatever
-happens, once it comes to rest: nothing committed is lost, nothing is applied twice, each stream was processed in order, both
+happens, once it comes to rest: nothing committed is lost, nothing is applied twice, each flow was processed in order, both
 sides of every work are in the same state, and the state of every message says what became of it.
 
 `ordered=False` is the behaviour before docs/adr/0009: no predecessors, and an acknowledgement of everything that was committed,
@@ -38,9 +38,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.net = Net(ordered=self.ordered)
         self.enders: dict[str, str] = {}
 
-    @initialize(stream=st.booleans())
-    def choose(self, stream: bool) -> None:
-        self.net.stream = stream
+    @initialize(flow=st.booleans())
+    def choose(self, flow: bool) -> None:
+        self.net.flow = flow
 
     def act(self, name: str, what: Callable[[Peer, str], Any]) -> None:
         """An agent's request; a no of its own daemon is an answer too."""
@@ -148,8 +148,8 @@ class DeliveryMachine(RuleBasedStateMachine):
 
     @rule(name=SIDES, at=st.integers(0, 20))
     def overtake(self, name: str, at: int) -> None:
-        """A message overtakes all others on its wire; without order only in a stream, since NATS does not do that."""
-        if self.net.ordered or self.net.stream:
+        """A message overtakes all others on its wire; without order only in a flow, since NATS does not do that."""
+        if self.net.ordered or self.net.flow:
             self.net.arrive(name, at=at)
 
     def teardown(self) -> None:
@@ -270,9 +270,9 @@ def test_an_end_does_not_overtake_its_opening(ordered: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_full_inbox_loses_no_word_and_keeps_the_order_of_a_thread(ordered: bool, stream: bool) -> None:
-    net = Net(ordered=ordered, stream=stream)
+@pytest.mark.parametrize("flow", [True, False])
+def test_a_full_inbox_loses_no_word_and_keeps_the_order_of_a_thread(ordered: bool, flow: bool) -> None:
+    net = Net(ordered=ordered, flow=flow)
     ops = net.peers["ops"]
     for number in range(CAPACITY + 2):
         ops.say("worker", text=f"line {number}")
@@ -286,7 +286,7 @@ def test_a_full_inbox_loses_no_word_and_keeps_the_order_of_a_thread(ordered: boo
 
 @BOTH
 def test_a_stream_that_redelivers_keeps_the_order(ordered: bool) -> None:
-    net = Net(ordered=ordered, stream=True)
+    net = Net(ordered=ordered, flow=True)
     ops = net.peers["ops"]
     for number in range(3):
         ops.say("worker", text=f"line {number}")

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.errors import Malformed, ProtocolError, Undecodable
-from aghbus.protocol.agh.latest_bodies import Known, LatestBodies
+from aghbus.protocol.agh.latest_bodies import KnownBody, LatestBodies
 from tests.support.wire import CARD, NOW, A, B, dump, envelope, judged, wire, with_unknown_member
 
 _CARDS = st.sampled_from([CARD, {**CARD, "capabilities": []}, {**CARD, "peer_id": B}, {**CARD, "ext": {"a": 1}}])
@@ -82,7 +82,7 @@ def test_the_oldest_bodies_are_dropped_beyond_the_bound() -> None:
     latest = LatestBodies[int](max_bytes=10_000)
 
     def put(number: int, size: int) -> None:
-        latest.put((f"p{number}", "greet", False), Known(Raw(b"x" * size), Raw(b"{}"), number, {}))
+        latest.put((f"p{number}", "greet", False), KnownBody(Raw(b"x" * size), Raw(b"{}"), number, {}))
 
     for number in range(100):
         put(number, 500)

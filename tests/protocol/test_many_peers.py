@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.bodies import Receipt, Trace
 from aghbus.protocol.agh.discovery import Record
-from aghbus.protocol.agh.effects import Conflict, Quarantine
+from aghbus.protocol.agh.effects import PeerIdConflict, Quarantine
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
@@ -53,7 +53,7 @@ class Scene:
         peer = self.bus.peers[who]
         other = "worker" if who == "ops" else "ops"
         if peer is self.worker and peer.work(WORK) is None:
-            return  # an agent does not speak of a work that it has not heard of
+            return  # an agent does not speak of a work that it has not known
         try:
             if what == "say":
                 peer.say(other, WORK)
@@ -315,7 +315,7 @@ def test_a_second_daemon_with_our_id_is_detected() -> None:
     here.join("ops")
     there.join("ops").send("greet", {"peer_card": there.peers["ops"].card.to_wire()})
     effects = here.peers["ops"].receive(there.parcels[0].raw)
-    assert isinstance(effects[0], Conflict)
+    assert isinstance(effects[0], PeerIdConflict)
 
 
 def test_garbage_changes_nothing_and_valid_traffic_continues() -> None:

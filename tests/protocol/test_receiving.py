@@ -10,13 +10,13 @@ from aghbus.protocol.agh.effects import (
     Advance,
     AnswerWhois,
     Bind,
-    Conflict,
     Deliver,
     Discovered,
     Effect,
     Effects,
     Ignore,
     Open,
+    PeerIdConflict,
     Quarantine,
     Queue,
     RecordId,
@@ -140,9 +140,9 @@ class TestRouting:
     def test_our_own_message_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
         ours = say(sender=B, to=A)
         assert decide(ours, StoredState(sent_by_us=True), receiver()) == (Ignore("own"),)
-        assert decide(ours, StoredState(), receiver()) == (Conflict(ours),)
+        assert decide(ours, StoredState(), receiver()) == (PeerIdConflict(ours),)
         greet = envelope("greet", sender=B, body={"peer_card": {**CARD, "peer_id": B}})
-        assert decide(greet, StoredState(), receiver()) == (Conflict(greet),)
+        assert decide(greet, StoredState(), receiver()) == (PeerIdConflict(greet),)
 
     def test_an_id_is_recorded_as_long_as_the_envelope_can_be_fresh(self) -> None:
         assert only(decide(say(expires_at=NOW + 50), StoredState(), receiver()), RecordId).until == NOW + 50

@@ -70,10 +70,10 @@ class TestRequire:
         greet = plain("greet")
         assert [type(effect) for effect in decide(greet, StoredState(), receiver(mode="require"))] == [Quarantine]
         ours = verified("greet", body={"peer_card": {**CARD, "peer_id": OPS}})
-        heard = [
+        received = [
             effect for effect in decide(ours, StoredState(), receiver(mode="require")) if isinstance(effect, Discovered)
         ]
-        assert [effect.trust for effect in heard] == ["verified"]
+        assert [effect.trust for effect in received] == ["verified"]
 
 
 class TestKeys:

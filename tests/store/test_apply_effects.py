@@ -132,7 +132,9 @@ async def test_a_message_to_a_closed_work_requeues_its_terminal_message_before_t
     await receive(store, say(work_id="work_a"))
     done = trace("completed", sender=US, to=BOB, work_id="work_a")
     sent = await store.write(sending(done))
-    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in list(sent.queued)], NOW_MS))
+    await store.write(
+        lambda tx: retry.published(tx, [retry.RetrySchedule(seq, None) for seq in list(sent.queued)], NOW_MS)
+    )
     applied = await receive(store, say(work_id="work_a"))
     assert applied.queued[0] == sent.seq
     assert len(applied.queued) == 2
@@ -256,7 +258,7 @@ async def open_ours(store: Store) -> tuple[str, str]:
     more = say(sender=US, to=BOB, work_id="work_mine")
     for envelope in (opening, more):
         applied = await store.write(sending(envelope))
-        handed_over = [retry.Schedule(seq, None) for seq in applied.queued]
+        handed_over = [retry.RetrySchedule(seq, None) for seq in applied.queued]
         await store.write(partial(retry.published, schedules=handed_over, now_ms=NOW_MS))
     return opening.id, more.id
 

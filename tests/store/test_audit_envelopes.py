@@ -1,4 +1,4 @@
-"""The chain and the stored envelopes: what another program changes is found, what retention removes is not a defect."""
+"""The ledger and the stored envelopes: what another program changes is found, what retention removes is not a defect."""
 
 import asyncio
 import shutil
@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.store.audit.pruning import sweep_audit
-from aghbus.store.engine.commit.chain import content_of
+from aghbus.store.engine.commit.ledger import content_of
 from aghbus.store.engine.commit.watermark import watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
@@ -24,8 +24,8 @@ from tests.support.makers import BOB, NOW, NOW_MS, US, receive, receiving, rows,
 
 EVERYTHING = RetentionPolicy(max_age=0, max_bytes=None)
 LATER_MS = NOW_MS + 10_000
-# Counted with the indexes of the log: not part of what the chain proves.
-COUNTED = {("streams", name) for name in ("messages", "first_ms", "last_ms", "last_seq")}
+# Counted with the indexes of the log: not part of what the ledger proves.
+COUNTED = {("flows", name) for name in ("messages", "first_ms", "last_ms", "last_seq")}
 
 
 async def receive_together(store: Store, count: int, *, at: int = NOW) -> None:
@@ -41,7 +41,7 @@ async def ack_all(store: Store) -> None:
 
 
 async def varied(path: Path) -> None:
-    """A closed store with messages of all kinds, several in one commit, some of one removed, some links pruned."""
+    """A closed store with messages of all kinds, several in one commit, some of one removed, some entries pruned."""
     store = await Store.open(path, synchronous="normal")
     await receive_together(store, 3)
     await policies(store, 2)
@@ -82,12 +82,12 @@ def put(path: Path, template: Path) -> None:
 
 
 USED = {
-    "chain": "SELECT rowid, {} FROM chain",
-    "log": "SELECT rowid, {} FROM log WHERE seq > 3",  # links before were pruned
-    "streams": "SELECT rowid, {} FROM streams WHERE id IN (SELECT stream FROM log)",
+    "ledger": "SELECT rowid, {} FROM ledger",
+    "log": "SELECT rowid, {} FROM log WHERE seq > 3",  # entries before were pruned
+    "flows": "SELECT rowid, {} FROM flows WHERE id IN (SELECT flow FROM log)",
     "verdicts": "SELECT rowid, {} FROM verdicts WHERE id IN (SELECT verdict FROM log)",
 }
-"""The rows of each table that the chain covers."""
+"""The rows of each table that the ledger covers."""
 
 
 def test_the_template_has_what_the_changes_need(copy: Path) -> None:
@@ -95,7 +95,7 @@ def test_the_template_has_what_the_changes_need(copy: Path) -> None:
     assert (report.findings, report.lost, report.notes) == ([], [], [])
     assert report.pruned_through > 0
     with sqlite3.connect(copy) as db:
-        assert db.execute("SELECT count(*) FROM chain WHERE removed IS NOT NULL").fetchone() == (1,)
+        assert db.execute("SELECT count(*) FROM ledger WHERE removed IS NOT NULL").fetchone() == (1,)
         assert db.execute("SELECT count(*) FROM envelopes WHERE pair_a IS NOT NULL").fetchone() == (1,)
     outcomes = {(row["event"], row["outcome"]) for row in exported(copy)}
     assert {("removed", "removed"), ("receive", "kept"), ("reject", "rejected"), ("policy", "removed")} <= outcomes
@@ -128,7 +128,7 @@ def test_any_single_changed_value_is_found(
         name = names[column % len(names)]
         found = db.execute(USED[table].format(name)).fetchall()
         rowid, value = found[row % len(found)]
-        after = other_than(value, at, by, nullable=name in ("content", "entries", "removed"))
+        after = other_than(value, at, by, nullable=name in ("content", "events", "removed"))
         db.execute(f"UPDATE OR REPLACE {table} SET {name} = ? WHERE rowid = ?", (after, rowid))
     report = checked(path)
     assert not report.intact, (table, name, rowid, value, after)
@@ -147,7 +147,7 @@ CHANGES = {
     "a verdict": ("UPDATE verdicts SET outcome = 'opened' WHERE outcome = 'rejected'", "not as stored"),
     "the trust": ("UPDATE verdicts SET trust = 'verified'", "not as stored"),
     "the place in the inbox": ("UPDATE verdicts SET inbox = 1 - inbox", "not as stored"),
-    "the sender": ("UPDATE streams SET sender = 'eve'", "its columns are not those of its bytes"),
+    "the sender": ("UPDATE flows SET sender = 'eve'", "its columns are not those of its bytes"),
     "one removed": ("DELETE FROM log WHERE seq = (SELECT max(seq) FROM log)", "does not say that retention"),
     "an older one removed": (
         "DELETE FROM log WHERE seq = (SELECT seq FROM log ORDER BY seq LIMIT 1 OFFSET 3)",
@@ -155,7 +155,7 @@ CHANGES = {
     ),
     "one added after the end": (
         "UPDATE log SET seq = 1000 WHERE seq = (SELECT max(seq) FROM log)",
-        "stored after the end of the chain",
+        "stored after the end of the ledger",
     ),
 }
 
@@ -171,7 +171,7 @@ def test_a_change_of_envelopes_by_another_program_is_found(copy: Path, name: str
 async def test_a_removed_envelope_among_others_of_its_commit_is_found(store: Store) -> None:
     await receive_together(store, 3)
     await store.write(lambda tx: tx.db.execute("DELETE FROM log WHERE seq = 2").rowcount)
-    assert "envelope 2 is missing of link 1, which has others" in checked(store.path).findings
+    assert "envelope 2 is missing of entry 1, which has others" in checked(store.path).findings
 
 
 async def test_a_chain_without_its_end_goes_on_and_is_found(path: Path) -> None:
@@ -179,29 +179,29 @@ async def test_a_chain_without_its_end_goes_on_and_is_found(path: Path) -> None:
     await receive_together(store, 3)
     await policies(store, 2)
     await store.close()
-    changed(path, lambda db: db.execute("DELETE FROM chain"))
+    changed(path, lambda db: db.execute("DELETE FROM ledger"))
     watermark_path(path).unlink()
     store = await Store.open(path, synchronous="normal")
     assert (await receive(store, say())).seq == 4
     await store.close()
     assert checked(path).findings == [
-        "envelopes 1 to 4 of link 1: not as stored; at least one was changed, added or removed"
+        "envelopes 1 to 4 of entry 1: not as stored; at least one was changed, added or removed"
     ]
 
 
 async def test_a_forged_list_of_removed_envelopes_is_found(store: Store) -> None:
-    """Another program removes an envelope as retention does, but it has no entry in the chain."""
+    """Another program removes an envelope as retention does, but it has no event in the ledger."""
     await receive_together(store, 3)
-    link = exported(store.path, links=True)[0]
-    assert content_of([tuple(record) for record in link["records"]]).hex() == link["content"]
+    entry = exported(store.path, entries=True)[0]
+    assert content_of([tuple(record) for record in entry["records"]]).hex() == entry["content"]
 
     def forge(db: sqlite3.Connection) -> None:
-        db.execute("UPDATE chain SET removed = ? WHERE n = 1", (msgspec.json.encode(link["records"][:1]),))
+        db.execute("UPDATE ledger SET removed = ? WHERE n = 1", (msgspec.json.encode(entry["records"][:1]),))
         db.execute("DELETE FROM log WHERE seq = 1")
 
     changed(store.path, forge)
     assert checked(store.path).findings == [
-        "envelope 1 is missing, and the chain does not say that retention removed any"
+        "envelope 1 is missing, and the ledger does not say that retention removed any"
     ]
 
 
@@ -218,7 +218,7 @@ async def test_a_store_that_retention_emptied_verifies(store: Store, together: i
     assert swept.envelopes == 3 * together
     report = checked(store.path)
     assert (report.findings, report.lost, report.envelopes) == ([], [], 0)
-    assert await rows(store, "SELECT count(*) FROM chain WHERE removed IS NOT NULL") == [(0,)]
+    assert await rows(store, "SELECT count(*) FROM ledger WHERE removed IS NOT NULL") == [(0,)]
     gone = [row["reason"] for row in exported(store.path) if row["event"] == "removed"]
     assert gone[0] == f"{together} envelopes, sequence 1 to {together}"
 
@@ -228,12 +228,12 @@ async def test_envelopes_of_a_commit_can_be_removed_one_after_another(store: Sto
         store.submit(receiving(say(), at=NOW + 10 * at))
     await store.write(receiving(say(), at=NOW + 100))
     await ack_all(store)
-    whole = exported(store.path, links=True)[0]
+    whole = exported(store.path, entries=True)[0]
     for at in range(5):
         await sweep(store, RetentionPolicy(max_age=5, max_bytes=None), NOW_MS + 10_000 * at + 6_000)
         report = checked(store.path)
         assert (report.findings, report.envelopes) == ([], 5 - at)
-        assert exported(store.path, links=True)[0] == whole  # the records are still known
+        assert exported(store.path, entries=True)[0] == whole  # the records are still known
         shown = [(row["seq"], row["digest"]) for row in exported(store.path) if row["event"] == "receive"]
         assert sorted(shown) == [(record[0], record[-1]) for record in whole["records"]]
 
@@ -250,7 +250,7 @@ async def test_pruned_links_do_not_need_their_envelopes(store: Store) -> None:
 
 
 async def test_many_links_between_two_removed_envelopes_are_found(store: Store) -> None:
-    """Retention looks the link of an envelope up by its sequence."""
+    """Retention looks the entry of an envelope up by its sequence."""
     await receive_together(store, 2, at=NOW - 20)
     for number in range(40):
         await receive(store, say(work_id=f"work_{number}"))

@@ -1,4 +1,4 @@
-"""The audit log: which events are in it, and that a changed, removed or moved link is detected."""
+"""The audit log: which events are in it, and that a changed, removed or moved entry is detected."""
 
 import hashlib
 import json
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.audit import events as audit
-from aghbus.store.audit.pruning import AUDIT_STEP_ROWS, sweep_audit
+from aghbus.store.audit.pruning import PRUNE_ROWS, sweep_audit
 from aghbus.store.audit.reader import open_audit_log
 from aghbus.store.audit.verify import AuditReport
-from aghbus.store.engine.commit.chain import CommitChain, Head, as_pruned, link_hash, parse_head
+from aghbus.store.engine.commit.ledger import Head, Ledger, as_pruned, entry_hash, parse_head
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.watermark import CommitWatermark, WatermarkFile, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
@@ -57,9 +57,9 @@ async def test_a_received_message_is_a_row_without_its_text(store: Store) -> Non
         "work_id": "work_one",
         "trust": "unverified",
         "digest": hashlib.sha256(envelope.raw).hexdigest(),
-        "hash": store.memory.chain.head.hash.hex(),
+        "hash": store.memory.ledger.head.hash.hex(),
     }
-    assert "secret" not in json.dumps(exported(store.path, links=True))
+    assert "secret" not in json.dumps(exported(store.path, entries=True))
 
 
 async def test_a_rejection_by_the_lifecycle_is_a_reject_row_and_our_answer_a_send_row(store: Store) -> None:
@@ -109,7 +109,7 @@ async def test_each_commit_is_one_link_and_nothing_else_counts_it(store: Store) 
         await future
     await store.write(lambda tx: tx.db.execute("INSERT INTO meta VALUES ('other', 1)").rowcount)
     assert await store.write(lambda tx: tx.db.execute("SELECT count(*) FROM meta").fetchone()[0])
-    assert store.memory.chain.head.n == store.stats.commits == 2
+    assert store.memory.ledger.head.n == store.stats.commits == 2
     assert checked(store.path).commits == 2
 
 
@@ -145,20 +145,20 @@ TEXTS = st.none() | st.text(st.characters(codec="utf-8"), max_size=20)
 @settings(max_examples=25)
 @given(commits=st.lists(st.tuples(st.integers(0, 2**53), TEXTS, TEXTS), min_size=1, max_size=5))
 def test_the_hash_can_be_computed_with_any_json_library(commits: list[tuple[int, str | None, str | None]]) -> None:
-    chain, db = CommitChain(), sqlite3.connect(":memory:")
-    db.execute("CREATE TABLE chain (n INTEGER PRIMARY KEY, at_ms, last_seq, content, entries, removed, hash)")
+    ledger, db = Ledger(), sqlite3.connect(":memory:")
+    db.execute("CREATE TABLE ledger (n INTEGER PRIMARY KEY, at_ms, last_seq, content, events, removed, hash)")
     before = bytes(32)
     for n, (at_ms, reason, state) in enumerate(commits, 1):
         record = (n, at_ms, "in", "say", "verified", "message", "opened", reason, None, state, None, None, "00")
-        chain.records.append(record)
-        chain.entries.append((at_ms, "policy", "tried", reason))
-        chain.head = chain.append(db, n)
-        chain.records.clear()
-        chain.entries.clear()
+        ledger.records.append(record)
+        ledger.events.append((at_ms, "policy", "tried", reason))
+        ledger.head = ledger.append(db, n)
+        ledger.records.clear()
+        ledger.events.clear()
         content = hashlib.sha256(compact([record])).hexdigest()
         line = compact([n, at_ms, n, content, [[at_ms, "policy", "tried", reason]]])
         before = hashlib.sha256(before + line).digest()
-    assert chain.head == (len(commits), before, len(commits))
+    assert ledger.head == (len(commits), before, len(commits))
     db.close()
 
 
@@ -169,61 +169,61 @@ def compact(value: object) -> bytes:
 # What cannot be done unseen
 
 CHANGES: dict[str, tuple[Change, str]] = {
-    "a letter of an entry": (
+    "a letter of an event": (
         lambda db: db.execute(
-            "UPDATE chain SET entries = CAST(replace(CAST(entries AS TEXT), 'tried', 'tired') AS BLOB) WHERE n = 5"
+            "UPDATE ledger SET events = CAST(replace(CAST(events AS TEXT), 'tried', 'tired') AS BLOB) WHERE n = 5"
         ),
-        "link 5 does not follow",
+        "entry 5 does not follow",
     ),
-    "a link and its hash": (lambda db: forge(db, 5), "link 6 does not follow"),
-    "a hash": (lambda db: db.execute("UPDATE chain SET hash = zeroblob(32) WHERE n = 7"), "link 7 does not follow"),
-    "a time": (lambda db: db.execute("UPDATE chain SET at_ms = at_ms + 1 WHERE n = 7"), "link 7 does not follow"),
-    "garbage in a link": (
-        lambda db: db.execute("UPDATE chain SET entries = x'ff00' WHERE n = 3"),
-        "link 3 does not follow",
+    "an entry and its hash": (lambda db: forge(db, 5), "entry 6 does not follow"),
+    "a hash": (lambda db: db.execute("UPDATE ledger SET hash = zeroblob(32) WHERE n = 7"), "entry 7 does not follow"),
+    "a time": (lambda db: db.execute("UPDATE ledger SET at_ms = at_ms + 1 WHERE n = 7"), "entry 7 does not follow"),
+    "garbage in an entry": (
+        lambda db: db.execute("UPDATE ledger SET events = x'ff00' WHERE n = 3"),
+        "entry 3 does not follow",
     ),
-    "one link removed": (lambda db: db.execute("DELETE FROM chain WHERE n = 4"), "link 4 is missing"),
-    "links removed": (lambda db: db.execute("DELETE FROM chain WHERE n IN (4, 5, 6)"), "links 4 to 6 are missing"),
-    "removed and renumbered": (lambda db: close_gap(db, 4), "link 4 does not follow"),
-    "the first removed": (lambda db: db.execute("DELETE FROM chain WHERE n < 3"), "links 1 to 2 are missing"),
-    "the first removed as if pruned": (lambda db: pretend_pruned(db, 3), "begins after link 3"),
-    "two exchanged": (lambda db: exchange(db, 4, 5), "link 4 does not follow"),
-    "the newest cut off": (lambda db: db.execute("DELETE FROM chain WHERE n > 9"), "links 10 to 12 are missing"),
-    "all removed": (lambda db: db.execute("DELETE FROM chain"), "links 1 to 12 are missing"),
-    "the newest rewritten whole": (lambda db: rewrite(db, 12), "link 12 is not the one that the .mark file names"),
+    "one entry removed": (lambda db: db.execute("DELETE FROM ledger WHERE n = 4"), "entry 4 is missing"),
+    "entries removed": (lambda db: db.execute("DELETE FROM ledger WHERE n IN (4, 5, 6)"), "entries 4 to 6 are missing"),
+    "removed and renumbered": (lambda db: close_gap(db, 4), "entry 4 does not follow"),
+    "the first removed": (lambda db: db.execute("DELETE FROM ledger WHERE n < 3"), "entries 1 to 2 are missing"),
+    "the first removed as if pruned": (lambda db: pretend_pruned(db, 3), "begins after entry 3"),
+    "two exchanged": (lambda db: exchange(db, 4, 5), "entry 4 does not follow"),
+    "the newest cut off": (lambda db: db.execute("DELETE FROM ledger WHERE n > 9"), "entries 10 to 12 are missing"),
+    "all removed": (lambda db: db.execute("DELETE FROM ledger"), "entries 1 to 12 are missing"),
+    "the newest rewritten whole": (lambda db: rewrite(db, 12), "entry 12 is not the one that the .mark file names"),
 }
 
 
 def forge(db: sqlite3.Connection, n: int) -> None:
-    """Changes link `n` and computes its hash anew."""
-    (before,) = db.execute("SELECT hash FROM chain WHERE n = ?", (n - 1,)).fetchone()
-    at_ms, last_seq, content, entries = db.execute(
-        "SELECT at_ms, last_seq, content, entries FROM chain WHERE n = ?", (n,)
+    """Changes entry `n` and computes its hash anew."""
+    (before,) = db.execute("SELECT hash FROM ledger WHERE n = ?", (n - 1,)).fetchone()
+    at_ms, last_seq, content, events = db.execute(
+        "SELECT at_ms, last_seq, content, events FROM ledger WHERE n = ?", (n,)
     ).fetchone()
-    entries = entries.replace(b"tried", b"tired")
-    digest = link_hash(before, n, at_ms, last_seq, content, entries)
-    db.execute("UPDATE chain SET entries = ?, hash = ? WHERE n = ?", (entries, digest, n))
+    events = events.replace(b"tried", b"tired")
+    digest = entry_hash(before, n, at_ms, last_seq, content, events)
+    db.execute("UPDATE ledger SET events = ?, hash = ? WHERE n = ?", (events, digest, n))
 
 
 def close_gap(db: sqlite3.Connection, n: int) -> None:
-    db.execute("DELETE FROM chain WHERE n = ?", (n,))
+    db.execute("DELETE FROM ledger WHERE n = ?", (n,))
     for later in range(n + 1, LINKS + 1):
-        db.execute("UPDATE chain SET n = n - 1 WHERE n = ?", (later,))
+        db.execute("UPDATE ledger SET n = n - 1 WHERE n = ?", (later,))
 
 
 def pretend_pruned(db: sqlite3.Connection, through: int) -> None:
-    n, digest, last_seq = db.execute("SELECT n, hash, last_seq FROM chain WHERE n = ?", (through,)).fetchone()
+    n, digest, last_seq = db.execute("SELECT n, hash, last_seq FROM ledger WHERE n = ?", (through,)).fetchone()
     db.execute("INSERT INTO meta VALUES ('audit_pruned', ?)", (as_pruned(Head(n, digest, last_seq)),))
-    db.execute("DELETE FROM chain WHERE n <= ?", (through,))
+    db.execute("DELETE FROM ledger WHERE n <= ?", (through,))
 
 
 def exchange(db: sqlite3.Connection, one: int, other: int) -> None:
     for old, new in ((one, 1000), (other, one), (1000, other)):
-        db.execute("UPDATE chain SET n = ? WHERE n = ?", (new, old))
+        db.execute("UPDATE ledger SET n = ? WHERE n = ?", (new, old))
 
 
 def rewrite(db: sqlite3.Connection, first: int) -> None:
-    """From link `first` on another history, whole in itself."""
+    """From entry `first` on another history, whole in itself."""
     for n in range(first, LINKS + 1):
         forge(db, n)
 
@@ -246,7 +246,7 @@ async def test_changes_by_another_program_are_detected(path: Path, name: str) ->
 async def test_a_rewritten_history_is_detected_only_by_a_head_kept_elsewhere(path: Path) -> None:
     store = await Store.open(path, synchronous="normal")
     await policies(store, LINKS)
-    kept = parse_head(str(store.memory.chain.head))
+    kept = parse_head(str(store.memory.ledger.head))
     await store.close()
     assert checked(path, kept).intact
     changed(path, lambda db: rewrite(db, 2))
@@ -260,7 +260,7 @@ async def test_a_rewritten_history_is_detected_only_by_a_head_kept_elsewhere(pat
 
 async def test_a_head_stays_good_while_the_log_grows(store: Store) -> None:
     await policies(store, 5)
-    n, digest = parse_head(str(store.memory.chain.head))
+    n, digest = parse_head(str(store.memory.ledger.head))
     await policies(store, 5)
     assert checked(store.path, (n, digest)).intact
     assert not checked(store.path, (n - 1, digest)).intact
@@ -272,7 +272,7 @@ async def test_a_start_after_a_cut_reports_it_and_continues_the_chain(path: Path
     await store.close()
     watermark = read_watermark(path)
     assert watermark is not None
-    changed(path, lambda db: db.execute("DELETE FROM chain WHERE n > 9"))
+    changed(path, lambda db: db.execute("DELETE FROM ledger WHERE n > 9"))
     again = await Store.open(path, synchronous="normal")
     await again.write(lambda tx: audit.note_start(tx, NOW_MS, "trust.mode=verify, no key"))
     assert [(row["n"], row["outcome"], row["reason"]) for row in exported(path)[9:]] == [
@@ -282,7 +282,7 @@ async def test_a_start_after_a_cut_reports_it_and_continues_the_chain(path: Path
     await again.close()
     report = checked(path)
     assert report.findings == []
-    assert "link 13 says that commits were missing at a start" in report.lost[0]
+    assert "entry 13 says that commits were missing at a start" in report.lost[0]
     assert not report.intact
 
 
@@ -296,13 +296,13 @@ async def test_a_start_with_a_rewritten_chain_reports_it(path: Path) -> None:
     await again.write(lambda tx: audit.note_start(tx, NOW_MS, "trust.mode=verify, no key"))
     await again.close()
     assert exported(path)[-1]["outcome"] == "commits_missing"
-    assert "link 13 says that commits were missing at a start" in checked(path).lost[0]
+    assert "entry 13 says that commits were missing at a start" in checked(path).lost[0]
 
 
 async def test_the_chain_continues_over_restarts(path: Path) -> None:
     for _ in range(3):
         store = await Store.open(path, synchronous="normal")
-        assert store.memory.chain.gap is None
+        assert store.memory.ledger.gap is None
         await policies(store, 4)
         await store.close()
     assert checked(path).commits == 12
@@ -314,7 +314,7 @@ async def test_a_store_without_a_log_and_a_damaged_record_are_reported(path: Pat
     changed(path, lambda db: db.execute("INSERT INTO meta VALUES ('audit_pruned', 'nonsense')"))
     with pytest.raises(StoreDamaged):
         checked(path)
-    changed(path, lambda db: db.execute("DROP TABLE chain"))
+    changed(path, lambda db: db.execute("DROP TABLE ledger"))
     with pytest.raises(StoreUnopenable, match="no audit log"):
         checked(path)
 
@@ -346,10 +346,10 @@ async def test_all_links_can_be_pruned_by_age_and_the_chain_continues(path: Path
 
 
 async def test_links_are_pruned_by_age_step_by_step(store: Store) -> None:
-    count = 2 * AUDIT_STEP_ROWS + 10
+    count = 2 * PRUNE_ROWS + 10
     await policies(store, count)
-    later = NOW_MS + 2 * AUDIT_STEP_ROWS + 5  # milliseconds: five more than two steps are older
-    assert await sweep_audit(store, 10**6, 0, later) == 2 * AUDIT_STEP_ROWS + 5
+    later = NOW_MS + 2 * PRUNE_ROWS + 5  # milliseconds: five more than two steps are older
+    assert await sweep_audit(store, 10**6, 0, later) == 2 * PRUNE_ROWS + 5
     report = checked(store.path)
     assert (report.intact, report.commits) == (True, 5 + 3)
     await policies(store, 3, NOW_MS + 10**9)
@@ -380,37 +380,39 @@ async def test_an_export_reports_links_pruned_meanwhile(store: Store) -> None:
         gone = await sweep_audit(store, 300, 10**9, NOW_MS)
         numbers += [row["n"] for row in export]
     assert numbers == [*range(11, 1011), *range(gone + 1, 2501)]
-    assert told == [f"links 1011 to {gone} are missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"]
+    assert told == [
+        f"entries 1011 to {gone} are missing: pruned meanwhile, unless `aghctl audit verify` says otherwise"
+    ]
 
 
 async def many(store: Store, count: int) -> None:
-    """So many links, which the writer would take long for."""
+    """So many entries, which the writer would take long for."""
 
     def write(tx: Transaction) -> None:
-        chain = CommitChain()
-        chain.load(tx.db)
+        ledger = Ledger()
+        ledger.load(tx.db)
         for number in range(count - 1):
-            chain.entries.append((NOW_MS + number, "policy", "tried", f"number {number}"))
-            chain.head = chain.append(tx.db, 0)
-            chain.entries.clear()
-        tx.memory.chain.head = chain.head
+            ledger.events.append((NOW_MS + number, "policy", "tried", f"number {number}"))
+            ledger.head = ledger.append(tx.db, 0)
+            ledger.events.clear()
+        tx.memory.ledger.head = ledger.head
         audit.note_policy(tx, NOW_MS + count, "tried")
 
     await store.write(write)
 
 
 async def test_closing_the_mark_file_writes_the_latest_value(path: Path) -> None:
-    chain = CommitChain()
+    ledger = Ledger()
     path.parent.mkdir()
     with ThreadPoolExecutor(1) as executor:
-        file = WatermarkFile(path, executor, 1, chain)
+        file = WatermarkFile(path, executor, 1, ledger)
         file.close()
         assert read_watermark(path) is None
         file.write_soon()
         assert file.pending
-        chain.head = Head(2, bytes(32), 2)
+        ledger.head = Head(2, bytes(32), 2)
         file.close()
-    assert read_watermark(path) == CommitWatermark(1, chain.head)
+    assert read_watermark(path) == CommitWatermark(1, ledger.head)
 
 
 def test_heads_are_read_as_they_are_written() -> None:

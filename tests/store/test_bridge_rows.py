@@ -11,11 +11,11 @@ from aghbus.protocol.formats.model import BridgedMessage
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import bridge_links as links
 from aghbus.store.tables import bridge_log, inbox, works
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_links import EndedWork
+from aghbus.store.tables import follow_ups as links
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
+from aghbus.store.tables.follow_ups import EndedWork
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -217,15 +217,15 @@ async def test_the_message_of_a_work_that_the_next_one_answers(store: Store) -> 
     first = say(US, BOB, work_id=given)
     await store.write(sending(first))
 
-    def heard(tx: Transaction) -> str:
+    def received(tx: Transaction) -> str:
         work = memory(tx).work(given)
         assert work is not None
         return memory(tx).answered(work)
 
-    assert await store.write(heard) == first.id
+    assert await store.write(received) == first.id
     asked = trace("needs_input", work_id=given)
     await receive(store, asked)
-    assert await store.write(heard) == asked.id
+    assert await store.write(received) == asked.id
 
 
 async def test_a_message_sent_before_is_recognized(store: Store) -> None:
@@ -289,7 +289,7 @@ async def test_a_settled_work_without_an_assigned_work_leaves_no_row(store: Stor
     await receive(store, trace("completed", "carol", US, work_id=following))
     (found,) = await ended_links(store)
     await store.write(lambda tx: links.settle(tx, found.link))
-    assert await rows(store, "SELECT * FROM bridge_links") == []
+    assert await rows(store, "SELECT * FROM follow_ups") == []
 
 
 async def test_the_outcomes_of_branches_are_kept_in_the_order_of_opening_until_the_last_has_ended(
@@ -363,7 +363,7 @@ async def test_retention_removes_bridge_rows_with_their_envelopes_and_works(stor
     await store.write(lambda tx: tx.db.execute("UPDATE outbox SET state = 'published'"))
     await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000)
     assert await rows(store, "SELECT * FROM bridge_messages") == []
-    assert await rows(store, "SELECT * FROM bridge_links") == []
+    assert await rows(store, "SELECT * FROM follow_ups") == []
 
 
 async def test_a_log_is_bounded_by_rows_and_by_bytes_for_each_format(store: Store) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from aghbus.daemon.check_store import StoreCheck, accept_loss, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
-from aghbus.store.engine.commit.chain import Head
+from aghbus.store.engine.commit.ledger import Head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
@@ -33,7 +33,7 @@ async def main():
     store = await Store.open(Path(sys.argv[1]))
     for number in range(int(sys.argv[2])):
         await store.write(receiving(envelope(number), capacity=10**9))
-    path, commits = Path(sys.argv[1]), store.memory.chain.head.n
+    path, commits = Path(sys.argv[1]), store.memory.ledger.head.n
     while read_watermark(path).head.n < commits:  # it follows the commits within milliseconds
         await asyncio.sleep(0.001)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -46,7 +46,7 @@ WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096  # sqlite.org/fileformat2.html#the
 
 
 def crashed(path: Path, count: int = SENT) -> None:
-    """A store of `count` envelopes, each committed and said yes to, whose process then died without closing it."""
+    """A store of `count` envelopes, each committed and acknowledged, whose process then died without closing it."""
     child = subprocess.run([sys.executable, "-c", CRASH, str(path), str(count)], cwd=ROOT, check=False, timeout=60)
     assert child.returncode == -signal.SIGKILL
 
@@ -76,7 +76,7 @@ def remove(path: Path) -> None:
 
 
 def left_beside(path: Path) -> set[str]:
-    return {entry.name for entry in path.parent.iterdir()}
+    return {event.name for event in path.parent.iterdir()}
 
 
 def named(found: list[StoreCheck], check: str) -> StoreCheck:
@@ -189,7 +189,7 @@ async def test_a_watermark_older_than_the_store_is_not_a_loss(killed: Path) -> N
     assert store.problems == ()
     await store.close()
     with contextlib.closing(sqlite3.connect(killed)) as db:
-        (first,) = db.execute("SELECT hash FROM chain WHERE n = 1").fetchone()
+        (first,) = db.execute("SELECT hash FROM ledger WHERE n = 1").fetchone()
     older = CommitWatermark(watermark.identity, Head(1, first, 1))
     watermark_path(killed).write_bytes(encode_watermark(older))
     assert read_watermark(killed) == older
@@ -243,7 +243,7 @@ async def test_the_sequence_continues_after_a_loss_and_streams_report_the_gap(ki
         ((left,),) = await rows(store, "SELECT max(seq) FROM envelopes")
         assert left < SENT
         applied = await receive(store, say(id=f"msg_own_{next(_numbers)}"))
-        assert applied.seq == SENT + 1  # not one that a stream has shown before
+        assert applied.seq == SENT + 1  # not one that a flow has shown before
         assert await gap_after(store.reader, EventsQuery(inbox=True), left) == SENT
         assert await gap_after(store.reader, EnvelopeFilter(), SENT) is None
     finally:
@@ -287,7 +287,7 @@ def root_page(path: Path, name: str) -> int:
     return int(page)
 
 
-@pytest.mark.parametrize("name", ["log", "outbox_open", "works", "streams"])
+@pytest.mark.parametrize("name", ["log", "outbox_open", "works", "flows"])
 async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: str) -> None:
     power_lost(killed)
     flip(killed, (root_page(killed, name) - 1) * PAGE + 1, 7)  # header of the b-tree page
@@ -353,7 +353,7 @@ async def test_a_flipped_letter_is_found_by_the_full_check_only(killed: Path) ->
 async def test_damage_met_while_running_refuses_writes_with_its_own_hint(killed: Path) -> None:
     store = await Store.open(killed)
     await store.close()
-    flip(killed, (root_page(killed, "streams_lookup") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
+    flip(killed, (root_page(killed, "flows_lookup") - 1) * PAGE + 1, 7)  # closed in order: the start does not look
     store = await Store.open(killed, name="late")
     try:
         with pytest.raises(StoreUnavailable) as caught:
@@ -381,10 +381,10 @@ def test_a_store_saved_by_recover_opens_again(killed: Path) -> None:
 
 
 async def test_a_check_changes_nothing(killed: Path) -> None:
-    before = {entry.name: entry.read_bytes() for entry in killed.parent.iterdir() if not entry.name.endswith("-shm")}
+    before = {event.name: event.read_bytes() for event in killed.parent.iterdir() if not event.name.endswith("-shm")}
     check_store(killed, quick=True)
     check_store(killed, quick=False)
-    after = {entry.name: entry.read_bytes() for entry in killed.parent.iterdir() if not entry.name.endswith("-shm")}
+    after = {event.name: event.read_bytes() for event in killed.parent.iterdir() if not event.name.endswith("-shm")}
     assert after == before
 
 
@@ -422,7 +422,7 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
     await receive(store, say())
     await store.close()
     db = sqlite3.connect(path)
-    for table in ("inbox", "streams", "log", "chain"):
+    for table in ("inbox", "flows", "log", "ledger"):
         db.execute(f"DELETE FROM {table}")
     db.execute("DELETE FROM meta WHERE key = 'identity'")
     db.commit()

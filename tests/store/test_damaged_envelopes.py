@@ -39,7 +39,7 @@ def envelope_check(store: Store) -> StoreCheck:
 
 
 def chain_check(store: Store) -> StoreCheck:
-    return next(one for one in check_store(store.path, quick=False).checks if one.check == "store chain")
+    return next(one for one in check_store(store.path, quick=False).checks if one.check == "store ledger")
 
 
 @pytest.mark.parametrize("damage", [LETTER, NOT_UTF8], ids=["letter", "not UTF-8"])
@@ -53,8 +53,8 @@ async def test_a_damaged_envelope_is_shown_as_damaged_and_the_others_as_they_are
     assert [message.damaged for message in page.messages] == [False, True, False]
     assert bytes(page.messages[1].envelope) == b"{}"
     assert json.loads(bytes(page.messages[0].envelope))["body"]["text"] == "pay 100 euro"
-    stream = await events.events(logged.reader, EVERYTHING, since=0)
-    assert [event.message.damaged for event in stream.events if event.message] == [False, True, False]
+    flow = await events.events(logged.reader, EVERYTHING, since=0)
+    assert [event.message.damaged for event in flow.events if event.message] == [False, True, False]
     problem = "; ".join(logged.problems)
     assert "1 stored envelopes are damaged (sequence 2)" in problem
 
@@ -101,7 +101,7 @@ async def test_the_full_check_names_a_damaged_envelope(logged: Store, damage: tu
 
 
 async def test_the_full_check_compares_with_the_chain(logged: Store) -> None:
-    """A change of an envelope and its checksum is not one of the chain."""
+    """A change of an envelope and its checksum is not one of the ledger."""
     same_id = say(text="pay 100 euro")
     await receive(logged, same_id)
     await logged.write(sending(say(sender=US, to=BOB, text="100 euro paid")))
@@ -110,4 +110,4 @@ async def test_the_full_check_compares_with_the_chain(logged: Store) -> None:
         assert envelope_check(logged).state == "ok"
         check = chain_check(logged)
         assert check.state == "fail"
-        assert f"envelope {seq} of link {seq}: not as stored" in check.detail
+        assert f"envelope {seq} of entry {seq}: not as stored" in check.detail

@@ -29,7 +29,7 @@ from tests.support.makers import BOB, EVE, NOW_MS, US, receive, receiving, rows,
 SEGMENT = 5
 LATER_MS = NOW_MS + 10_000
 EVERYTHING = RetentionPolicy(max_age=1, max_bytes=None)
-INDEX_TABLES = ("segments", "log_ids", "log_streams", "log_works")
+INDEX_TABLES = ("segments", "log_ids", "log_flows", "log_works")
 
 KINDS = st.sampled_from(["thread", "direct", "work", "sent", "broadcast", "same id"])
 STEPS = st.lists(
@@ -156,8 +156,8 @@ async def test_indexes_that_were_deleted_are_made_again(
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE log_streams SET seqs = '[1,' WHERE segment = (SELECT max(n) FROM segments)",
-        "DROP TABLE log_streams; CREATE TABLE log_streams (segment, stream, seq)",
+        "UPDATE log_flows SET seqs = '[1,' WHERE segment = (SELECT max(n) FROM segments)",
+        "DROP TABLE log_flows; CREATE TABLE log_flows (segment, flow, seq)",
     ],
 )
 async def test_values_and_tables_of_another_form_are_made_again(filled: Path, damage: str) -> None:
@@ -174,10 +174,10 @@ async def test_values_and_tables_of_another_form_are_made_again(filled: Path, da
 @pytest.mark.parametrize("damage", ["seqs = '[1,' WHERE segment = 1", "block = block + 1"])
 async def test_check_store_finds_wrong_values_of_streams(filled: Path, damage: str) -> None:
     with closing(sqlite3.connect(filled)) as db:
-        db.execute(f"UPDATE log_streams SET {damage}")
+        db.execute(f"UPDATE log_flows SET {damage}")
         db.commit()
     (problem,) = index_problems_of(filled)
-    assert "log_streams" in problem
+    assert "log_flows" in problem
 
 
 async def test_a_kill_while_the_indexes_are_emptied_leaves_no_counts_behind(filled: Path) -> None:
@@ -198,8 +198,8 @@ async def test_check_store_compares_the_indexes_and_makes_them_again(filled: Pat
 
     assert state()[0] == "ok"
     with closing(sqlite3.connect(filled)) as db:
-        db.execute("DELETE FROM log_streams WHERE segment = 1 AND stream = 2")
-        db.execute("UPDATE log_ids SET stream = 99 WHERE segment = 1 AND seq = 3")
+        db.execute("DELETE FROM log_flows WHERE segment = 1 AND flow = 2")
+        db.execute("UPDATE log_ids SET flow = 99 WHERE segment = 1 AND seq = 3")
         db.commit()
     assert state() == ("fail", "stop the daemon and run `aghd check-store --rebuild-indexes`")
     await asyncio.to_thread(rebuild_indexes, filled)
@@ -211,7 +211,7 @@ async def test_a_job_that_is_undone_leaves_dictionaries_and_window_as_they_were(
     with pytest.raises(NotFound):
         await store.write(lambda tx: fails(tx, look=False))
     await receive(store, say(container="thread_next", work_id="work_next"))
-    assert await rows(store, "SELECT id, container FROM streams") == [(1, "thread_known"), (2, "thread_next")]
+    assert await rows(store, "SELECT id, container FROM flows") == [(1, "thread_known"), (2, "thread_next")]
     assert await rows(store, "SELECT id, outcome FROM verdicts") == [(1, None), (2, "opened")]
     assert [row[0] for row in store.memory.log.tail.rows] == [1, 2]
     assert len(store.memory.dedup) == 2
@@ -241,7 +241,7 @@ async def test_a_stream_whose_removal_is_undone_is_still_known(store: Store) -> 
         await store.write(removes)
     await assert_found(store)
     await receive(store, say(container="thread_kept"))
-    assert await rows(store, "SELECT container FROM streams") == [("thread_kept",)]
+    assert await rows(store, "SELECT container FROM flows") == [("thread_kept",)]
     await assert_found(store)
 
 
@@ -259,7 +259,7 @@ async def test_a_stream_that_is_replaced_in_a_transaction_that_fails_is_still_kn
     try:
         for _ in range(2):
             await receive(store, say(container="thread_kept"))
-        if indexed:  # opened again, the stream is not in memory
+        if indexed:  # opened again, the flow is not in memory
             await store.close()
             store = await Store.open(path, synchronous="normal", segment=2)
         again = receiving(say(container="thread_kept"))
@@ -280,12 +280,12 @@ async def test_streams_that_are_dropped_from_memory_are_found_in_the_table(path:
             envelopes = [say(container=f"thread_{number:05}") for number in range(first, first + at_once)]
             await asyncio.gather(*(store.write(receiving(one, capacity=2 * count)) for one in envelopes))
         await store.write(lambda _: None)  # after the last segment
-        assert len(store.memory.log.streams.ids) < count - segment // 2
+        assert len(store.memory.log.flows.ids) < count - segment // 2
         for number in (0, 1, count - 1):
             await receive(store, say(container=f"thread_{number:05}"), capacity=2 * count)
             wanted = EnvelopeFilter(thread_id=f"thread_{number:05}")
             assert (await search.find(store.reader, wanted, since=0, limit=10)).seqs[0] == number + 1
-        assert await rows(store, "SELECT count(*) FROM streams") == [(count,)]
+        assert await rows(store, "SELECT count(*) FROM flows") == [(count,)]
     finally:
         await store.close()
 
@@ -300,7 +300,7 @@ async def test_a_new_thread_is_looked_up_once_for_all_its_streams(store: Store) 
         tx.db.set_trace_callback(None)
 
     await store.write(job)
-    assert len([sql for sql in asked if "streams" in sql]) == 1
+    assert len([sql for sql in asked if "flows" in sql]) == 1
 
 
 async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path: Path) -> None:
@@ -311,7 +311,7 @@ async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path:
     await ack_all(store)
     swept = await sweep(store, EVERYTHING, LATER_MS)
     assert (swept.envelopes, swept.rooms) == (12, 2)
-    for table in (*INDEX_TABLES, "streams", "log"):
+    for table in (*INDEX_TABLES, "flows", "log"):
         assert await rows(store, f"SELECT count(*) FROM {table}") == [(0,)], table
     await store.close()
     again = await Store.open(path, segment=SEGMENT)
@@ -352,7 +352,7 @@ async def test_a_removed_envelope_of_the_tail_is_not_in_the_next_segment(path: P
         for _ in range(3):
             await receive(store, say())
         assert [one.messages for one in await rooms.threads(store.reader)] == [5]
-        assert await rows(store, "SELECT messages, last_seq FROM streams") == [(4, 5)]
+        assert await rows(store, "SELECT messages, last_seq FROM flows") == [(4, 5)]
     finally:
         await store.close()
     assert index_problems_of(path) == []

@@ -10,7 +10,7 @@ from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import outbox, retry, works
-from aghbus.store.tables.retry import Schedule
+from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, CHANNEL, NOW, NOW_MS, US, WORKSPACE, rows, say, sending
 
 STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER BY seq"
@@ -32,7 +32,7 @@ async def test_a_new_outgoing_row_equals_the_stored_one(store: Store) -> None:
 
 
 def predecessor(store: Store, container: str = "thread_one") -> Predecessor | None:
-    return store.memory.streams.predecessor((WORKSPACE, CHANNEL, US, BOB, container))
+    return store.memory.flows.predecessor((WORKSPACE, CHANNEL, US, BOB, container))
 
 
 class TestPredecessors:
@@ -73,14 +73,14 @@ class TestPredecessors:
         store = await Store.open(tmp_path / "again.db")
         given = [(await store.write(sending(text))).outgoing[0].seq for text in texts]
         await store.write(
-            lambda tx: retry.published(tx, [Schedule(given[0], NOW_MS), Schedule(given[2], None)], NOW_MS)
+            lambda tx: retry.published(tx, [RetrySchedule(given[0], NOW_MS), RetrySchedule(given[2], None)], NOW_MS)
         )
         await store.close()
         store = await Store.open(tmp_path / "again.db")
         try:
             assert predecessor(store) == Predecessor(texts[1].id, texts[1].fresh_until)
             assert predecessor(store, "thread_two") is None, "it waits for no answer"
-            assert len(store.memory.streams) == 1
+            assert len(store.memory.flows) == 1
         finally:
             await store.close()
 
@@ -90,7 +90,7 @@ class TestPredecessors:
             await store.write(sending(say(US, BOB, container=container, expires_at=NOW + 1)))
         late = say(US, BOB, ts=NOW + 2, expires_at=NOW + 60)
         await store.write(sending(late))
-        assert len(store.memory.streams) == 1
+        assert len(store.memory.flows) == 1
 
 
 class TestSettled:
@@ -131,7 +131,7 @@ async def test_a_work_is_found_while_its_opening_is_buffered(store: Store) -> No
 
 async def test_more_is_published_than_one_statement_takes(store: Store) -> None:
     seqs = await sent(store, 85)
-    await store.write(lambda tx: retry.published(tx, [Schedule(seq, NOW_MS + seq) for seq in seqs], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [RetrySchedule(seq, NOW_MS + seq) for seq in seqs], NOW_MS))
     assert await rows(store, STATES) == [(seq, "published", 1, NOW_MS, NOW_MS + seq) for seq in seqs]
 
 
@@ -139,12 +139,12 @@ async def test_an_answered_message_stays_answered_in_any_order(store: Store) -> 
     first, second = await sent(store, 2)
 
     def note_then_answer(tx: Transaction) -> None:
-        retry.published(tx, [Schedule(first, NOW_MS)], NOW_MS)
+        retry.published(tx, [RetrySchedule(first, NOW_MS)], NOW_MS)
         outbox.mark_answered(tx, first)
 
     def answer_then_note(tx: Transaction) -> None:
         outbox.mark_answered(tx, second)
-        retry.published(tx, [Schedule(second, NOW_MS)], NOW_MS)
+        retry.published(tx, [RetrySchedule(second, NOW_MS)], NOW_MS)
 
     await store.write(note_then_answer)
     await store.write(answer_then_note)
@@ -155,11 +155,11 @@ async def test_a_recorded_answer_is_undone_with_its_job_and_seen_by_the_next_sta
     first, second = await sent(store, 2)
 
     def failing(tx: Transaction) -> None:
-        retry.published(tx, [Schedule(first, NOW_MS)], NOW_MS)
+        retry.published(tx, [RetrySchedule(first, NOW_MS)], NOW_MS)
         raise NotFound("after all")
 
     def looking(tx: Transaction) -> int | None:
-        retry.published(tx, [Schedule(second, NOW_MS + 5)], NOW_MS)
+        retry.published(tx, [RetrySchedule(second, NOW_MS + 5)], NOW_MS)
         return retry.next_due_ms(tx)
 
     bad, good = store.submit(failing), store.submit(looking)

@@ -3,7 +3,7 @@
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox, outbox, retry, works
-from aghbus.store.tables.retry import Schedule
+from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, NOW_MS, US, receive, say, sending
 
 
@@ -50,7 +50,7 @@ async def test_sending_and_its_answer_make_no_tables_for_the_conditions_of_an_in
     def job(tx: Transaction) -> list[str]:
         asked: list[str] = []
         (row,) = sending(say(sender=US, to=BOB))(tx).outgoing
-        retry.published(tx, [Schedule(row.seq, NOW_MS)], NOW_MS)
+        retry.published(tx, [RetrySchedule(row.seq, NOW_MS)], NOW_MS)
         outbox.mark_answered(tx, row.seq)
         tx.db.set_trace_callback(asked.append)
         tx.flush()

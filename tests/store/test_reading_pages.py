@@ -137,8 +137,8 @@ async def test_a_room_shows_one_pair_only(store: Store) -> None:
     await store.write(lambda tx: rooms.bind(tx, WORKSPACE, CHANNEL, opaque, Binding((EVE, US), authoritative=True)))
     after = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque))
     assert after.messages == []
-    stream = await events.events(store.reader, EnvelopeFilter(direct_id=opaque), since=0)
-    assert stream.events == []
+    flow = await events.events(store.reader, EnvelopeFilter(direct_id=opaque), since=0)
+    assert flow.events == []
     theirs = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=BOB))
     assert len(theirs.messages) == 1
     none = await search.messages(store.reader, EnvelopeFilter(direct_id=opaque, peer=EVE))
@@ -249,7 +249,7 @@ async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_continues(
 async def test_a_long_history_has_the_number_of_missing_steps_and_continues(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "HISTORY_STEPS", 4)
+    monkeypatch.setattr(works, "HISTORY_ENTRIES", 4)
     for _ in range(10):
         await receive(store, say(work_id="work_a"))
     got: list[int] = []

@@ -5,7 +5,7 @@ import asyncio
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.retention import STEP_ROWS, RetentionPolicy, sweep
+from aghbus.store.retention import SWEEP_ROWS, RetentionPolicy, sweep
 from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search, works
 from tests.support.auditing import checked
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
@@ -28,7 +28,7 @@ async def left(store: Store) -> list[int]:
 
 
 async def test_envelopes_are_removed_by_age(store: Store) -> None:
-    old = await acked(store, 2 * STEP_ROWS + 10)
+    old = await acked(store, 2 * SWEEP_ROWS + 10)
     young = await acked(store, 10, at=NOW + 2 * DAY)
     swept = await sweep(store, BY_AGE, LATER_MS)
     assert swept.envelopes == len(old)
@@ -56,7 +56,9 @@ async def test_open_works_and_unread_messages_are_kept_at_any_age(store: Store) 
     progress = (await store.write(sending(trace("working", sender=US, to=BOB, work_id="work_open")))).seq
     gone = await acked(store, 1)
     policy = RetentionPolicy(max_age=DAY, max_bytes=1)
-    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [progress or 0]], NOW_MS))
+    await store.write(
+        lambda tx: retry.published(tx, [retry.RetrySchedule(seq, None) for seq in [progress or 0]], NOW_MS)
+    )
     swept = await sweep(store, policy, NOW_MS + 200_000)  # not old yet, but the size bound asks for everything
     assert swept.envelopes == len(gone)
     assert await left(store) == [unread, held, waiting, opening, progress]
@@ -68,7 +70,7 @@ async def test_open_works_and_unread_messages_are_kept_at_any_age(store: Store) 
 async def test_an_ended_work_is_removed_with_its_history(store: Store) -> None:
     await acked(store, 1, work_id="work_done")
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_done")))
-    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in [2]], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [retry.RetrySchedule(seq, None) for seq in [2]], NOW_MS))
     await acked(store, 1, at=NOW + DAY + 50, work_id="work_long")
     await store.write(
         sending(trace("completed", sender=US, to=BOB, work_id="work_long", ts=NOW + 2 * DAY), at=NOW + 2 * DAY)
@@ -108,7 +110,7 @@ async def test_a_single_row_out_of_order_in_time_does_not_end_the_sweep(store: S
 
 
 async def test_a_window_full_of_kept_rows_does_not_end_the_sweep(store: Store) -> None:
-    unread = [await receive(store, say(), capacity=10**6) for _ in range(STEP_ROWS + 5)]
+    unread = [await receive(store, say(), capacity=10**6) for _ in range(SWEEP_ROWS + 5)]
     await acked(store, 5)
     swept = await sweep(store, BY_AGE, LATER_MS)
     assert swept.envelopes == 5
@@ -128,7 +130,7 @@ async def test_threads_and_rooms_are_removed_with_their_last_envelope(store: Sto
 
 
 async def test_old_unread_messages_do_not_keep_what_came_after_them(store: Store) -> None:
-    unread = [await receive(store, say(text="x" * 4000), capacity=10**6) for _ in range(2 * STEP_ROWS)]
+    unread = [await receive(store, say(text="x" * 4000), capacity=10**6) for _ in range(2 * SWEEP_ROWS)]
     await acked(store, 500, text="x" * 4000)
     policy = RetentionPolicy(max_age=None, max_bytes=2 * 1024 * 1024)
     swept = await sweep(store, policy, NOW_MS)
@@ -254,14 +256,14 @@ async def test_a_stream_reports_the_gap_that_its_filter_matches(store: Store) ->
 
 
 async def test_other_writes_run_between_the_steps(store: Store) -> None:
-    await acked(store, 6 * STEP_ROWS)
+    await acked(store, 6 * SWEEP_ROWS)
     sweeping = asyncio.create_task(sweep(store, BY_AGE, LATER_MS))
     fresh = 0
     while not sweeping.done():
         await receive(store, say(ts=NOW + 2 * DAY), at=NOW + 2 * DAY)
         fresh += 1
     swept = await sweeping
-    assert swept.envelopes == 6 * STEP_ROWS
+    assert swept.envelopes == 6 * SWEEP_ROWS
     assert fresh > 5
     assert len(await left(store)) == fresh
 
@@ -280,7 +282,7 @@ async def test_outbox_rows_have_their_states(store: Store) -> None:
     sent = [await store.write(sending(say(sender=US, to=BOB))) for _ in range(3)]
     seqs = [applied.seq or 0 for applied in sent]
     await store.write(lambda tx: retry.give_up(tx, seqs[0], "dead", "too large for this broker"))
-    await store.write(lambda tx: retry.published(tx, [retry.Schedule(seq, None) for seq in seqs[:2]], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [retry.RetrySchedule(seq, None) for seq in seqs[:2]], NOW_MS))
     found = await rows(store, "SELECT state, attempts, published_ms, detail FROM outbox ORDER BY seq")
     assert found == [
         ("dead", 0, None, "too large for this broker"),

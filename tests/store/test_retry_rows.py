@@ -10,7 +10,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, retry
-from aghbus.store.tables.retry import Schedule
+from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, receiving, rows, say, sending
 
 HOUR_MS = 3_600_000
@@ -20,7 +20,7 @@ async def published(store: Store, text: str = "hello", next_ms: int | None = NOW
     """An own message that the broker has, to be retried at `next_ms`."""
     seq = (await store.write(sending(say(sender=US, to=BOB, text=text)))).seq
     assert seq is not None
-    await store.write(lambda tx: retry.published(tx, [Schedule(seq, next_ms)], NOW_MS))
+    await store.write(lambda tx: retry.published(tx, [RetrySchedule(seq, next_ms)], NOW_MS))
     return seq
 
 
@@ -100,7 +100,7 @@ async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_th
     for number in range(14):
         text = say(sender=US, to=(BOB, EVE)[number % 2])
         seqs[number % 2] += (await store.write(sending(text))).queued
-    later = [Schedule(seq, NOW_MS + HOUR_MS) for seq in seqs[0] + seqs[1]]
+    later = [RetrySchedule(seq, NOW_MS + HOUR_MS) for seq in seqs[0] + seqs[1]]
     await store.write(lambda tx: retry.published(tx, later, NOW_MS))
     try:
         for one, following in (*pairwise(seqs[0]), *pairwise(seqs[1])):

@@ -15,7 +15,7 @@ from aghbus.store import tables
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_messages, clock_record, envelopes, inbox_list, peers, retry, rooms, search, works
-from aghbus.store.tables.clock_record import ClockRecord, ClockStep
+from aghbus.store.tables.clock_record import ClockChange, ClockRecord
 from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receive, say, sending
 
 WORK = "work_one"
@@ -69,8 +69,8 @@ async def test_flags_are_bools(store: Store) -> None:
 
     def job(tx: Transaction) -> list[object]:
         peers.seen(tx, seen)
-        clock_record.put(tx, ClockRecord(0, 0, "", [ClockStep(0, 0, certain=True)]))
-        retry.published(tx, [retry.Schedule(1, NOW_MS)], NOW_MS)
+        clock_record.put(tx, ClockRecord(0, 0, "", [ClockChange(0, 0, certain=True)]))
+        retry.published(tx, [retry.RetrySchedule(1, NOW_MS)], NOW_MS)
         return [
             retry.due(tx, NOW_MS, 10),
             works.load(tx, WORKSPACE, CHANNEL, WORK),

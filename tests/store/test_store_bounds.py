@@ -97,6 +97,6 @@ async def test_peers_seen_longest_ago_are_dropped_beyond_the_bound(store: Store)
     for number in range(6):
         await store.write(lambda tx, n=number: peers.seen(tx, seen(f"peer-{n}", NOW_MS + n)))  # type: ignore[misc]
     stale = await peers.stale(store.reader, 0, limit=10, keep=4)
-    await store.write(lambda tx: peers.seen(tx, seen("peer-1", NOW_MS + 99)))  # heard again before it is forgotten
+    await store.write(lambda tx: peers.seen(tx, seen("peer-1", NOW_MS + 99)))  # received again before it is forgotten
     await store.write(lambda tx: peers.forget(tx, stale))
     assert sorted(peer.peer_id for peer in await peers.load(store.reader)) == [f"peer-{n}" for n in range(1, 6)]

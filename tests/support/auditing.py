@@ -9,7 +9,7 @@ from typing import Any
 from aghbus.store.audit import events as audit
 from aghbus.store.audit.reader import open_audit_log
 from aghbus.store.audit.verify import AuditReport, verify
-from aghbus.store.engine.commit.chain import KeptHead
+from aghbus.store.engine.commit.ledger import KeptHead
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import checksum_of
 from tests.support.makers import NOW_MS
@@ -27,10 +27,10 @@ def checked(path: Path, kept: KeptHead | None = None) -> AuditReport:
         return verify(reader, kept, lambda _done: None)
 
 
-def exported(path: Path, *, links: bool = False) -> list[dict[str, Any]]:
+def exported(path: Path, *, entries: bool = False) -> list[dict[str, Any]]:
     """The exported log."""
     with open_audit_log(path) as reader:
-        return list(reader.export(0, print, links=links))
+        return list(reader.export(0, print, entries=entries))
 
 
 def changed(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:

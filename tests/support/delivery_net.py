@@ -49,13 +49,13 @@ class Net(Bus):
     and acknowledgements can be lost, what it has cannot.
     """
 
-    def __init__(self, *, ordered: bool = True, stream: bool = False) -> None:
+    def __init__(self, *, ordered: bool = True, flow: bool = False) -> None:
         super().__init__()
         self.ordered = ordered
-        self.stream = stream
+        self.flow = flow
         self.outbox: dict[str, dict[str, Row]] = {name: {} for name in NAMES}
         self.wires: dict[str, list[Flying]] = {name: [] for name in NAMES}
-        self.stored: dict[str, list[Flying]] = {name: [] for name in NAMES}  # in the stream, unacknowledged
+        self.stored: dict[str, list[Flying]] = {name: [] for name in NAMES}  # in the flow, unacknowledged
         self.handed: dict[str, list[Envelope]] = {name: [] for name in NAMES}  # to the agent
         for name in NAMES:
             self.join(name).capacity = CAPACITY
@@ -90,7 +90,7 @@ class Net(Bus):
         return self.peers[name].works.get((WORKSPACE, CHANNEL, work_id or ""))
 
     def send(self, name: str, row: Row) -> None:
-        """One publish of `row`. A retry of the first unanswered one of its stream says that its predecessor is settled."""
+        """One publish of `row`. A retry of the first unanswered one of its flow says that its predecessor is settled."""
         envelope, settled = row.envelope, ""
         if self.held(name, row):
             return
@@ -100,7 +100,7 @@ class Net(Bus):
             settled = settled_header(envelope.id, after.id, sender=name, to=self.other(name), signer=None)
         flying = Flying(envelope.work_id, envelope.raw, settled)
         self.wires[self.other(name)].append(flying)
-        if self.stream and flying not in self.stored[self.other(name)]:
+        if self.flow and flying not in self.stored[self.other(name)]:
             self.stored[self.other(name)].append(flying)
         row.state = "published"
         row.attempts += 1
@@ -166,7 +166,7 @@ class Net(Bus):
             row.state = "queued"
 
     def redeliver(self, name: str) -> None:
-        """The stream delivers again what was not acknowledged."""
+        """The flow delivers again what was not acknowledged."""
         self.wires[name] += self.stored[name]
 
     def come_to_rest(self) -> None:
@@ -194,8 +194,8 @@ class Net(Bus):
                 found.add("applied twice")
             for processed in (arrived, self.handed[self.other(name)]):
                 for container in (THREAD, ROOM):
-                    stream = [rows[envelope.id].number for envelope in processed if envelope.container == container]
-                    if stream != sorted(stream):
+                    flow = [rows[envelope.id].number for envelope in processed if envelope.container == container]
+                    if flow != sorted(flow):
                         found.add("out of order")
             for message_id, row in rows.items():
                 verdict = there.verdicts[message_id]

@@ -15,20 +15,20 @@ from aghbus.protocol.agh.identifiers import subject_for
 
 
 class Foreign:
-    """One bare client of one channel under a peer id; `heard` holds what was directed to it or broadcast."""
+    """One bare client of one channel under a peer id; `received` holds what was directed to it or broadcast."""
 
     def __init__(self, client: Client, peer_id: str, workspace: str, channel: str) -> None:
         self.client = client
         self.peer_id = peer_id
         self.workspace = workspace
         self.channel = channel
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self._count = 0
 
     async def listen(self) -> None:
         async def hear(message: Msg) -> None:
-            self.heard.append(json.loads(message.data))
+            self.received.append(json.loads(message.data))
             self._news.set()
 
         for subject in (
@@ -68,15 +68,15 @@ class Foreign:
         await self.client.flush()
 
     async def expect(self, timeout: float = 40.0, **wanted: Any) -> dict[str, Any]:
-        """The first envelope heard whose top-level or body fields have these values."""
+        """The first envelope received whose top-level or body fields have these values."""
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
             self._news.clear()
-            for envelope in self.heard:
+            for envelope in self.received:
                 if all(envelope.get(key, envelope["body"].get(key)) == value for key, value in wanted.items()):
                     return envelope
             left = deadline - asyncio.get_running_loop().time()
-            assert left > 0, f"{self.peer_id} heard no {wanted} in {timeout} s, but {self.heard}"
+            assert left > 0, f"{self.peer_id} received no {wanted} in {timeout} s, but {self.received}"
             try:
                 async with asyncio.timeout(left):
                     await self._news.wait()

@@ -1,4 +1,4 @@
-"""The ledger of a crash test: what the daemons have said yes to, and whether all of it is still true at the end.
+"""The ledger of a crash test: what the daemons have acknowledged, and whether all of it is still true at the end.
 
 Everything is read through the API, as a user would: a promise that only the database knows is none. The books of both daemons
 (tests/support/books.py) are compared in time that grows with the number of messages, no faster.
@@ -60,7 +60,7 @@ class Ledger:
             self.repeated += 1
 
     def told(self, daemon: str) -> set[str]:
-        """The ids of the messages that this daemon said yes to."""
+        """The ids of the messages that this daemon acknowledged."""
         return {yes.message_id for yes in self.yes if yes.daemon == daemon}
 
 
@@ -149,14 +149,14 @@ def _nothing_lost(book: Books, other: Books, ledger: Ledger) -> set[str]:
 
 
 def _in_order(sent: dict[str, Row], other: Books) -> None:
-    """Each stream was processed in the order in which it was accepted here."""
+    """Each flow was processed in the order in which it was accepted here."""
     last: dict[tuple[Any, ...], int] = {}
     for row in other.rows:
         if row.direction == "in" and row.id in sent and row.to:
-            stream = row.channel, row.sender, row.room
+            flow = row.channel, row.sender, row.room
             seq = sent[row.id].seq
-            assert last.get(stream, 0) < seq, f"out of order: {row}"
-            last[stream] = seq
+            assert last.get(flow, 0) < seq, f"out of order: {row}"
+            last[flow] = seq
 
 
 def _nothing_left_over(book: Books, ledger: Ledger) -> None:

@@ -49,7 +49,7 @@ async def assert_found(store: Store) -> None:
         assert (sent is not None) == any(row[1] == message_id and row[7] == "out" for row in stored)
     assert await envelopes.message(store.reader, "msg_of_nobody") is None
     names = "workspace_id, channel, sender, recipient, surface, container, pair_a, pair_b"
-    assert await rows(store, f"SELECT {names} FROM streams GROUP BY {names} HAVING count(*) > 1") == []
+    assert await rows(store, f"SELECT {names} FROM flows GROUP BY {names} HAVING count(*) > 1") == []
     threads = {thread.thread_id: thread.messages for thread in await rooms.threads(store.reader, limit=1000)}
     assert threads == _counted([row[4] for row in stored if row[3] == "thread"])
     directs = {room.direct_id: room.messages for room in await rooms.directs(store.reader, self_id=US, limit=1000)}

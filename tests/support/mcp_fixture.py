@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aghbus.daemon.api.http.cancellation import Draining
-from aghbus.daemon.api.http.connection import Endpoint
+from aghbus.daemon.api.http.connection import ListenerState
 from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.mcp.call import Call
+from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.endpoint import McpEndpoint
 from aghbus.daemon.mcp.offer import Offer, Perform, Prompt, Tool
 from aghbus.daemon.mcp.rpc import MISSING_CAPABILITY, Object, RpcError
@@ -52,17 +52,17 @@ def form(message: str, properties: Object, required: Sequence[str] = ()) -> Obje
 
 
 def returns(result: Object) -> Perform:
-    async def perform(_call: Call, _arguments: Object) -> Object:
+    async def perform(_call: ToolCall, _arguments: Object) -> Object:
         return result
 
     return perform
 
 
-async def fails(_call: Call, _arguments: Object) -> Object:
+async def fails(_call: ToolCall, _arguments: Object) -> Object:
     raise InvalidRequest("This tool intentionally returns an error for testing")
 
 
-async def with_progress(call: Call, _arguments: Object) -> Object:
+async def with_progress(call: ToolCall, _arguments: Object) -> Object:
     token = call.request.meta.get("progressToken")
     for progress in (0, 50, 100):
         if token is not None:
@@ -73,7 +73,7 @@ async def with_progress(call: Call, _arguments: Object) -> Object:
 def asks(key: str, request: Object, answer: Callable[[Any], str], *, state: str | None = None) -> Perform:
     """A tool that puts one form to the user."""
 
-    async def perform(call: Call, _arguments: Object) -> Object:
+    async def perform(call: ToolCall, _arguments: Object) -> Object:
         if not call.client.elicits:
             raise InvalidRequest("the client has no elicitation")
         reply = await call.ask(key, "elicitation/create", request, state=state)
@@ -84,13 +84,13 @@ def asks(key: str, request: Object, answer: Callable[[Any], str], *, state: str 
     return perform
 
 
-async def elicitation(call: Call, arguments: Object) -> Object:
+async def elicitation(call: ToolCall, arguments: Object) -> Object:
     properties = {"username": {"type": "string"}, "email": {"type": "string"}}
     reply = await call.ask("user", "elicitation/create", form(str(arguments.get("message")), properties, [*properties]))
     return content(text(f"User response: {json.dumps(reply)}"))
 
 
-async def two_rounds(call: Call, _arguments: Object) -> Object:
+async def two_rounds(call: ToolCall, _arguments: Object) -> Object:
     """The state says which answer is awaited."""
     second = form("Step 2: What is your favorite color?", {"color": {"type": "string"}}, ["color"])
     first = form("Step 1: What is your name?", {"name": {"type": "string"}}, ["name"])
@@ -100,7 +100,7 @@ async def two_rounds(call: Call, _arguments: Object) -> Object:
     return content(text(f"done {json.dumps(reply)}"))
 
 
-async def confirmed(call: Call, _arguments: Object) -> Object:
+async def confirmed(call: ToolCall, _arguments: Object) -> Object:
     request = form("Please confirm", {"ok": {"type": "boolean"}}, ["ok"])
     await call.ask("confirm", "elicitation/create", request, state="opaque")
     if call.state != "opaque":
@@ -132,12 +132,12 @@ ENUMS: Final[Object] = {
 NAME: Final = form("What is your name?", {"name": {"type": "string"}}, ["name"])
 
 
-async def streamed(call: Call, arguments: Object) -> Object:
+async def streamed(call: ToolCall, arguments: Object) -> Object:
     await call.notify("notifications/progress", {"progressToken": "streamed", "progress": 1})
     return await elicitation(call, arguments)
 
 
-async def needs_sampling(_call: Call, _arguments: Object) -> Object:
+async def needs_sampling(_call: ToolCall, _arguments: Object) -> Object:
     data: Object = {"requiredCapabilities": {"sampling": {}}}
     raise RpcError(MISSING_CAPABILITY, "Missing required client capability", data)
 
@@ -204,24 +204,24 @@ def _messages(*items: Object) -> Object:
     return {"messages": [{"role": "user", "content": item} for item in items]}
 
 
-async def simple_prompt(_call: Call, _arguments: Mapping[str, Any]) -> Object:
+async def simple_prompt(_call: ToolCall, _arguments: Mapping[str, Any]) -> Object:
     return _messages(text("This is a simple prompt for testing."))
 
 
-async def with_arguments(_call: Call, given: Mapping[str, Any]) -> Object:
+async def with_arguments(_call: ToolCall, given: Mapping[str, Any]) -> Object:
     return _messages(text(f"Prompt with arguments: arg1='{given.get('arg1')}', arg2='{given.get('arg2')}'"))
 
 
-async def with_resource(_call: Call, given: Mapping[str, Any]) -> Object:
+async def with_resource(_call: ToolCall, given: Mapping[str, Any]) -> Object:
     resource = embedded(str(given.get("resourceUri")), "text/plain", "Embedded resource content for testing.")
     return _messages(resource, text("Please process the embedded resource above."))
 
 
-async def with_image(_call: Call, _arguments: Mapping[str, Any]) -> Object:
+async def with_image(_call: ToolCall, _arguments: Mapping[str, Any]) -> Object:
     return _messages(IMAGE, text("Please analyze the image above."))
 
 
-async def asking_prompt(call: Call, _arguments: Mapping[str, Any]) -> Object:
+async def asking_prompt(call: ToolCall, _arguments: Mapping[str, Any]) -> Object:
     request = form("What context should the prompt use?", {"context": {"type": "string"}}, ["context"])
     reply = await call.ask("user_context", "elicitation/create", request)
     return _messages(text(json.dumps(reply)))
@@ -260,7 +260,7 @@ async def serve() -> None:
         exchange.headers[b"authorization"] = [f"Bearer {TOKEN}".encode()]  # the kit cannot send one
         return guard(exchange)
 
-    connections = Endpoint(application, EventLimiter(logging.getLogger("fixture"), 1))
+    connections = ListenerState(application, EventLimiter(logging.getLogger("fixture"), 1))
     server = await asyncio.get_running_loop().create_server(connections.connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     print(f"http://127.0.0.1:{port}/mcp", flush=True)

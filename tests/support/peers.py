@@ -209,7 +209,7 @@ class Peer:
                     self.counters[reason] += 1
                 case fx.Early():
                     self.counters["early"] += 1
-                case fx.Conflict():
+                case fx.PeerIdConflict():
                     self.counters["conflict"] += 1
                 case fx.Queue(envelope=own, effects=inner, automatic=automatic):
                     self.counters["automatic" if automatic else "closing"] += 1

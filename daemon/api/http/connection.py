@@ -48,7 +48,7 @@ class _Stop(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Endpoint:
+class ListenerState:
     """The shared state of the connections of one listener. `foreign_attempts` logs connections of other users.
 
     On a Unix socket, members of the group `socket_group` are accepted, too.
@@ -59,22 +59,22 @@ class Endpoint:
     timeouts: HttpTimeouts = TIMEOUTS
     max_connections: int = MAX_CONNECTIONS
     socket_group: int | None = None
-    connections: "set[Connection]" = field(default_factory=set)
+    connections: "set[ApiConnection]" = field(default_factory=set)
     requests: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def accepts(self, sock: socket.socket, uid: int | None) -> bool:
         """Whether the process of user `uid` at the other end may use this listener. On TCP the guard asks for the token."""
         return sock.family != socket.AF_UNIX or is_ours(uid) or self.socket_group in peer_groups(sock)
 
-    def connection(self) -> "Connection":
+    def connection(self) -> "ApiConnection":
         """A new connection, for `create_server`."""
-        return Connection(self)
+        return ApiConnection(self)
 
 
-class Connection(asyncio.Protocol):
+class ApiConnection(asyncio.Protocol):
     """A connection of the local API."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: ListenerState) -> None:
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)

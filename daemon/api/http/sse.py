@@ -68,7 +68,7 @@ def writes(page: Sequence[Event | BridgeMessage]) -> Iterator[bytes]:
         yield b"".join(frames)
 
 
-class Stream:
+class EventStream:
     """One client's stream, from its first comment to its last."""
 
     def __init__(

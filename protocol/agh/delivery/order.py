@@ -1,12 +1,12 @@
-"""Order of a stream: the predecessor that an envelope names, and when its receiver may take it (docs/adr/0009).
+"""Order of a flow: the predecessor that an envelope names, and when its receiver may take it (docs/adr/0009).
 
-A stream is what one peer id sends to one recipient in one container. An envelope that is sent while an earlier one of its
-stream is unanswered names that one in `ext`, under the signature:
+A flow is what one peer id sends to one recipient in one container. An envelope that is sent while an earlier one of its
+flow is unanswered names that one in `ext`, under the signature:
 
     "aghbus.after": {"id": "msg_…", "expires_at": 1776366200}
 
 Its receiver does not take it before the predecessor. `expires_at` is the Unix second from which on no envelope of the
-stream before this one is fresh. A predecessor that ended otherwise is settled by a header of the publish (`AFTER_SETTLED`).
+flow before this one is fresh. A predecessor that ended otherwise is settled by a header of the publish (`AFTER_SETTLED`).
 Other implementations ignore both.
 """
 
@@ -33,7 +33,7 @@ _KEY: Final = AFTER.encode()
 
 
 class Predecessor(msgspec.Struct, frozen=True):
-    """The envelope before another one in its stream, by its id: the value of AFTER in `ext`.
+    """The envelope before another one in its flow, by its id: the value of AFTER in `ext`.
 
     `expires_at` is the Unix second from which on neither it nor any earlier one can be accepted.
     """

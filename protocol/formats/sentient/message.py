@@ -193,7 +193,7 @@ class DerivedRef(msgspec.Struct, frozen=True):
     status: str | None
 
 
-class Resources(msgspec.Struct, frozen=True):
+class RefLists(msgspec.Struct, frozen=True):
     """The three lists of refs."""
 
     source_refs: tuple[SourceRef, ...] = ()
@@ -221,7 +221,7 @@ class SentientMessage(msgspec.Struct, frozen=True):
     status: MessageStatus
     error: ErrorInfo
     metadata: Metadata
-    resources: Resources
+    resources: RefLists
     audit: AuditNotes
 
 

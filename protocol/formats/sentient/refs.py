@@ -10,7 +10,7 @@ from typing import Final
 
 from aghbus.protocol.formats.common import error
 from aghbus.protocol.formats.model import Finding
-from aghbus.protocol.formats.sentient.message import MAX_FINDINGS, DerivedRef, Resources, SourceRef, StorageRef, quoted
+from aghbus.protocol.formats.sentient.message import MAX_FINDINGS, DerivedRef, RefLists, SourceRef, StorageRef, quoted
 from aghbus.protocol.formats.strict_json import pointer
 
 Ref = SourceRef | StorageRef | DerivedRef
@@ -34,28 +34,28 @@ _IDENTITY: Final = {
 }
 
 
-def check_refs(resources: Resources) -> tuple[Finding, ...]:
+def check_refs(resources: RefLists) -> tuple[Finding, ...]:
     """The errors of the refs of one message: grammar, duplicate, dangling, circular."""
     return tuple(islice(_own_faults(resources), MAX_FINDINGS))
 
 
-def compare_refs(before: Resources, now: Resources) -> tuple[Finding, ...]:
+def compare_refs(before: RefLists, now: RefLists) -> tuple[Finding, ...]:
     """The errors against the parent message's refs: dropped, renamed, changed. New refs are allowed."""
     return tuple(islice(_changes(before, now), MAX_FINDINGS))
 
 
-def reused_refs(earlier: Resources, now: Resources) -> tuple[Finding, ...]:
+def reused_refs(earlier: RefLists, now: RefLists) -> tuple[Finding, ...]:
     """The errors of a new chain whose refs differ from equal ids in an earlier message of the session."""
     return tuple(islice(_reused(earlier, now), MAX_FINDINGS))
 
 
-def _lists(resources: Resources) -> Iterator[tuple[str, tuple[Ref, ...]]]:
+def _lists(resources: RefLists) -> Iterator[tuple[str, tuple[Ref, ...]]]:
     yield "source_refs", resources.source_refs
     yield "storage_refs", resources.storage_refs
     yield "derived_refs", resources.derived_refs
 
 
-def _own_faults(resources: Resources) -> Iterator[Finding]:
+def _own_faults(resources: RefLists) -> Iterator[Finding]:
     seen: set[str] = set()
     for name, refs in _lists(resources):
         for index, ref in enumerate(refs):
@@ -69,7 +69,7 @@ def _own_faults(resources: Resources) -> Iterator[Finding]:
     yield from _links(resources, seen)
 
 
-def _links(resources: Resources, known: set[str]) -> Iterator[Finding]:
+def _links(resources: RefLists, known: set[str]) -> Iterator[Finding]:
     sources = {ref.ref_id for ref in resources.source_refs}
     for index, stored in enumerate(resources.storage_refs):
         if stored.source_ref_id is not None and stored.source_ref_id not in sources:
@@ -102,7 +102,7 @@ def _circular(parents: Mapping[str, str]) -> set[str]:
     return found
 
 
-def _changes(before: Resources, now: Resources) -> Iterator[Finding]:
+def _changes(before: RefLists, now: RefLists) -> Iterator[Finding]:
     for (name, earlier), (_, refs) in zip(_lists(before), _lists(now), strict=True):
         known = {ref.ref_id: ref for ref in earlier}
         present = {ref.ref_id for ref in refs}
@@ -136,7 +136,7 @@ def _changed(name: str, index: int, before: Ref, now: Ref) -> Iterator[Finding]:
             yield error(path, "ref_changed", f"differs from the parent message's {quoted(now.ref_id)}")
 
 
-def _reused(earlier: Resources, now: Resources) -> Iterator[Finding]:
+def _reused(earlier: RefLists, now: RefLists) -> Iterator[Finding]:
     for (name, known_refs), (_, refs) in zip(_lists(earlier), _lists(now), strict=True):
         known = {ref.ref_id: ref for ref in known_refs}
         for index, ref in enumerate(refs):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aghbus.store.engine import integrity, meta
-from aghbus.store.engine.commit.chain import Head, link_hash, pruned, stored_head
+from aghbus.store.engine.commit.ledger import Head, entry_hash, pruned, stored_head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
 from aghbus.store.engine.schema import check_owner
@@ -20,13 +20,13 @@ from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreDamaged
 
 _PAGES: Final = 1_024  # that are copied between two calls of `progress`: 4 MiB
-_NEWEST: Final = "SELECT n, at_ms, last_seq, content, entries, hash FROM chain ORDER BY n DESC LIMIT 1"
+_NEWEST: Final = "SELECT n, at_ms, last_seq, content, events, hash FROM ledger ORDER BY n DESC LIMIT 1"
 Progress = Callable[[int, int], None]
 """Called with the number of pages that are copied, and of all."""
 
 
 class Copy(NamedTuple):
-    """A copy of a store: its newest link, the time of that commit in Unix milliseconds, and the size of the file."""
+    """A copy of a store: its newest entry, the time of that commit in Unix milliseconds, and the size of the file."""
 
     head: Head
     at_ms: int
@@ -83,24 +83,24 @@ def _open_source(path: Path) -> sqlite3.Connection:
 
 
 def _check(copy: Path) -> Copy:
-    """Reads every page of the copy, checks its newest link, and writes its mark file. Raises StoreDamaged, sqlite3.Error."""
+    """Reads every page of the copy, checks its newest entry, and writes its mark file. Raises StoreDamaged, sqlite3.Error."""
     uri = f"{copy.absolute().as_uri()}?mode=ro&immutable=1"
     with contextlib.closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
         integrity.check_pages(db, copy)
-        at_ms, head, identity = _newest_link(db, copy), stored_head(db), meta.get(db, "identity")
+        at_ms, head, identity = _newest_entry(db, copy), stored_head(db), meta.get(db, "identity")
     if identity is not None:
         write_private(watermark_path(copy), encode_watermark(CommitWatermark(identity, head)))
     return Copy(head, at_ms, copy.stat().st_size)
 
 
-def _newest_link(db: sqlite3.Connection, path: Path) -> int:
-    """The time of the newest link, 0 without one. Raises StoreDamaged when it does not follow from the one before."""
+def _newest_entry(db: sqlite3.Connection, path: Path) -> int:
+    """The time of the newest entry, 0 without one. Raises StoreDamaged when it does not follow from the one before."""
     row = db.execute(_NEWEST).fetchone()
     if row is None:
         return 0
     *contents, digest = row
-    before = db.execute("SELECT hash FROM chain WHERE n < ? ORDER BY n DESC LIMIT 1", contents[:1]).fetchone()
-    if link_hash(pruned(db).hash if before is None else before[0], *contents) != digest:
+    before = db.execute("SELECT hash FROM ledger WHERE n < ? ORDER BY n DESC LIMIT 1", contents[:1]).fetchone()
+    if entry_hash(pruned(db).hash if before is None else before[0], *contents) != digest:
         cause = f"has a newest commit, {contents[0]}, that does not follow from the one before"
         raise StoreDamaged(path, cause, hint=integrity.DAMAGED_HINT)
     return int(contents[1])

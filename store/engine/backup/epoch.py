@@ -1,4 +1,4 @@
-"""The epoch of a restored store: three values of table `meta`, and an entry in the chain (docs/backup.md)."""
+"""The epoch of a restored store: three values of table `meta`, and an event in the ledger (docs/backup.md)."""
 
 import contextlib
 import secrets
@@ -10,13 +10,13 @@ from typing import Final
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup.copying import write_private
-from aghbus.store.engine.commit.chain import CommitChain, stored_head
+from aghbus.store.engine.commit.ledger import Ledger, stored_head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
 from aghbus.store.errors import StoreUnopenable
 
 RESTORED: Final = "restored"
-"""Outcome of the entry by which a restore begins an epoch."""
+"""Outcome of the event by which a restore begins an epoch."""
 UNKNOWN_SEQUENCES: Final = 1_000_000
 """Sequences that are left out after the last that is known of the lost store, so that no stream mistakes a new message for a
 lost one: a mark file is up to a second old."""
@@ -52,22 +52,22 @@ def _begin(db: sqlite3.Connection, path: Path, now_ms: int, replaced: CommitWate
     identity = meta.get(db, "identity")
     if identity is None:
         raise StoreUnopenable(path, "was never used by a daemon", hint="there is nothing to restore: start without it")
-    chain = CommitChain()
-    chain.load(db)
-    known = chain.head.last_seq
+    ledger = Ledger()
+    ledger.load(db)
+    known = ledger.head.last_seq
     if replaced is not None and replaced.identity == identity:
         known = max(known, replaced.head.last_seq)
     through = known + UNKNOWN_SEQUENCES
     meta.put(db, "epoch", secrets.randbits(62))
-    meta.put(db, "epoch_backup_ms", chain.at_ms)
-    now_ms = max(now_ms, chain.at_ms)  # a clock that is behind must not let an opening through
+    meta.put(db, "epoch_backup_ms", ledger.at_ms)
+    now_ms = max(now_ms, ledger.at_ms)  # a clock that is behind must not let an opening through
     meta.put(db, "epoch_restored_ms", now_ms)
     meta.put(db, "lost_commits", 0)  # a loss that the backup has on record is one of an earlier epoch
-    meta.put(db, "lost_after_seq", chain.head.last_seq)
+    meta.put(db, "lost_after_seq", ledger.head.last_seq)
     meta.put(db, "lost_through_seq", through)
     meta.put(db, "closed", 1)
-    chain.entries.append((now_ms, "policy", RESTORED, f"from a backup of {spell(chain.at_ms)}"))
-    chain.append(db, through)
+    ledger.events.append((now_ms, "policy", RESTORED, f"from a backup of {spell(ledger.at_ms)}"))
+    ledger.append(db, through)
     return CommitWatermark(identity, stored_head(db))
 
 

@@ -1,1 +1,1 @@
-"""Transactions: the queue of jobs, the transaction that they share, where its COMMIT runs, the chain of commits, the watermark."""
+"""Transactions: the queue of jobs, the transaction that they share, where its COMMIT runs, the ledger of commits, the watermark."""

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final, Literal
 
-from aghbus.store.engine.commit.chain import CommitChain
+from aghbus.store.engine.commit.ledger import Ledger
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.memory.cache import Addressed, CachedWork, GenerationalCache
 from aghbus.store.engine.memory.events import EventBuffer
+from aghbus.store.engine.memory.flows import OpenFlows
 from aghbus.store.engine.memory.inbox import InboxMemory
-from aghbus.store.engine.memory.streams import OpenStreams
 from aghbus.store.engine.memory.trust import TrustRules
 
 _BRIDGED: Final = """
-SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM bridge_links) OR EXISTS (SELECT 1 FROM bridge_log)
+SELECT EXISTS (SELECT 1 FROM bridge_messages) OR EXISTS (SELECT 1 FROM follow_ups) OR EXISTS (SELECT 1 FROM bridge_log)
 """
 _NUMBERS: Final = (
     "last_seq",
@@ -45,18 +45,18 @@ class InMemoryState:
         "addressed",
         "arrived",
         "bridged",
-        "chain",
         "dedup",
         "events",
         "excess",
+        "flows",
         "inbox",
         "inbox_acked",
         "inbox_due_ms",
         "last_seq",
+        "ledger",
         "log",
         "quarantine_bytes",
         "quarantine_rows",
-        "streams",
         "trust",
         "works",
     )
@@ -70,12 +70,12 @@ class InMemoryState:
         self.quarantine_bytes = 0
         self.bridged = False
         self.acknowledging: dict[str, bool] = {}
-        self.chain = CommitChain()
+        self.ledger = Ledger()
         self.dedup = DedupWindow()
         self.inbox = InboxMemory()
         self.events = EventBuffer()
         self.log = LogMemory()
-        self.streams = OpenStreams()
+        self.flows = OpenFlows()
         self.trust = TrustRules()
         self.works = GenerationalCache[str, CachedWork]()
         self.addressed = GenerationalCache[int, Addressed]()
@@ -83,8 +83,8 @@ class InMemoryState:
 
     def committed(self) -> None:
         """The open transaction is durable."""
-        self.chain.records.clear()
-        self.chain.entries.clear()
+        self.ledger.records.clear()
+        self.ledger.events.clear()
         self.inbox.changed_works.clear()
         if self.events.pending:
             self.events.publish()
@@ -99,13 +99,13 @@ class InMemoryState:
         window."""
         self.log.load(db)
         self.dedup.load(db, self.log.ids)
-        self.streams.load(db)
+        self.flows.load(db)
         self.trust.load(db)
         (bridged,) = db.execute(_BRIDGED).fetchone()
         self.bridged = bool(bridged)
-        self.chain.load(db)
+        self.ledger.load(db)
         (stored,) = db.execute("SELECT coalesce(max(seq), 0) FROM log").fetchone()
-        self.last_seq = max(self.chain.head.last_seq, stored)  # a chain may have lost its end to another program
+        self.last_seq = max(self.ledger.head.last_seq, stored)  # a ledger may have lost its end to another program
         self.inbox.load(db, self.last_seq)
         (self.inbox_acked,) = db.execute("SELECT count(*) FROM inbox WHERE state = 'acked'").fetchone()
         self.quarantine_rows, self.quarantine_bytes = db.execute(

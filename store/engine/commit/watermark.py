@@ -1,7 +1,7 @@
-"""The commit watermark: a file beside the store that names the newest link of the commit chain.
+"""The commit watermark: a file beside the store that names the newest entry of the ledger.
 
 SQLite ends recovery at the first damaged frame of the WAL and treats what comes before it as complete: a torn, cut or
-deleted WAL, and an older copy put in place, all look like a sound store. The newest link is written here up to LAG
+deleted WAL, and an older copy put in place, all look like a sound store. The newest entry is written here up to LAG
 seconds after its COMMIT has returned, without a sync. A crash of the process in between, and a loss of power, leave the
 file older than the store, which means nothing. It is newer only if the store lost commits (store/engine/integrity.py).
 """
@@ -15,16 +15,16 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aghbus.store.engine.commit.chain import CommitChain, Head
+from aghbus.store.engine.commit.ledger import Head, Ledger
 
 LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
-_RECORD: Final = struct.Struct("<8sQQQ32s")  # magic, identity, number and last sequence of the link, its hash
+_RECORD: Final = struct.Struct("<8sQQQ32s")  # magic, identity, number and last sequence of the entry, its hash
 _MAGIC: Final = b"aghmark2"
 _CRC: Final = struct.Struct("<I")  # CRC-32 of the record
 
 
 class CommitWatermark(NamedTuple):
-    """The link `head` of the store `identity` was durable."""
+    """The entry `head` of the store `identity` was durable."""
 
     identity: int
     head: Head
@@ -59,23 +59,23 @@ def read_watermark(store: Path) -> CommitWatermark | None:
 class WatermarkFile:
     """The file, for the writer of its store. `pending`: it will be written."""
 
-    def __init__(self, store: Path, executor: Executor, identity: int, chain: CommitChain) -> None:
+    def __init__(self, store: Path, executor: Executor, identity: int, ledger: Ledger) -> None:
         """`executor` is the one of the store's commits: its thread writes the file."""
         self.path: Final = watermark_path(store)
         self.pending = False
         self._executor = executor
         self._identity = identity
-        self._chain = chain
+        self._ledger = ledger
         self._timer: asyncio.TimerHandle | None = None
 
     def write_soon(self) -> None:
-        """The chain has a new head: the file says so within LAG. Call it on the event loop, while nothing is `pending`."""
+        """The ledger has a new head: the file says so within LAG. Call it on the event loop, while nothing is `pending`."""
         self._timer = asyncio.get_running_loop().call_later(LAG, self._write_in_thread)
         self.pending = True
 
     def write(self) -> None:
-        """Writes the head of the chain now. Raises OSError."""
-        content = encode_watermark(CommitWatermark(self._identity, self._chain.head))
+        """Writes the head of the ledger now. Raises OSError."""
+        content = encode_watermark(CommitWatermark(self._identity, self._ledger.head))
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(fd, content, 0)

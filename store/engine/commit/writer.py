@@ -103,7 +103,7 @@ class Writer:
         self._db = db
         self._executor = executor
         self._watermark_file = watermark_file
-        self._chain = memory.chain
+        self._ledger = memory.ledger
         self._tx = Transaction(db, memory)
         self._queue: collections.deque[_QueuedJob] = collections.deque()
         self._batch: list[_QueuedJob] = []
@@ -193,7 +193,7 @@ class Writer:
             if self._queue or self._was_concurrent or self._awaited >= MIN_CONCURRENT_WAITERS:
                 await self._run_more()
             changes = self._db.total_changes - changes
-            if changes or any(self._tx.rows.values()) or self._chain.entries:
+            if changes or any(self._tx.rows.values()) or self._ledger.events:
                 await self._commit(changes)
             else:
                 self._db.execute("COMMIT")  # nothing was written, so nothing waits for the disk
@@ -300,12 +300,12 @@ class Writer:
     async def _write(self, changes: int) -> None:
         """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
         self._tx.flush()
-        head = self._chain.append(self._db, self._tx.memory.last_seq)
+        head = self._ledger.append(self._db, self._tx.memory.last_seq)
         if self._policy.commits_on_loop(changes):
             self._policy.commit(on_loop=True)
         else:
             await self._in_thread(partial(self._policy.commit, on_loop=False))
-        self._chain.head = head
+        self._ledger.head = head
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""

@@ -8,14 +8,14 @@ from aghbus.store.engine.log.dedup import MessageIds
 from aghbus.store.engine.log.segments import INDEXES, last_indexed
 
 _SAME: Final = {
-    "log_ids": "id_key(l.msg_id) = i.id_key AND l.stream = i.stream AND l.remember_until = i.remember_until",
-    "log_streams": "l.stream = i.stream AND i.block = l.seq >> 8",
+    "log_ids": "id_key(l.msg_id) = i.id_key AND l.flow = i.flow AND l.remember_until = i.remember_until",
+    "log_flows": "l.flow = i.flow AND i.block = l.seq >> 8",
     "log_works": "l.work_id = i.work_id",
 }
 _ROWS: Final = {
-    "log_streams": """(
-        SELECT b.segment, b.stream, b.block, l.seq
-        FROM log_streams AS b CROSS JOIN json_each(b.seqs) AS s CROSS JOIN log AS l ON l.seq = s.value
+    "log_flows": """(
+        SELECT b.segment, b.flow, b.block, l.seq
+        FROM log_flows AS b CROSS JOIN json_each(b.seqs) AS s CROSS JOIN log AS l ON l.seq = s.value
     )"""
 }
 """In place of a table: its rows with one sequence each, without those that retention has removed from the log only."""
@@ -27,12 +27,12 @@ WHERE g.n IS NULL OR l.seq IS NULL
 """
 _MISSING: Final = "SELECT (SELECT count(*) FROM log WHERE seq <= ?{where}) - (SELECT count(*) FROM {table})"
 _MISCOUNTED: Final = """
-SELECT count(*) FROM streams AS s
-LEFT JOIN (SELECT stream, count(*) AS messages FROM log WHERE seq <= ? GROUP BY stream) AS c ON c.stream = s.id
+SELECT count(*) FROM flows AS s
+LEFT JOIN (SELECT flow, count(*) AS messages FROM log WHERE seq <= ? GROUP BY flow) AS c ON c.flow = s.id
 WHERE s.messages <> coalesce(c.messages, 0)
 """
-_MALFORMED: Final = "SELECT count(*) FROM log_streams WHERE typeof(seqs) <> 'integer' AND NOT json_valid(seqs)"
-_PRESENT: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('segments', 'log_ids', 'log_streams', 'log_works')"
+_MALFORMED: Final = "SELECT count(*) FROM log_flows WHERE typeof(seqs) <> 'integer' AND NOT json_valid(seqs)"
+_PRESENT: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('segments', 'log_ids', 'log_flows', 'log_works')"
 
 
 def index_problems(db: sqlite3.Connection) -> list[str]:
@@ -41,7 +41,7 @@ def index_problems(db: sqlite3.Connection) -> list[str]:
     if db.execute(_PRESENT).fetchone() != (1 + len(INDEXES),):
         return ["tables of the indexes are missing"]
     if malformed := db.execute(_MALFORMED).fetchone()[0]:
-        return [f"log_streams has {malformed} values that are not JSON"]
+        return [f"log_flows has {malformed} values that are not JSON"]
     ids = MessageIds()
     ids.open(meta.get(db, "identity") or 0)
     db.create_function("id_key", 1, ids.id_key)
@@ -54,5 +54,5 @@ def index_problems(db: sqlite3.Connection) -> list[str]:
         if wrong or missing:
             problems.append(f"{table} has {wrong} wrong rows and lacks {missing}")
     if miscounted := db.execute(_MISCOUNTED, (last,)).fetchone()[0]:
-        problems.append(f"{miscounted} streams have a wrong count")
+        problems.append(f"{miscounted} flows have a wrong count")
     return problems

@@ -27,16 +27,16 @@ _SENDERS: Final = 8_192  # in memory
 _LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
 _INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"), "ON CONFLICT DO NOTHING")
 """An id may be in the log twice: it was forgotten while the clock was ahead, and its envelope came again."""
-_SENDER_KEYS: Final = "CREATE TEMP TABLE sender_keys (stream INTEGER PRIMARY KEY, key INTEGER NOT NULL)"
-_STREAMS: Final = "SELECT id, workspace_id, sender FROM streams NOT INDEXED"
+_SENDER_KEYS: Final = "CREATE TEMP TABLE sender_keys (flow INTEGER PRIMARY KEY, key INTEGER NOT NULL)"
+_FLOWS: Final = "SELECT id, workspace_id, sender FROM flows NOT INDEXED"
 _INDEXED: Final = f"""
 SELECT json_group_array((i.id_key | s.key) - (i.id_key & s.key)),
     json_group_array((i.remember_until + {_LATER}) / {_BUCKET})
-FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n CROSS JOIN temp.sender_keys AS s ON s.stream = i.stream
+FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n CROSS JOIN temp.sender_keys AS s ON s.flow = i.flow
 WHERE g.remember_until >= ?1 AND i.remember_until >= ?1 GROUP BY g.n
 """  # noqa: S608 - constants
 """The keys of each segment, and their minutes: a row for each id would take most of the time. SQLite has no XOR."""
-_TAIL: Final = "SELECT msg_id, stream, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
+_TAIL: Final = "SELECT msg_id, flow, remember_until FROM log WHERE seq > ? AND remember_until >= ?"
 _HORIZON: Final = "ids_expired_through"
 _decode: Final = msgspec.json.Decoder(list[int]).decode
 _number: Final = struct.Struct("<q").unpack
@@ -161,15 +161,15 @@ class DedupWindow:
         """Reads the window of a store that is being opened. SQLite does what has to be done for each id, as far as it can."""
         self._horizon = meta.get(db, _HORIZON) or 0
         first_kept = max(1, _first_kept(self._horizon))
-        senders = {stream: ids.sender_key(*names) for stream, *names in db.execute(_STREAMS)}
+        senders = {flow: ids.sender_key(*names) for flow, *names in db.execute(_FLOWS)}
         db.execute(_SENDER_KEYS)
         db.executemany("INSERT INTO temp.sender_keys VALUES (?, ?)", senders.items())
         for keys, minutes in db.execute(_INDEXED, (first_kept,)):
             self._add(_decode(keys), _decode(minutes))
         db.execute("DROP TABLE temp.sender_keys")
-        for message_id, stream, until in db.execute(_TAIL, (last_indexed(db), first_kept)):
-            if stream in senders:  # else a damaged log: `aghd check-store` names it
-                self._add([ids.id_key(message_id) ^ senders[stream]], [(until + _LATER) // _BUCKET])
+        for message_id, flow, until in db.execute(_TAIL, (last_indexed(db), first_kept)):
+            if flow in senders:  # else a damaged log: `aghd check-store` names it
+                self._add([ids.id_key(message_id) ^ senders[flow]], [(until + _LATER) // _BUCKET])
         for key, until in db.execute("SELECT key, until FROM remembered_ids WHERE until >= ?", (first_kept,)):
             self._add([key], [(until + _LATER) // _BUCKET])
 

@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 
 from aghbus.store.engine.log.dedup import MessageIds
-from aghbus.store.engine.log.dictionaries import Streams, Verdicts
+from aghbus.store.engine.log.dictionaries import Flows, Verdicts
 from aghbus.store.engine.log.segments import last_indexed
 from aghbus.store.engine.log.tail import Tail
 
@@ -13,11 +13,11 @@ from aghbus.store.engine.log.tail import Tail
 class LogMemory:
     """The parts of the log in memory. A job's changes to them are undone with the job."""
 
-    __slots__ = ("ids", "streams", "tail", "verdicts")
+    __slots__ = ("flows", "ids", "tail", "verdicts")
 
     def __init__(self) -> None:
         self.ids = MessageIds()
-        self.streams = Streams()
+        self.flows = Flows()
         self.verdicts = Verdicts()
         self.tail = Tail()
 
@@ -33,14 +33,14 @@ class LogMemory:
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the log of a store that is being opened, whose identity `ids` has."""
         indexed = last_indexed(db)
-        self.streams.load(db, indexed)
+        self.flows.load(db, indexed)
         self.verdicts.load(db)
         self.tail.load(db, indexed, self.ids.id_key)
 
     def drop_tail(self, last_seq: int) -> None:
         """Drops what a segment up to sequence `last_seq` has. Between transactions."""
         self.tail.drop(last_seq)
-        self.streams.trim({stream for _, _, stream, _ in self.tail.rows})
+        self.flows.trim({flow for _, _, flow, _ in self.tail.rows})
 
 
 def as_json(seqs: list[int]) -> str:

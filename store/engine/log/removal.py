@@ -1,4 +1,4 @@
-"""Removing envelopes from the log, with their rows in its indexes and their place in the counts of their streams."""
+"""Removing envelopes from the log, with their rows in its indexes and their place in the counts of their flows."""
 
 import sqlite3
 from collections import Counter
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from aghbus.store.engine.log.dedup import DedupWindow
-from aghbus.store.engine.log.dictionaries import Stream
+from aghbus.store.engine.log.dictionaries import Flow
 from aghbus.store.engine.log.memory import LogMemory, as_json
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _SEGMENT_OF: Final = "SELECT n FROM segments WHERE first_seq <= ?1 AND last_seq >= ?1"
-_DELETE: Final = "DELETE FROM log WHERE seq = ? RETURNING stream, msg_id, remember_until, work_id"
+_DELETE: Final = "DELETE FROM log WHERE seq = ? RETURNING flow, msg_id, remember_until, work_id"
 _DELETE_ID: Final = "DELETE FROM log_ids WHERE segment = ? AND id_key = ? AND seq = ?"
 _DELETE_IN_WORK: Final = "DELETE FROM log_works WHERE segment = ? AND work_id = ? AND seq = ?"
-_UNCOUNT: Final = "UPDATE streams SET messages = messages - ? WHERE id = ?"
+_UNCOUNT: Final = "UPDATE flows SET messages = messages - ? WHERE id = ?"
 _DELETE_SEGMENT: Final = """
 DELETE FROM segments WHERE n = ? AND NOT EXISTS (SELECT 1 FROM log WHERE seq BETWEEN first_seq AND last_seq)
 """
-_DELETE_STREAMS_OF: Final = (
-    "DELETE FROM log_streams WHERE segment = ?1 AND NOT EXISTS (SELECT 1 FROM segments WHERE n = ?1)"
+_DELETE_FLOWS_OF: Final = (
+    "DELETE FROM log_flows WHERE segment = ?1 AND NOT EXISTS (SELECT 1 FROM segments WHERE n = ?1)"
 )
-_DELETE_STREAM: Final = """
-DELETE FROM streams WHERE id = ? AND messages = 0
+_DELETE_FLOW: Final = """
+DELETE FROM flows WHERE id = ? AND messages = 0
     AND NOT EXISTS (SELECT 1 FROM log WHERE seq IN (SELECT value FROM json_each(?)))
 """
 
@@ -30,28 +30,28 @@ DELETE FROM streams WHERE id = ? AND messages = 0
 class _Removed(NamedTuple):
     seq: int
     segment: int | None
-    stream: int
+    flow: int
     id_key: int
     remember_until: int
     work_id: str | None
 
 
-def remove(tx: UnitOfWork, log: LogMemory, dedup: DedupWindow, seqs: Sequence[int]) -> list[Stream]:
-    """Removes these envelopes. Returns the streams of which none is left.
+def remove(tx: UnitOfWork, log: LogMemory, dedup: DedupWindow, seqs: Sequence[int]) -> list[Flow]:
+    """Removes these envelopes. Returns the flows of which none is left.
 
     Ids that are still in the dedup window stay in it.
     """
     tx.flush()
     db = tx.db
     removed = [row for seq in seqs if (row := _delete(db, log, seq)) is not None]
-    streams = {row.stream: log.streams.value(tx, row.stream) for row in removed}
+    flows = {row.flow: log.flows.value(tx, row.flow) for row in removed}
     for row in removed:
         if row.remember_until:
-            stream = streams[row.stream]
-            sender = log.ids.sender_key(stream.workspace_id, stream.sender)
+            flow = flows[row.flow]
+            sender = log.ids.sender_key(flow.workspace_id, flow.sender)
             dedup.retain(tx, row.id_key ^ sender, row.remember_until)
     _delete_from_indexes(db, [row for row in removed if row.segment is not None])
-    return [stream for number, stream in streams.items() if _drop(tx, log, number)]
+    return [flow for number, flow in flows.items() if _drop(tx, log, number)]
 
 
 def _delete(db: sqlite3.Connection, log: LogMemory, seq: int) -> _Removed | None:
@@ -59,24 +59,24 @@ def _delete(db: sqlite3.Connection, log: LogMemory, seq: int) -> _Removed | None
     row = db.execute(_DELETE, (seq,)).fetchone()
     if row is None:
         return None
-    stream, message_id, remember_until, work_id = row
+    flow, message_id, remember_until, work_id = row
     number = None if segment is None else segment[0]
-    return _Removed(seq, number, stream, log.ids.id_key(message_id), remember_until, work_id)
+    return _Removed(seq, number, flow, log.ids.id_key(message_id), remember_until, work_id)
 
 
 def _delete_from_indexes(db: sqlite3.Connection, rows: list[_Removed]) -> None:
     db.executemany(_DELETE_ID, [(row.segment, row.id_key, row.seq) for row in rows])
     db.executemany(_DELETE_IN_WORK, [(row.segment, row.work_id, row.seq) for row in rows if row.work_id is not None])
-    counts = Counter(row.stream for row in rows)
-    db.executemany(_UNCOUNT, [(count, stream) for stream, count in counts.items()])
-    for sql in (_DELETE_SEGMENT, _DELETE_STREAMS_OF):
+    counts = Counter(row.flow for row in rows)
+    db.executemany(_UNCOUNT, [(count, flow) for flow, count in counts.items()])
+    for sql in (_DELETE_SEGMENT, _DELETE_FLOWS_OF):
         db.executemany(sql, [(segment,) for segment in {row.segment for row in rows}])
 
 
-def _drop(tx: UnitOfWork, log: LogMemory, stream: int) -> bool:
-    """Drops a stream without envelopes. Whether it was one."""
-    recent = as_json(log.tail.of_stream(stream))
-    if not tx.db.execute(_DELETE_STREAM, (stream, recent)).rowcount:
+def _drop(tx: UnitOfWork, log: LogMemory, flow: int) -> bool:
+    """Drops a flow without envelopes. Whether it was one."""
+    recent = as_json(log.tail.of_flow(flow))
+    if not tx.db.execute(_DELETE_FLOW, (flow, recent)).rowcount:
         return False
-    log.streams.forget(tx, stream)
+    log.flows.forget(tx, flow)
     return True

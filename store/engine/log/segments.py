@@ -29,19 +29,19 @@ CREATE TABLE IF NOT EXISTS log_ids (
     segment INTEGER NOT NULL,
     id_key INTEGER NOT NULL,
     seq INTEGER NOT NULL,
-    stream INTEGER NOT NULL,
+    flow INTEGER NOT NULL,
     remember_until INTEGER NOT NULL,
     PRIMARY KEY (segment, id_key, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The sequences of a stream, those of 256 successive ones in a row. Those that retention has removed stay until their
+-- The sequences of a flow, those of 256 successive ones in a row. Those that retention has removed stay until their
 -- whole segment is removed: what is found here is looked up in the log.
-CREATE TABLE IF NOT EXISTS log_streams (
+CREATE TABLE IF NOT EXISTS log_flows (
     segment INTEGER NOT NULL,
-    stream INTEGER NOT NULL,
+    flow INTEGER NOT NULL,
     block INTEGER NOT NULL, -- seq >> 8
     seqs ANY NOT NULL, -- one sequence, or a JSON array of several, ascending
-    PRIMARY KEY (segment, stream, block)
+    PRIMARY KEY (segment, flow, block)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS log_works (
@@ -51,30 +51,30 @@ CREATE TABLE IF NOT EXISTS log_works (
     PRIMARY KEY (segment, work_id, seq)
 ) STRICT, WITHOUT ROWID;
 """
-INDEXES: Final = ("log_ids", "log_streams", "log_works")
+INDEXES: Final = ("log_ids", "log_flows", "log_works")
 _ADD_IDS: Final = """
-    INSERT INTO log_ids (segment, id_key, seq, stream, remember_until)
-    SELECT :n, k.value, l.seq, l.stream, l.remember_until
+    INSERT INTO log_ids (segment, id_key, seq, flow, remember_until)
+    SELECT :n, k.value, l.seq, l.flow, l.remember_until
     FROM json_each(:keys) AS k CROSS JOIN log AS l ON l.seq = k.key ORDER BY k.value, l.seq
     """
 _ADDED: Final = "SELECT seq FROM log_ids WHERE segment = ?"
 _LENGTH: Final = "iif(typeof(seqs) = 'integer', 1, json_array_length(seqs))"
 _ADD: Final = (
     """
-    INSERT INTO log_streams (segment, stream, block, seqs)
-    SELECT :n, key >> 32, key & 0xffffffff, value FROM json_each(:streams)
+    INSERT INTO log_flows (segment, flow, block, seqs)
+    SELECT :n, key >> 32, key & 0xffffffff, value FROM json_each(:flows)
     """,
     f"""
-    UPDATE streams SET messages = streams.messages + new.messages,
-        first_ms = coalesce(streams.first_ms, oldest.received_ms), last_ms = latest.received_ms, last_seq = latest.seq
+    UPDATE flows SET messages = flows.messages + new.messages,
+        first_ms = coalesce(flows.first_ms, oldest.received_ms), last_ms = latest.received_ms, last_seq = latest.seq
     FROM (
-        SELECT stream, sum({_LENGTH}) AS messages,
+        SELECT flow, sum({_LENGTH}) AS messages,
             min(iif(typeof(seqs) = 'integer', seqs, json_extract(seqs, '$[0]'))) AS first_seq,
             max(iif(typeof(seqs) = 'integer', seqs, json_extract(seqs, '$[#-1]'))) AS last_seq
-        FROM log_streams WHERE segment = :n GROUP BY stream
+        FROM log_flows WHERE segment = :n GROUP BY flow
     ) AS new
     CROSS JOIN log AS oldest ON oldest.seq = new.first_seq CROSS JOIN log AS latest ON latest.seq = new.last_seq
-    WHERE streams.id = new.stream
+    WHERE flows.id = new.flow
     """,  # noqa: S608 - constants
     """
     INSERT INTO segments (n, first_seq, last_seq, remember_until)
@@ -86,12 +86,12 @@ _ADD_WORKS: Final = """
     SELECT :n, work_id, seq FROM log WHERE seq BETWEEN :first AND :last AND work_id IS NOT NULL ORDER BY work_id, seq
     """
 _NEXT: Final = "SELECT coalesce(max(n), 0) + 1, coalesce(max(last_seq), 0) + 1 FROM segments"
-_ROWS: Final = "SELECT seq, msg_id, stream, work_id FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
+_ROWS: Final = "SELECT seq, msg_id, flow, work_id FROM log WHERE seq > ? AND seq <= ? ORDER BY seq"
 _END: Final = "SELECT seq FROM log WHERE seq >= ? ORDER BY seq LIMIT 1 OFFSET ?"
 _COUNTS: Final = f"""
 SELECT g.first_seq, g.last_seq,
     (SELECT count(*) FROM log_ids WHERE segment >= g.n),
-    (SELECT sum({_LENGTH}) FROM log_streams WHERE segment >= g.n),
+    (SELECT sum({_LENGTH}) FROM log_flows WHERE segment >= g.n),
     (SELECT count(*) FROM log_works WHERE segment >= g.n)
 FROM segments AS g ORDER BY g.n DESC LIMIT 1
 """  # noqa: S608 - constants
@@ -118,7 +118,7 @@ def write(db: sqlite3.Connection, rows: list[TailRow]) -> None:
         if db.execute(_ADD_IDS, params).rowcount < len(rows):
             stored = {seq for (seq,) in db.execute(_ADDED, (n,))}
             rows = [row for row in rows if row[0] in stored]
-        params["streams"] = _json(_by_stream(rows))
+        params["flows"] = _json(_by_flow(rows))
         with_works = any(row[3] is not None for row in rows)
         for sql in (*_ADD, _ADD_WORKS) if with_works else _ADD:
             db.execute(sql, params)
@@ -129,11 +129,11 @@ def write(db: sqlite3.Connection, rows: list[TailRow]) -> None:
         raise
 
 
-def _by_stream(rows: list[TailRow]) -> dict[int, int | list[int]]:
-    """The values of column `seqs`, by the numbers of the stream (above 32 bits) and of the block, ascending."""
+def _by_flow(rows: list[TailRow]) -> dict[int, int | list[int]]:
+    """The values of column `seqs`, by the numbers of the flow (above 32 bits) and of the block, ascending."""
     found: dict[int, int | list[int]] = {}
-    for seq, _, stream, _ in rows:
-        key = stream << 32 | seq >> 8
+    for seq, _, flow, _ in rows:
+        key = flow << 32 | seq >> 8
         before = found.setdefault(key, seq)
         if isinstance(before, list):
             before.append(seq)
@@ -160,25 +160,25 @@ def prepare(db: sqlite3.Connection, segment: int, key_of: Callable[[str], int]) 
         db.executescript(_TABLES)
     while (last := _full_segment(db, segment)) is not None:
         rows = db.execute(_ROWS, (last_indexed(db), last))
-        write(db, [(seq, key_of(message_id), stream, work_id) for seq, message_id, stream, work_id in rows])
+        write(db, [(seq, key_of(message_id), flow, work_id) for seq, message_id, flow, work_id in rows])
 
 
 def clear(db: sqlite3.Connection) -> None:
     """Drops the indexes: the next opening makes them again."""
     for table in ("segments", *INDEXES):
         db.execute(f"DROP TABLE IF EXISTS {table}")
-    db.execute("UPDATE streams SET messages = 0, first_ms = NULL, last_ms = NULL, last_seq = 0")
+    db.execute("UPDATE flows SET messages = 0, first_ms = NULL, last_ms = NULL, last_seq = 0")
 
 
 def _end_is_complete(db: sqlite3.Connection) -> bool:
     """Whether the last segment has all rows, as far as their numbers tell. No other transaction has written any."""
     row = db.execute(_COUNTS).fetchone()
     if row is None:
-        derived = (*INDEXES, "streams WHERE messages <> 0")  # counts are left when a kill interrupts `clear`
+        derived = (*INDEXES, "flows WHERE messages <> 0")  # counts are left when a kill interrupts `clear`
         return not any(db.execute(f"SELECT 1 FROM {rows} LIMIT 1").fetchone() for rows in derived)  # noqa: S608 - constants
-    first, last, ids, streams, works = row
+    first, last, ids, flows, works = row
     envelopes, with_work = db.execute(_LOGGED, (first, last)).fetchone()
-    return bool((ids, works) == (envelopes, with_work) and (streams or 0) >= envelopes)
+    return bool((ids, works) == (envelopes, with_work) and (flows or 0) >= envelopes)
 
 
 def _full_segment(db: sqlite3.Connection, segment: int) -> int | None:

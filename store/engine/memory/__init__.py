@@ -1,1 +1,1 @@
-"""What the store keeps in memory of its tables: the inbox, the latest events, streams of ours, trust rules, recent values."""
+"""What the store keeps in memory of its tables: the inbox, the latest events, flows of ours, trust rules, recent values."""

@@ -9,12 +9,12 @@ from aghbus.store.engine import meta
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _UNTOUCHED: Final = """
-SELECT l.seq, s.sender, length(l.raw), l.work_id FROM log AS l CROSS JOIN streams AS s ON s.id = l.stream
+SELECT l.seq, s.sender, length(l.raw), l.work_id FROM log AS l CROSS JOIN flows AS s ON s.id = l.flow
 WHERE l.seq > ? AND l.verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND l.seq NOT IN (SELECT seq FROM inbox) ORDER BY l.seq
 """
 _TAKEN: Final = """
 SELECT s.sender, length(l.raw), l.work_id
-FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN streams AS s ON s.id = l.stream
+FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN flows AS s ON s.id = l.flow
 WHERE i.state IN ('ready', 'leased')
 """
 HELD: Final = "state = 'dead' AND last_error LIKE 'held: %'"

@@ -115,7 +115,7 @@ async def test_every_operation_is_reached_by_its_path(api: Api) -> None:
 def test_words_go_before_parameters() -> None:
     router = Router(OPERATIONS)
     assert router.find("POST", "/v1/inbox/next") == (Operations.next_message, [])
-    assert router.find("POST", "/v1/works/a%2Fb/fail") == (Operations.step_work, ["a%2Fb", "fail"])
+    assert router.find("POST", "/v1/works/a%2Fb/fail") == (Operations.act_on_work, ["a%2Fb", "fail"])
 
 
 def test_every_request_and_response_type_belongs_to_an_operation() -> None:

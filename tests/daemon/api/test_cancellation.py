@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from aghbus.daemon.api.http.cancellation import CancelScope, Draining
-from aghbus.daemon.api.http.connection import Endpoint
+from aghbus.daemon.api.http.connection import ListenerState
 from aghbus.daemon.api.http.exchange import ClientDisconnected, Exchange
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.protocol.base.errors import Unavailable
@@ -127,7 +127,7 @@ async def test_a_cancellation_from_outside_is_passed_on() -> None:
 async def test_a_client_that_has_closed_its_side_is_disconnected_before_its_transport_has_ended() -> None:
     """A message that is leased to it in that moment is given back, not written to a closing transport."""
     requests: list[Exchange] = []
-    endpoint = Endpoint(requests.append, EventLimiter(logging.getLogger(__name__), 1))
+    endpoint = ListenerState(requests.append, EventLimiter(logging.getLogger(__name__), 1))
     ours, theirs = socket.socketpair()
     transport, _ = await asyncio.get_running_loop().connect_accepted_socket(endpoint.connection, ours)
     with theirs:

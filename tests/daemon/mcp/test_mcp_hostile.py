@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from aghbus.daemon.mcp.call import Call, PendingAnswers
-from aghbus.daemon.mcp.client import Client
+from aghbus.daemon.mcp.call import PendingAnswers, ToolCall
+from aghbus.daemon.mcp.client import McpCaller
 from aghbus.daemon.mcp.rendering import MAX_ANSWER
 from aghbus.daemon.mcp.rpc import Request
 from aghbus.daemon.mcp.tools import BusTools
@@ -131,7 +131,7 @@ async def test_leases_go_back_when_a_client_disconnects_during_a_fetch(tmp_path:
         for _ in range(20):
             await desk.offer(desk.say("bob"))
         tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox, ABSENT).all()
-        call = Call(Request(1, "tools/call", {}), Client(modern=False, version=""), ABSENT, PendingAnswers())
+        call = ToolCall(Request(1, "tools/call", {}), McpCaller(modern=False, version=""), ABSENT, PendingAnswers())
         fetch = asyncio.ensure_future(tools["inbox"].perform(call, {"limit": 20}))
         for _ in range(3):  # commits: a lease needs one
             await desk.store.write(_nothing)

@@ -7,18 +7,18 @@ from aghbus.store.engine.commit.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _LINK: Final = f"""
-INSERT OR IGNORE INTO bridge_links (next, assigned)
+INSERT OR IGNORE INTO follow_ups (next, assigned)
 SELECT id, (SELECT id FROM works WHERE {_WORK}) FROM works WHERE {_WORK}
 """  # noqa: S608 - constants
 _ENDED: Final = """
 SELECT l.id, n.workspace_id, n.channel, n.work_id, h.channel, h.work_id
-FROM bridge_links AS l INDEXED BY bridge_links_open
+FROM follow_ups AS l INDEXED BY follow_ups_open
     JOIN works AS n ON n.id = l.next LEFT JOIN works AS h ON h.id = l.assigned
 WHERE l.outcome IS NULL AND n.state IN ('completed', 'failed', 'canceled') ORDER BY l.id LIMIT ?
 """
 _OUTCOMES: Final = """
-SELECT outcome FROM bridge_links
-WHERE assigned = (SELECT assigned FROM bridge_links WHERE id = ?) ORDER BY id
+SELECT outcome FROM follow_ups
+WHERE assigned = (SELECT assigned FROM follow_ups WHERE id = ?) ORDER BY id
 """
 
 
@@ -53,15 +53,15 @@ def outcomes(tx: Transaction, link: int) -> list[bytes | None]:
 
 def end_branch(tx: Transaction, link: int, outcome: bytes) -> None:
     """Store how the work of `link` ended, while other branches of the same assigned work may be open."""
-    tx.db.execute("UPDATE bridge_links SET outcome = ? WHERE id = ?", (outcome, link))
+    tx.db.execute("UPDATE follow_ups SET outcome = ? WHERE id = ?", (outcome, link))
 
 
 def settle(tx: Transaction, link: int) -> None:
     """The assigned work of `link` has ended: outcomes of its branches are no longer needed. Without one the row is removed."""
-    tx.db.execute("DELETE FROM bridge_links WHERE id = ? AND assigned IS NULL", (link,))
+    tx.db.execute("DELETE FROM follow_ups WHERE id = ? AND assigned IS NULL", (link,))
     tx.db.execute(
-        "UPDATE bridge_links SET outcome = x'' WHERE id = ?1 OR outcome IS NOT NULL"
-        " AND assigned = (SELECT assigned FROM bridge_links WHERE id = ?1)",
+        "UPDATE follow_ups SET outcome = x'' WHERE id = ?1 OR outcome IS NOT NULL"
+        " AND assigned = (SELECT assigned FROM follow_ups WHERE id = ?1)",
         (link,),
     )
 

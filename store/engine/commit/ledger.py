@@ -1,12 +1,12 @@
-"""The commit chain: one link for each commit, bound to the link before it by a hash (docs/audit.md, docs/adr/0010).
+"""The ledger: one entry for each commit, bound to the entry before it by a hash (docs/audit.md, docs/adr/0010).
 
-    hash of link n = SHA-256(hash of link n-1, 32 bytes ‖ [n,at_ms,last_seq,content,entries])
+    hash of entry n = SHA-256(hash of entry n-1, 32 bytes ‖ [n,at_ms,last_seq,content,events])
     content        = SHA-256 of the JSON array of the records of the commit's envelopes, in sequence; null: none
-    entries        = JSON array of the other events of the commit; null: none
+    events        = JSON array of the other events of the commit; null: none
 
 The line is JSON without spaces, in UTF-8, with `content` in hexadecimal. `n` counts the commits, `last_seq` is the last
-sequence that an envelope was given. Records and entries are collected in memory while the jobs of a transaction run, so a
-job that is undone leaves none; the writer appends the link before COMMIT.
+sequence that an envelope was given. Records and events are collected in memory while the jobs of a transaction run, so a
+job that is undone leaves none; the writer appends the entry before COMMIT.
 """
 
 import re
@@ -26,23 +26,23 @@ RECORD_COLUMNS: Final = (
 )
 """The columns of `envelopes` that a record begins with; the digest of the bytes follows."""
 COMMITS_MISSING: Final = "commits_missing"
-"""Outcome of the entry by which a start says that the chain is not the one that the last run left."""
+"""Outcome of the event by which a start says that the ledger is not the one that the last run left."""
 
-_INSERT: Final = insert_into("chain", ("n", "at_ms", "last_seq", "content", "entries", "hash"))
+_INSERT: Final = insert_into("ledger", ("n", "at_ms", "last_seq", "content", "events", "hash"))
 _HEAD: Final = re.compile(r"([0-9]{1,18}):([0-9a-fA-F]{64})")  # 18 digits fit SQLite's 63 bits
 _PRUNED: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{64}):([0-9]{1,18})")
 _encode: Final = msgspec.json.Encoder().encode
 
 KeptHead = tuple[int, bytes]
-"""Number and hash of a link, as an operator keeps them elsewhere."""
+"""Number and hash of an entry, as an operator keeps them elsewhere."""
 Record = tuple[Any, ...]
 """The values of RECORD_COLUMNS, and the SHA-256 of the envelope's bytes in hexadecimal."""
-Entry = tuple[Any, ...]
+Event = tuple[Any, ...]
 """An event: `(at_ms, event, outcome, reason, seq, …)` without nulls at the end (store/audit/events.py)."""
 
 
 class Head(NamedTuple):
-    """A link by number and hash (32 bytes), and its last sequence; `str` gives `NUMBER:HASH`."""
+    """An entry by number and hash (32 bytes), and its last sequence; `str` gives `NUMBER:HASH`."""
 
     n: int
     hash: bytes
@@ -53,7 +53,7 @@ class Head(NamedTuple):
 
 
 EMPTY: Final = Head(0, bytes(32), 0)
-"""The head of an empty chain, which the first link follows."""
+"""The head of an empty ledger, which the first entry follows."""
 
 
 def parse_head(text: str) -> KeptHead:
@@ -64,76 +64,76 @@ def parse_head(text: str) -> KeptHead:
     return int(match[1]), bytes.fromhex(match[2])
 
 
-def link_hash(before: bytes, n: int, at_ms: int, last_seq: int, content: bytes | None, entries: bytes | None) -> bytes:
-    """The hash of a link that follows one with the hash `before`."""
+def entry_hash(before: bytes, n: int, at_ms: int, last_seq: int, content: bytes | None, events: bytes | None) -> bytes:
+    """The hash of an entry that follows one with the hash `before`."""
     quoted = b"null" if content is None else b'"%b"' % content.hex().encode()
-    return sha256(b"%b[%d,%d,%d,%b,%b]" % (before, n, at_ms, last_seq, quoted, entries or b"null")).digest()
+    return sha256(b"%b[%d,%d,%d,%b,%b]" % (before, n, at_ms, last_seq, quoted, events or b"null")).digest()
 
 
 def content_of(records: list[Record]) -> bytes:
-    """The content of a link with these records, which are in sequence."""
+    """The content of an entry with these records, which are in sequence."""
     return sha256(_encode(records)).digest()
 
 
 def pruned(db: sqlite3.Connection) -> Head:
-    """The newest link that retention removed; EMPTY when none was. Raises ValueError when the record of it is not valid."""
+    """The newest entry that retention removed; EMPTY when none was. Raises ValueError when the record of it is not valid."""
     row = db.execute("SELECT value FROM meta WHERE key = 'audit_pruned'").fetchone()
     if row is None:
         return EMPTY
     match = _PRUNED.fullmatch(str(row[0]))
     if match is None:
-        raise ValueError("the record of the last pruned link is not valid")
+        raise ValueError("the record of the last pruned entry is not valid")
     return Head(int(match[1]), bytes.fromhex(match[2]), int(match[3]))
 
 
 def as_pruned(head: Head) -> str:
-    """The record of `head` as the newest link that retention removed: `NUMBER:HASH:LAST_SEQ`."""
+    """The record of `head` as the newest entry that retention removed: `NUMBER:HASH:LAST_SEQ`."""
     return f"{head}:{head.last_seq}"
 
 
 def stored_head(db: sqlite3.Connection) -> Head:
-    """The newest link in `db`. Raises ValueError as `pruned` does."""
-    row = db.execute("SELECT n, hash, last_seq FROM chain ORDER BY n DESC LIMIT 1").fetchone()
+    """The newest entry in `db`. Raises ValueError as `pruned` does."""
+    row = db.execute("SELECT n, hash, last_seq FROM ledger ORDER BY n DESC LIMIT 1").fetchone()
     return pruned(db) if row is None else Head(*row)
 
 
-class CommitChain:
-    """The end of the chain of an open store. `records` and `entries` belong to the open transaction."""
+class Ledger:
+    """The end of the ledger of an open store. `records` and `events` belong to the open transaction."""
 
-    __slots__ = ("at_ms", "entries", "gap", "head", "records")
+    __slots__ = ("at_ms", "events", "gap", "head", "records")
 
     def __init__(self) -> None:
         self.head = EMPTY
         self.records: list[Record] = []
-        self.entries: list[Entry] = []
+        self.events: list[Event] = []
         self.at_ms = 0
-        """The time of the newest link."""
+        """The time of the newest entry."""
         self.gap: str | None = None
-        """How the chain differed from the watermark when the store was opened; None when it did not."""
+        """How the ledger differed from the watermark when the store was opened; None when it did not."""
 
-    def note(self, tx: UnitOfWork, entry: Entry) -> None:
-        """Adds an entry to the link of `tx`."""
-        self.entries.append(entry)
-        tx.undo.append(self.entries.pop)
+    def note(self, tx: UnitOfWork, event: Event) -> None:
+        """Adds an event to the entry of `tx`."""
+        self.events.append(event)
+        tx.undo.append(self.events.pop)
 
     def load(self, db: sqlite3.Connection) -> None:
-        """Finds the end of the chain in `db`."""
+        """Finds the end of the ledger in `db`."""
         self.head = stored_head(db)
-        row = db.execute("SELECT at_ms FROM chain ORDER BY n DESC LIMIT 1").fetchone()
+        row = db.execute("SELECT at_ms FROM ledger ORDER BY n DESC LIMIT 1").fetchone()
         self.at_ms = 0 if row is None else row[0]
 
     def append(self, db: sqlite3.Connection, last_seq: int, number: int | None = None) -> Head:
-        """Writes the link of the open transaction, with the next number or `number`: for the writer, before COMMIT. The link
+        """Writes the entry of the open transaction, with the next number or `number`: for the writer, before COMMIT. The entry
         is the new `head` once it is durable.
 
-        Its time is that of the transaction's last entry, else of its last record, else of the link before.
+        Its time is that of the transaction's last event, else of its last record, else of the entry before.
         """
         n = self.head.n + 1 if number is None else number
-        content = entries = None
+        content = events = None
         if self.records:
             content, self.at_ms = content_of(self.records), self.records[-1][1]
-        if self.entries:
-            entries, self.at_ms = _encode(self.entries), self.entries[-1][0]
-        digest = link_hash(self.head.hash, n, self.at_ms, last_seq, content, entries)
-        db.execute(_INSERT, (n, self.at_ms, last_seq, content, entries, digest))
+        if self.events:
+            events, self.at_ms = _encode(self.events), self.events[-1][0]
+        digest = entry_hash(self.head.hash, n, self.at_ms, last_seq, content, events)
+        db.execute(_INSERT, (n, self.at_ms, last_seq, content, events, digest))
         return Head(n, digest, last_seq)

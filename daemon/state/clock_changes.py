@@ -22,19 +22,19 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import clock_record, time_shift
-from aghbus.store.tables.clock_record import ClockRecord, ClockStep
+from aghbus.store.tables.clock_record import ClockChange, ClockRecord
 
 _log = logging.getLogger("aghbus.clock")
 
 STEP_MS: Final = 2_000  # time services slew differences below half a second, and step by more
 _INTERVAL: Final = 1.0  # seconds between two checks
 _RECORD_INTERVAL: Final = 60  # checks between two records of the clocks in the store
-_IGNORE_FORWARD_STEP_MS: Final = 86_400_000  # for which retention and expiry ignore a step forward, by the steady clock
+_IGNORE_FORWARD_MS: Final = 86_400_000  # for which retention and expiry ignore a step forward, by the steady clock
 _REPORTED_MS: Final = 300_000  # an ignored step of this size is a problem; peers refuse messages of such a clock
 _PROBLEM: Final = "clock.ahead"
 
 
-class ClockSteps:
+class ClockChanges:
     """The steps of one daemon's wall clock. A job that compares a stored time with now calls `now_after_clock_check`."""
 
     def __init__(self, clock: Clock, store: Store, presence: PresenceTable, counters: Counters) -> None:
@@ -44,7 +44,7 @@ class ClockSteps:
         self._counters = counters
         self._offset = clock.offset_millis()
         self._boot = clock.boot()
-        self._steps: list[ClockStep] = []  # of the last day
+        self._steps: list[ClockChange] = []  # of the last day
 
     async def resume(self) -> None:
         """Find the step since the last run: call it once, before anything compares a stored time. Raises StoreUnavailable."""
@@ -98,8 +98,8 @@ class ClockSteps:
         now_ms = self._clock.millis()
         return min(now_ms, now_ms - sum(step.millis for step in self._recent()))
 
-    def _recent(self) -> list[ClockStep]:
-        since = self._clock.steady_millis() - _IGNORE_FORWARD_STEP_MS
+    def _recent(self) -> list[ClockChange]:
+        since = self._clock.steady_millis() - _IGNORE_FORWARD_MS
         self._steps = [step for step in self._steps if step.steady_ms > since]
         return self._steps
 
@@ -109,12 +109,12 @@ class ClockSteps:
         if record is not None:  # as if no time had passed while the machine was off
             last_ms = max(last_ms, record.wall_ms)
             self._steps = [
-                ClockStep(steady_ms - (record.steady_ms - step.steady_ms), step.millis, step.certain)
+                ClockChange(steady_ms - (record.steady_ms - step.steady_ms), step.millis, step.certain)
                 for step in record.steps
             ]
         unexplained = now_ms - last_ms - steady_ms
         if last_ms and unexplained >= STEP_MS:
-            self._steps = [*self._steps, ClockStep(steady_ms, unexplained, certain=False)]
+            self._steps = [*self._steps, ClockChange(steady_ms, unexplained, certain=False)]
         return min(0, now_ms - last_ms)
 
     def _apply(self, tx: Transaction, step: int) -> None:
@@ -122,7 +122,7 @@ class ClockSteps:
         if abs(step) < STEP_MS:
             self._record(tx)
             return
-        made = ClockStep(self._clock.steady_millis(), step, certain=True)
+        made = ClockChange(self._clock.steady_millis(), step, certain=True)
         time_shift.shift(tx, step)
         clock_record.put(tx, self._recorded([*self._recent(), made]))
         tx.after_commit(lambda: self._note(made))
@@ -130,18 +130,18 @@ class ClockSteps:
     def _record(self, tx: Transaction) -> None:
         clock_record.put(tx, self._recorded(self._recent()))
 
-    def _recorded(self, steps: list[ClockStep]) -> ClockRecord:
+    def _recorded(self, steps: list[ClockChange]) -> ClockRecord:
         steady_ms = self._clock.steady_millis()
         return ClockRecord(steady_ms + self._offset, steady_ms, self._boot, steps)
 
     def _report(self) -> None:
         """Show the ignored steps as a problem while they are ignored. After a reboot, less than a day is no problem."""
         steps = self._recent()
-        ahead = sum(step.millis for step in steps if step.certain or step.millis >= _IGNORE_FORWARD_STEP_MS)
+        ahead = sum(step.millis for step in steps if step.certain or step.millis >= _IGNORE_FORWARD_MS)
         if ahead < _REPORTED_MS:
             self._counters.solved(_PROBLEM)
             return
-        left = max(step.steady_ms for step in steps) + _IGNORE_FORWARD_STEP_MS - self._clock.steady_millis()
+        left = max(step.steady_ms for step in steps) + _IGNORE_FORWARD_MS - self._clock.steady_millis()
         sentence = (
             f"the wall clock jumped forward by {ahead / 3_600_000:.1f} h: retention and the dedup window"
             f" ignore it for another {left / 3_600_000:.1f} h (set the clock if it is wrong)"
@@ -151,7 +151,7 @@ class ClockSteps:
     def _restore(self, offset: int) -> None:
         self._offset = offset
 
-    def _note(self, made: ClockStep) -> None:
+    def _note(self, made: ClockChange) -> None:
         step = made.millis
         self._steps = [*self._steps, made]
         self._presence.shift(step, self._clock.millis())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.base.clock import Clock, arm, expiry
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.state.clock_steps import STEP_MS
+from aghbus.daemon.state.clock_changes import STEP_MS
 from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.commit.transaction import Transaction
