@@ -23,7 +23,7 @@ from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-from tests.support.jetstream_state import consumer_info, settled, stream_info
+from tests.support.jetstream import consumer_info, settled, stream_info
 
 
 @pytest.fixture

@@ -18,8 +18,7 @@ from aghbus.daemon.nats.link import (
     PayloadTooLarge,
 )
 from aghbus.daemon.nats.options import NatsOptions
-from tests.support.link_cases import Inbox
-from tests.support.links import to, up
+from tests.support.links import Inbox, to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:

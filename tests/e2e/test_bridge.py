@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bridge_cases import OUTPUT
-from tests.support.bridge_daemons import INPUT, MAP, REPLY, SHORT, daemons, link, messages, query, submit
+from tests.support.bridge_daemons import INPUT, MAP, OUTPUT, REPLY, SHORT, daemons, link, messages, query, submit
 from tests.support.daemons import Daemon, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 

@@ -16,8 +16,7 @@ import pytest
 
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from tests.support.bridge_cases import OUTPUT
-from tests.support.bridge_daemons import INPUT, MAP, SHORT, daemons, link, messages, query, submit
+from tests.support.bridge_daemons import INPUT, MAP, OUTPUT, SHORT, daemons, link, messages, query, submit
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 

@@ -10,7 +10,6 @@ from aghbus.protocol.formats.agentos.message import AgentIdentifier
 from aghbus.protocol.formats.agentos.native import native_id
 from aghbus.protocol.formats.agentos.rules import check
 from aghbus.protocol.formats.model import AgentMap, Finding
-from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
@@ -21,6 +20,7 @@ from tests.support.agentos_peers import (
     agent,
     message_of,
     native,
+    on_work,
     pair,
     rules,
     varied,

@@ -16,19 +16,24 @@ from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.formats.derived_ids import same_json
 from tests.support.agentos_peers import (
     ANALYST,
+    ANSWERED,
+    ASKED,
     ASKER,
+    FAILED,
     NOW,
     QUERY,
     RESPONSE,
+    STAMP,
+    V4,
     AgentOsPeer,
     agent,
+    changed,
     message_of,
     native,
     pair,
     rules,
     varied,
 )
-from tests.support.agentos_rule_cases import ANSWERED, ASKED, FAILED, STAMP, V4, changed
 
 
 def test_a_query_and_its_answer_are_rows_on_both_sides() -> None:

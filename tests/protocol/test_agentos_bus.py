@@ -8,7 +8,6 @@ from aghbus.protocol.agh.bodies import Say, Trace
 from aghbus.protocol.agh.limits import DIRECTED_TTL
 from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
 from aghbus.protocol.formats.derived_ids import thread_id
-from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
@@ -21,6 +20,7 @@ from tests.support.agentos_peers import (
     agent,
     message_of,
     native,
+    on_work,
     pair,
     rules,
     varied,

@@ -3,6 +3,8 @@
 import json
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.formats.agentos.adapter import AgentOs, AgentOsOptions
@@ -24,6 +26,13 @@ def varied(message: dict[str, Any], **changes: Any) -> dict[str, Any]:
         changes["from"] = changes.pop("sender")
     made.update(changes)
     return {key: value for key, value in made.items() if value is not ...}
+
+
+V4 = "123e4567-e89b-42d3-a456-426614174000"
+STAMP = "2026-01-21T12:53:20Z"  # NOW
+ASKED = varied(QUERY, id=V4, timestamp=STAMP)
+ANSWERED = varied(RESPONSE, id=V4, timestamp=STAMP)
+FAILED = varied(ERROR, id=V4, timestamp=STAMP)
 
 
 def agent(peer: str) -> dict[str, str]:
@@ -81,3 +90,22 @@ def native(sender: str, to: str | None, kind: str, body: dict[str, Any], **more:
         "body": body,
     }
     return Draft(**(fields | more))
+
+
+def on_work(draft: Draft, question: Envelope) -> Draft:
+    """The draft on the work that `question` opened."""
+    return msgspec.structs.replace(draft, work_id=question.work_id, container=question.container)
+
+
+def changed(message: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with the member at `path` (keys joined by dots) replaced; `...` removes it."""
+    made = varied(message)
+    *outer, last = path.split(".")
+    inner = made
+    for key in outer:
+        inner = inner[key]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return made

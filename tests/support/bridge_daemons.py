@@ -132,3 +132,12 @@ def put_artifact(daemon: Daemon, work_id: str, name: str, content: bytes) -> str
     finally:
         client.close()
     return str(answer["uri"])
+
+
+OUTPUT = {
+    "success": True,
+    "summary": "the spec is written",
+    "artifacts": [{"path": "spec.md", "operation": "create", "content": "# Spec\n"}],
+    "notes": ["mind the tests"],
+    "recommendation": "proceed",
+}

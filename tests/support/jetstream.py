@@ -1,4 +1,4 @@
-"""Rows of the outbox and a receiver for tests of the JetStream profile."""
+"""Rows of the outbox and a receiver for tests of the JetStream profile, and the state of streams and consumers on the broker."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from aghbus.daemon.config.settings import JetStreamSettings, Settings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
 from aghbus.daemon.nats.options import NatsOptions
-from aghbus.protocol.agh.identifiers import subject_for
-from aghbus.protocol.agh.nats.names import inbox
+from aghbus.protocol.agh.identifiers import route_token, subject_for
+from aghbus.protocol.agh.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.natsutil import NatsServer, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
 
 WORKSPACE = "ws_test"
 CHANNEL = "builders"
@@ -159,3 +161,19 @@ async def admin(server: NatsServer) -> AsyncIterator[Operator]:
         yield Operator(link)
     finally:
         await link.close(1)
+
+
+async def stream_info(api: Operator) -> dict[str, Any]:
+    return await api.call(f"STREAM.INFO.{STREAM}")
+
+
+async def consumer_info(api: Operator, peer: str) -> dict[str, Any]:
+    return await api.call(f"CONSUMER.INFO.{STREAM}.{durable_name(WORKSPACE, CHANNEL, route_token(peer))}")
+
+
+async def settled(api: Operator, peer: str) -> None:
+    """Wait until the broker knows that `peer` has settled everything."""
+    deadline = asyncio.get_running_loop().time() + 15
+    while (info := await consumer_info(api, peer))["num_ack_pending"] or info["num_pending"]:
+        assert asyncio.get_running_loop().time() < deadline, info
+        await asyncio.sleep(0.01)

@@ -1,13 +1,11 @@
-"""Links to test brokers, or to none."""
+"""Links to test brokers, or to none, and a subscriber."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from aghbus.daemon.broker.embedded import BrokerError
-from aghbus.daemon.nats.link import (
-    Link,
-)
+from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.natsutil import NatsServer
 
@@ -36,3 +34,17 @@ async def up(link: Link) -> AsyncIterator[Link]:
 async def no_broker() -> NatsOptions:
     """A resolver that finds no broker."""
     raise BrokerError("resolve", "this test has no broker", "")
+
+
+class Inbox:
+    """A subscriber that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[InboundMessage] = []
+
+    def __call__(self, message: InboundMessage) -> None:
+        self.messages.append(message)
+
+    @property
+    def texts(self) -> list[bytes]:
+        return [message.data for message in self.messages]
