@@ -1,7 +1,5 @@
 """`aghctl work run`: open, watch, print the result, and an exit code by the state."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

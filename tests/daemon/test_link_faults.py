@@ -1,13 +1,10 @@
 """The NATS link against real servers: what fails or ends while it is used."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,15 +22,6 @@ from aghbus.daemon.nats.link import (
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.links import Inbox, to, up
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> None:
@@ -149,10 +137,10 @@ async def test_the_link_reports_round_trip_and_server(server: NatsServer) -> Non
         assert link.server is not None
         assert link.server.url == server.url
         assert link.server.version.startswith("2.")
-        assert not link.server.jetstream
-    async with NatsServer(jetstream=True) as other, up(Link(to(other), name="a")) as second:
+        assert link.server.jetstream
+    async with NatsServer() as other, up(Link(to(other), name="a")) as second:
         assert second.server is not None
-        assert second.server.jetstream
+        assert not second.server.jetstream
 
 
 async def test_old_connections_leave_no_tasks_and_sockets(server: NatsServer) -> None:

@@ -1,30 +1,23 @@
 """Credentials and TLS of the link: each way to authenticate works, each failure is named with a hint and without a secret."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import json
 import logging
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import nkeys  # type: ignore[import-untyped] # the package has no types
 import pytest
 
 from aghbus.daemon.base.logs import TextFormatter
-from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.link import Link, LinkProblem
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aghbus.daemon.nats.link import LinkProblem
 
 SECRET = "s3cr3t-that-nobody-may-see"
 

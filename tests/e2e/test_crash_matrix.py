@@ -47,8 +47,7 @@ def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
             daemon.stop()
 
 
-def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(home: Home) -> None:
     with Daemon(home, "worker", *QUICK, "--inbox-capacity", "1") as worker, Daemon(home, "ops", *QUICK) as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="fills the inbox")

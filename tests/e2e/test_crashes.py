@@ -6,8 +6,7 @@ from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 
-def test_killed_daemons_come_back_as_they_were(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_killed_daemons_come_back_as_they_were(home: Home) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
     try:
         work_id = ops.post("/v1/works", to="worker", text="survive")["work_id"]
@@ -104,8 +103,7 @@ async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(t
             wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
 
 
-def test_the_embedded_broker_is_replaced_when_it_dies(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_the_embedded_broker_is_replaced_when_it_dies(home: Home) -> None:
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         first = ops.get("/v1/status")["broker"]
         kill_broker(home)
@@ -125,8 +123,7 @@ def kill_broker(home: Home) -> None:
     os.kill(record["pid"], signal.SIGKILL)
 
 
-def test_a_second_daemon_on_the_same_store_is_refused(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_second_daemon_on_the_same_store_is_refused(home: Home) -> None:
     with Daemon(home, "ops"):
         second = Daemon(home, "ops")
         second.start(wait=False)
@@ -137,8 +134,7 @@ def test_a_second_daemon_on_the_same_store_is_refused(tmp_path: Path) -> None:
         assert "hint" in log
 
 
-def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(home: Home) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
     try:
         for number in range(5):

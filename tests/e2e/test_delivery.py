@@ -44,8 +44,7 @@ async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Pa
             assert sorted(texts) == sorted(f"number {n}" for n in range(20))
 
 
-async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(home: Home) -> None:
     with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         work_id = ops.post("/v1/works", to="worker", text="while you are away")["work_id"]
@@ -158,8 +157,7 @@ def test_an_unanswered_message_expires_and_the_agent_is_notified(tmp_path: Path)
         assert ops.post("/v1/inbox/next", wait=5)["item"]["message"]["id"] == sent["id"]
 
 
-def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(home: Home) -> None:
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         work_id = ops.post("/v1/works", to="worker", text="soon", accept_within=0.5)["work_id"]
@@ -189,8 +187,7 @@ def report_for(seconds: float, worker: Daemon, work_id: str) -> float:
     return longest
 
 
-def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_traces_reset_the_progress_deadline(home: Home) -> None:
     with Daemon(home, "worker", "--work-progress-within", "2s") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         for _ in range(10):  # a machine that stood still as long as the deadline has shown nothing
@@ -204,8 +201,7 @@ def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
         assert ops.get(f"/v1/works/{work_id}")["work"]["message"] == "no progress within 2 s"
 
 
-def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_leases_run_out_and_dead_letters_can_be_requeued(home: Home) -> None:
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="take me")
@@ -225,8 +221,7 @@ def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None
         assert worker.post("/v1/inbox/next", wait=5, ack=True)["item"]["attempts"] == 1
 
 
-def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_peer_that_was_away_gets_everything_in_order(home: Home) -> None:
     with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="first contact")

@@ -2,12 +2,10 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
@@ -15,12 +13,6 @@ from tests.support.natsutil import NatsServer
 ROOT = Path(__file__).parents[2]
 WORKS = 10
 BOUNDS = ("--limits-processor-percent", "10", "--receive-remembered", "20000", "--inbox-capacity", "1000")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 @contextmanager
@@ -43,9 +35,8 @@ def outgoing(daemon: Daemon) -> set[str]:
 
 
 async def test_a_known_peer_is_served_during_a_flood_which_leaves_no_rows_to_retry(
-    tmp_path: Path, server: NatsServer
+    home: Home, server: NatsServer
 ) -> None:
-    home = Home(tmp_path)
     with (
         Daemon(home, "worker", "--nats", server.url, *BOUNDS) as worker,
         Daemon(home, "ops", "--nats", server.url, *BOUNDS) as ops,

@@ -28,8 +28,7 @@ def catalog(home: Home, *records: Mapping[str, object]) -> Path:
     return path
 
 
-def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_catalog_is_advertised_reloaded_and_sent(home: Home) -> None:
     path = catalog(home, RECORD, OTHER)
     with (
         Daemon(home, "worker", "--catalog", str(path), "--capability", "bare.claim") as worker,
@@ -112,8 +111,7 @@ async def test_a_full_inbox_rejects_and_accepts_the_retry(tmp_path: Path) -> Non
                 wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")
 
 
-def test_sighup_reloads_the_reloadable_keys(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_sighup_reloads_the_reloadable_keys(home: Home) -> None:
     config = home.root / "config" / "aghbus"
     config.mkdir(parents=True)
     (config / "aghbus.toml").write_text('display_name = "Before"\n')
@@ -133,8 +131,7 @@ def test_sighup_reloads_the_reloadable_keys(tmp_path: Path) -> None:
         (config / "aghbus.toml").write_text('display_name = "After"\n')
 
 
-def test_the_same_request_twice_is_sent_once(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_the_same_request_twice_is_sent_once(home: Home) -> None:
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ask = {"to": "worker", "text": "once", "id": "req-1"}
@@ -147,8 +144,7 @@ def test_the_same_request_twice_is_sent_once(tmp_path: Path) -> None:
         assert len(worker.get("/v1/messages")["messages"]) == 1
 
 
-def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_three_daemons_pass_work_along(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "lead") as lead, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("lead") and lead.knows("worker"), 30, "presence")
         outer = ops.post("/v1/works", to="lead", text="the whole thing")["work_id"]
@@ -165,8 +161,7 @@ def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
         assert {work["work_id"] for work in worker.get("/v1/works")["works"]} == {inner}
 
 
-async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "one") as one, Daemon(home, "two") as two:
         wait_for(lambda: ops.knows("one", "two"), 30, "presence")
         ops.post("/v1/messages", kind="say", body={"text": "hello all"}, thread_id="thread_all")

@@ -96,9 +96,8 @@ def spans_of(collector: Collector, trace: str) -> list[tuple[str, str, str]]:
     return sorted({(span.instance, span.name, span.kind) for span in collector.spans if span.trace == trace})
 
 
-def test_three_peers_give_one_trace(tmp_path: Path) -> None:
+def test_three_peers_give_one_trace(home: Home) -> None:
     """ops opens a work, the command of the worker opens another one for helper and waits for its end."""
-    home = Home(tmp_path)
     for name in ("ops", "worker", "helper"):
         home.ctl_json("--name", name, "key", "generate")
     ctl = f"{sys.executable} -m aghbus.cli"
@@ -143,8 +142,7 @@ def test_three_peers_give_one_trace(tmp_path: Path) -> None:
     assert all(set(span.links) <= sent and span.links for span in collector.spans if span.kind == "consumer")
 
 
-def test_a_job_of_the_client_library_continues_its_trace(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_job_of_the_client_library_continues_its_trace(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="x", ext={"traceparent": PARENT, "other": 1})
@@ -174,8 +172,7 @@ def test_a_host_passes_its_trace_in_meta(tmp_path: Path) -> None:
         assert ops.get(f"/v1/messages/{work['opening_id']}")["envelope"]["ext"] == {"traceparent": PARENT}
 
 
-def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(home: Home) -> None:
     with Daemon(home, "ops") as ops:
         env = {**home.env, "TRACEPARENT": PARENT, "TRACESTATE": "a=b"}
         command = [
@@ -200,8 +197,7 @@ def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(tm
         assert "ext" not in ops.get(f"/v1/messages/{plain['id']}")["envelope"]
 
 
-def test_a_wrong_context_of_a_peer_begins_a_new_trace(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_wrong_context_of_a_peer_begins_a_new_trace(home: Home) -> None:
     with collecting() as collector, Daemon(home, "ops") as ops, Daemon(home, "worker", env=collector.env) as worker:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         for wrong in ("x" * 100_000, "00-0-0-00", {"a": 1}, "\x1b[2J"):

@@ -98,9 +98,8 @@ async def test_both_daemons_die_at_every_point_over_a_stream(tmp_path: Path, rou
         print(await asyncio.to_thread(run, server.url))
 
 
-def test_the_embedded_broker_dies_with_traffic_on_it(tmp_path: Path) -> None:
+def test_the_embedded_broker_dies_with_traffic_on_it(home: Home) -> None:
     seed = seed_of("embedded broker")
-    home = Home(tmp_path)
     pair = pair_of(home)
     for daemon in pair:
         daemon.start()

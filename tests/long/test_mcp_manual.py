@@ -59,9 +59,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SECONDS = 90
 
 
-def test_two_agents_hand_work_to_each_other_as_the_manual_shows(tmp_path: Path) -> None:
+def test_two_agents_hand_work_to_each_other_as_the_manual_shows(home: Home) -> None:
     path = require_agent_hosts()
-    home = Home(tmp_path)
     steps = steps_of(PAGE, "Two coding agents in five minutes")
     assert {step.where for step in steps} == {"console", "claude", "codex"}
     with ExitStack() as stack:

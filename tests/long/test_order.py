@@ -154,82 +154,76 @@ async def disturbed(traffic: Callable[[], Any], disturb: Callable[[], None], see
 @PROFILES
 @pytest.mark.parametrize("steps", [("update", "need-input"), ("update", "complete")], ids="-".join)
 async def test_steps_keep_their_order_over_kills_of_the_initiator(
-    tmp_path: Path, profile: tuple[str, ...], steps: tuple[str, str]
+    home: Home, server: NatsServer, profile: tuple[str, ...], steps: tuple[str, str]
 ) -> None:
-    async with NatsServer(jetstream=True) as server:
-        args = ("--nats", server.url, *QUICK, *profile)
-        home = Home(tmp_path)
-        with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
-            works = await asyncio.to_thread(opened, ops, worker, WORKS)
+    args = ("--nats", server.url, *QUICK, *profile)
+    with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
+        works = await asyncio.to_thread(opened, ops, worker, WORKS)
 
-            def traffic() -> None:
-                for work in works:
-                    for step in steps:
-                        worker.post(f"/v1/works/{work}/{step}", message=f"{step} of {work}")
-                    time.sleep(0.03)
+        def traffic() -> None:
+            for work in works:
+                for step in steps:
+                    worker.post(f"/v1/works/{work}/{step}", message=f"{step} of {work}")
+                time.sleep(0.03)
 
-            def killed() -> None:
-                ops.kill()
-                ops.start(wait=False)
+        def killed() -> None:
+            ops.kill()
+            ops.start(wait=False)
 
-            await disturbed(traffic, killed, 1, 0.8)
-            await asyncio.to_thread(ops.wait_ready)
-            await asyncio.to_thread(agree, ops, worker, works)
-            ended = "needs_input" if steps[1] == "need-input" else "completed"
-            assert {ops.state_of(work) for work in works} == {ended}
+        await disturbed(traffic, killed, 1, 0.8)
+        await asyncio.to_thread(ops.wait_ready)
+        await asyncio.to_thread(agree, ops, worker, works)
+        ended = "needs_input" if steps[1] == "need-input" else "completed"
+        assert {ops.state_of(work) for work in works} == {ended}
 
 
 @PROFILES
 async def test_a_word_before_the_end_arrives_over_a_slow_link_that_is_cut(
-    tmp_path: Path, profile: tuple[str, ...]
+    home: Home, server: NatsServer, profile: tuple[str, ...]
 ) -> None:
-    async with NatsServer(jetstream=True) as server:
-        home = Home(tmp_path)
-        with (
-            TcpProxy(server.port, delay=0.025) as link,
-            Daemon(home, "worker", "--nats", server.url, *QUICK, *profile) as worker,
-            Daemon(home, "ops", "--nats", link.url, *QUICK, *profile) as ops,
-        ):
-            works = await asyncio.to_thread(opened, ops, worker, WORKS)
-            said: list[str] = []
+    with (
+        TcpProxy(server.port, delay=0.025) as link,
+        Daemon(home, "worker", "--nats", server.url, *QUICK, *profile) as worker,
+        Daemon(home, "ops", "--nats", link.url, *QUICK, *profile) as ops,
+    ):
+        works = await asyncio.to_thread(opened, ops, worker, WORKS)
+        said: list[str] = []
 
-            def traffic() -> None:
-                for work in works:
-                    said.append(worker.post(f"/v1/works/{work}/say", message="one thing more")["id"])
-                    worker.post(f"/v1/works/{work}/complete", message="done")
-                    time.sleep(0.03)
+        def traffic() -> None:
+            for work in works:
+                said.append(worker.post(f"/v1/works/{work}/say", message="one thing more")["id"])
+                worker.post(f"/v1/works/{work}/complete", message="done")
+                time.sleep(0.03)
 
-            await disturbed(traffic, link.cut, 2, 0.5)
-            await asyncio.to_thread(agree, ops, worker, works)
-            assert link.cuts > 2
-            assert {delivery(worker, message_id) for message_id in said} == {"receipted"}
-            arrived = {row["id"]: row["outcome"] for row in ops.get("/v1/messages?direction=in&limit=1000")["messages"]}
-            assert {arrived.get(message_id) for message_id in said} <= {"unchanged", "advanced"}
+        await disturbed(traffic, link.cut, 2, 0.5)
+        await asyncio.to_thread(agree, ops, worker, works)
+        assert link.cuts > 2
+        assert {delivery(worker, message_id) for message_id in said} == {"receipted"}
+        arrived = {row["id"]: row["outcome"] for row in ops.get("/v1/messages?direction=in&limit=1000")["messages"]}
+        assert {arrived.get(message_id) for message_id in said} <= {"unchanged", "advanced"}
 
 
 @PROFILES
 async def test_an_end_does_not_overtake_its_opening_while_the_peer_is_away(
-    tmp_path: Path, profile: tuple[str, ...]
+    home: Home, server: NatsServer, profile: tuple[str, ...]
 ) -> None:
-    async with NatsServer(jetstream=True) as server:
-        args = ("--nats", server.url, *QUICK, *profile)
-        home = Home(tmp_path)
-        with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
-            wait_for(lambda: ops.knows("worker"), 30, "presence")
-            await asyncio.to_thread(worker.stop)
-            ops.kill()
-            await asyncio.to_thread(ops.start)
+    args = ("--nats", server.url, *QUICK, *profile)
+    with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
+        await asyncio.to_thread(worker.stop)
+        ops.kill()
+        await asyncio.to_thread(ops.start)
 
-            def traffic() -> list[str]:
-                works = [str(ops.post("/v1/works", to="worker", text="job")["work_id"]) for _ in range(WORKS)]
-                for work in works:
-                    ops.post(f"/v1/works/{work}/cancel")
-                return works
+        def traffic() -> list[str]:
+            works = [str(ops.post("/v1/works", to="worker", text="job")["work_id"]) for _ in range(WORKS)]
+            for work in works:
+                ops.post(f"/v1/works/{work}/cancel")
+            return works
 
-            works = await asyncio.to_thread(traffic)
-            await asyncio.to_thread(worker.start)
-            await asyncio.to_thread(agree, ops, worker, works)
-            assert {worker.state_of(work) for work in works} == {"canceled"}
+        works = await asyncio.to_thread(traffic)
+        await asyncio.to_thread(worker.start)
+        await asyncio.to_thread(agree, ops, worker, works)
+        assert {worker.state_of(work) for work in works} == {"canceled"}
 
 
 @PROFILES

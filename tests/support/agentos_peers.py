@@ -10,7 +10,7 @@ from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.formats.agentos.adapter import AgentOs, AgentOsOptions
 from aghbus.protocol.formats.model import AgentMap, Delivered
 from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
-from tests.support.seed_examples import examples
+from tests.support.seed_examples import examples, replaced
 
 NOW: Final = 1_769_000_000
 ASKER: Final = "one-brain.ob-001"
@@ -99,13 +99,4 @@ def on_work(draft: Draft, question: Envelope) -> Draft:
 
 def changed(message: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """A copy with the member at `path` (keys joined by dots) replaced; `...` removes it."""
-    made = varied(message)
-    *outer, last = path.split(".")
-    inner = made
-    for key in outer:
-        inner = inner[key]
-    if value is ...:
-        del inner[last]
-    else:
-        inner[last] = value
-    return made
+    return replaced(message, {path.replace(".", "/"): value})

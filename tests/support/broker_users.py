@@ -1,14 +1,13 @@
 """A nats-server with TLS and a user for each peer, made from deploy/nats/server.conf and `aghctl nats permissions`."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import json
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nkeys  # type: ignore[import-untyped] # the package has no types
 
@@ -19,9 +18,6 @@ from tests.support.daemons import Daemon, Home
 from tests.support.jetstream import Operator
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 EXAMPLE = Path(__file__).parent.parent.parent / "deploy" / "nats" / "server.conf"
 OPS_PASSWORD = "a password of ops"

@@ -1,7 +1,5 @@
 """Real `aghd` processes in folders of their own, and a client of their API for tests."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -163,10 +161,14 @@ class Daemon:
         return self.request("POST", path, body)
 
     def events(self, query: str = "", timeout: float = 30.0) -> Generator[dict[str, Any], None, None]:
-        """The event stream as JSON objects, keep-alives left out; ends with the daemon or the generator."""
+        """The event stream as JSON objects."""
+        return self.stream(f"/v1/events{query}", timeout)
+
+    def stream(self, path: str, timeout: float = 30.0) -> Generator[dict[str, Any], None, None]:
+        """A stream as JSON objects, keep-alives left out; ends with the daemon or the generator."""
         client = UnixClient(self.socket_path, timeout)
         try:
-            client.request("GET", f"/v1/events{query}")
+            client.request("GET", path)
             response = client.getresponse()
             assert response.status == 200, response.read()
             while line := response.readline():

@@ -1,12 +1,11 @@
 """Rows of the outbox and a receiver for tests of the JetStream profile, and the state of streams and consumers on the broker."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 from aghbus.daemon.config.settings import JetStreamSettings, Settings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
@@ -18,10 +17,6 @@ from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 
 WORKSPACE = "ws_test"
 CHANNEL = "builders"
@@ -108,7 +103,7 @@ class Peer:
             self.history.append(sentence)
 
     @contextlib.asynccontextmanager
-    async def running(self, *, attached: bool = True) -> AsyncIterator[Peer]:
+    async def running(self, *, attached: bool = True) -> AsyncIterator["Peer"]:
         """Link and profile up, and down at the end."""
         self.link.start()
         self._task = asyncio.create_task(self.profile.run(self._offered))
