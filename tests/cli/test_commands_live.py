@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 Bus = tuple[Home, Daemon, Daemon]
 
@@ -232,8 +232,7 @@ def test_every_reading_command_has_all_forms(bus: Bus, args: list[str]) -> None:
 
 
 def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(home: Home) -> None:
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
+    with ops_and_worker(home) as (_ops, worker):
         work_id = opened(home)
         home.ctl_json("--name", "worker", "work", "accept", work_id)
         traces = ["--name", "worker", "traces", "--since", "0", "-o", "jsonl", "--timeout", "60s"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aghbus.store.engine.commit_watermark import read_watermark
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 SMALL = 4 << 20  # bytes: a WAL and a store of some hundred messages
@@ -301,8 +301,7 @@ def test_a_running_daemons_store_can_be_checked(home: Home) -> None:
 
 @pytest.mark.parametrize("damage", [b"900 euro", b"100 eur\xff"], ids=["letter", "not UTF-8"])
 def test_a_damaged_message_is_named_and_never_given_to_the_agent(home: Home, damage: bytes) -> None:
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         for text in ("pay 100 euro", "and tell us"):
             ops.post("/v1/messages", kind="say", to="worker", body={"text": text}, thread_id="thread_pay")
         wait_for(lambda: len(worker.get("/v1/inbox")["items"]) == 2, 30, "both messages")

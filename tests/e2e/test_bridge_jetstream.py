@@ -2,14 +2,13 @@
 
 from tests.support.bridge_daemons import MAP, SHORT, messages, query
 from tests.support.bridging import submit
-from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
+from tests.support.daemons import DURABLE, NO_RETRY, Home, delivery, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 
 async def test_a_question_and_its_answer_cross_kills_of_both_daemons(home: Home, server: NatsServer) -> None:
     flags = ("--nats", server.url, *DURABLE, *NO_RETRY, *MAP)
-    with Daemon(home, "worker", *flags) as worker, Daemon(home, "ops", *flags) as ops:
-        wait_for(lambda: ops.knows("worker"), SHORT, "presence")
+    with ops_and_worker(home, *flags) as (ops, worker):
         worker.kill()
         question = query("asker", "helper", ttl=600)
         sent = submit(ops, "agentos", question)["sent"][0]

@@ -78,29 +78,25 @@ async def test_a_greet_forgotten_by_a_kill_is_processed_again_without_harm(tmp_p
         worker.stop()
 
 
-async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        nats = ("--nats", server.url)
-        with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-            server.kill()
-            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
-            assert any("broker" in line for line in ops.get("/v1/status")["problems"])
-            sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
-            assert {answer["state"] for answer in sent} == {"queued"}
-            assert ops.get("/v1/status")["outbox"]["queued"] == 20
-            ops.kill()
-            await server.restart()
-            worker.wait_ready()
-            ops.start()
-            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
-            texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
-            assert texts == [f"number {n}" for n in range(20)]
-            assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [
-                answer["id"] for answer in sent
-            ]
-            wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 30, "the outbox to be empty")
-            wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
+async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(home: Home, server: NatsServer) -> None:
+    nats = ("--nats", server.url)
+    with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
+        server.kill()
+        wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
+        assert any("broker" in line for line in ops.get("/v1/status")["problems"])
+        sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
+        assert {answer["state"] for answer in sent} == {"queued"}
+        assert ops.get("/v1/status")["outbox"]["queued"] == 20
+        ops.kill()
+        await server.restart()
+        worker.wait_ready()
+        ops.start()
+        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
+        texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
+        assert texts == [f"number {n}" for n in range(20)]
+        assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [answer["id"] for answer in sent]
+        wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 30, "the outbox to be empty")
+        wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
 
 
 def test_the_embedded_broker_is_replaced_when_it_dies(home: Home) -> None:

@@ -11,7 +11,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tests.support.daemons import DURABLE, Daemon, Home, delivery, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, delivery, ops_and_worker
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
@@ -29,8 +29,7 @@ async def test_an_honest_peer_is_acknowledged_within_a_second_during_a_flood(
     home: Home, server: NatsServer, durability: tuple[str, ...]
 ) -> None:
     nats = ("--nats", server.url, *durability)
-    with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, _worker):
         async with foreign_peer(server.url, "eve") as eve:
             replies: asyncio.Queue[str] = asyncio.Queue()
 

@@ -86,21 +86,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("heavy"))
 
 
-async def test_no_shape_of_json_costs_much_more_than_a_text_of_its_size(home: Home) -> None:
-    async with NatsServer() as server:
-        options = ("--nats", server.url, *FREE)
-        with Daemon(home, "ops", *options) as ops, Daemon(home, "worker", *options) as worker:
-            async with foreign_peer(server.url, "mallory") as peer:
-                wait_for(lambda: worker.knows("ops"), 20, "presence")
-                text = await cost_of(ops, peer, list(envelopes(peer, f'"{"x" * SIZE}"')))
-                for shape, value in SHAPES.items():
-                    cost = await cost_of(ops, peer, list(envelopes(peer, value)))
-                    assert cost < RATIO * max(text, 0.1), (shape, cost, text)
-                    honest = worker.post(
-                        "/v1/messages", kind="say", body={"text": shape}, to="ops", thread_id="thread_one"
-                    )
-                    wait_for(partial(has, ops, honest["id"]), 30, f"an honest message after {shape}")
-                assert ops.get("/v1/status")["counters"]["refused.malformed"] >= EACH * len(SHAPES)
+async def test_no_shape_of_json_costs_much_more_than_a_text_of_its_size(home: Home, server: NatsServer) -> None:
+    options = ("--nats", server.url, *FREE)
+    with Daemon(home, "ops", *options) as ops, Daemon(home, "worker", *options) as worker:
+        async with foreign_peer(server.url, "mallory") as peer:
+            wait_for(lambda: worker.knows("ops"), 20, "presence")
+            text = await cost_of(ops, peer, list(envelopes(peer, f'"{"x" * SIZE}"')))
+            for shape, value in SHAPES.items():
+                cost = await cost_of(ops, peer, list(envelopes(peer, value)))
+                assert cost < RATIO * max(text, 0.1), (shape, cost, text)
+                honest = worker.post("/v1/messages", kind="say", body={"text": shape}, to="ops", thread_id="thread_one")
+                wait_for(partial(has, ops, honest["id"]), 30, f"an honest message after {shape}")
+            assert ops.get("/v1/status")["counters"]["refused.malformed"] >= EACH * len(SHAPES)
 
 
 async def test_a_signature_over_many_doubles_costs_a_bounded_time(home: Home) -> None:

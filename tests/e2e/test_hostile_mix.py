@@ -201,9 +201,8 @@ def _has(daemon: Daemon, work_id: str) -> bool:
         return False
 
 
-async def test_a_hostile_peer_and_a_hostile_client_break_nothing(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        await play(Home(tmp_path), server, seed=12, rounds=ROUNDS)
+async def test_a_hostile_peer_and_a_hostile_client_break_nothing(tmp_path: Path, server: NatsServer) -> None:
+    await play(Home(tmp_path), server, seed=12, rounds=ROUNDS)
 
 
 def test_a_client_that_disconnects_in_the_middle_removes_no_message(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from aghbus.host.key_files import read_key
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.trust.keys import handle_of
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.jetstream import Operator, admin
 from tests.support.natsutil import NatsServer, wait_until
@@ -77,9 +77,7 @@ def listened_to(home: Home, peer_id: str) -> bool:
 
 
 def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_key(home: Home) -> None:
-    ops, worker = Daemon(home, "ops", *QUICK), Daemon(home, "worker", *QUICK)
-    with ops, worker:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 15, "presence")
+    with ops_and_worker(home, *QUICK) as (ops, worker):
         ours = opened(ops, "worker", "as initiator")
         theirs = opened(worker, "ops", "as target", direct=True)
         wait_for(lambda: has(worker, ours) and has(ops, theirs), 15, "the openings")

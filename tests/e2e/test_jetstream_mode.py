@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, wait_for
+from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, ops_and_worker, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
 
@@ -44,8 +44,7 @@ def say(daemon: Daemon, to: str, text: str, **more: Any) -> str:
 
 async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE)
-    with Daemon(home, "worker", *nats, *NO_RETRY) as worker, Daemon(home, "ops", *nats, *NO_RETRY) as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats, *NO_RETRY) as (ops, worker):
         worker.kill()
         stale = say(ops, "worker", "stale", expires_in=1)
         fresh = [say(ops, "worker", f"number {n}", expires_in=600) for n in range(30)]
@@ -90,8 +89,7 @@ async def test_core_and_jetstream_peers_work_together(
 
 
 def test_the_embedded_broker_has_a_stream_too(home: Home) -> None:
-    with Daemon(home, "ops", *DURABLE) as ops, Daemon(home, "worker", *DURABLE) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *DURABLE) as (ops, worker):
         sent = ops.post("/v1/works", to="worker", text="hello")
         wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the acknowledgement")
         status = worker.get("/v1/status")
@@ -120,8 +118,7 @@ async def test_a_broker_without_jetstream_is_a_clear_problem_until_it_has_it(tmp
 
 async def test_a_restarted_broker_keeps_unread_messages(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
-    with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, worker):
         worker.kill()
         sent = [say(ops, "worker", str(n)) for n in range(20)]
         wait_for(lambda: {delivery(ops, one) for one in sent} == {"published"}, 30, "the stream to have them")
@@ -133,8 +130,7 @@ async def test_a_restarted_broker_keeps_unread_messages(home: Home, server: Nats
 
 async def test_a_deleted_stream_is_recreated_under_traffic(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE, *QUICK)
-    with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, worker):
         sent: list[str] = []
         stop = threading.Event()
 
@@ -162,8 +158,7 @@ async def test_a_deleted_stream_is_recreated_under_traffic(home: Home, server: N
 
 async def test_a_deleted_consumer_is_recreated_without_a_gap(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
-    with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, worker):
         (consumer,) = worker.get("/v1/status")["broker"]["jetstream"]["consumers"]
         async with admin(server) as api:
             await api.call(f"CONSUMER.DELETE.{STREAM}.{consumer['name']}")
@@ -225,8 +220,7 @@ async def test_a_stream_full_of_read_messages_makes_room_and_keeps_the_unread_on
 
 async def test_a_kill_between_commit_and_ack_causes_no_second_delivery(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE, *NO_RETRY)
-    with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, worker):
         worker.stop()
         worker.env["AGHD_FAILPOINT"] = "receive.committed"
         worker.start(wait=False)
@@ -249,8 +243,7 @@ async def test_a_kill_between_commit_and_ack_causes_no_second_delivery(home: Hom
 
 async def test_hundreds_of_messages_survive_kills_of_the_receiver(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE)
-    with Daemon(home, "ops", *nats) as ops, Daemon(home, "worker", *nats) as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *nats) as (ops, worker):
         sent: list[str] = []
         failure: list[BaseException] = []
 

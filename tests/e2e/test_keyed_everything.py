@@ -189,67 +189,63 @@ async def tapped_opening(thief: Client, ops: Daemon, worker_handle: str) -> tupl
     return sent, await tapped.next_msg(SHORT)
 
 
-async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        ops_handle, worker_handle = with_keys(home, "ops", "worker")
-        flags = ("--nats", server.url)
-        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
-            await threaded(_meet, ops, worker, ops_handle, worker_handle)
-            worker.kill()
-            thief = await nats.connect(server.url)
+async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(home: Home, server: NatsServer) -> None:
+    ops_handle, worker_handle = with_keys(home, "ops", "worker")
+    flags = ("--nats", server.url)
+    with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
+        await threaded(_meet, ops, worker, ops_handle, worker_handle)
+        worker.kill()
+        thief = await nats.connect(server.url)
+        try:
+            sent, seen = await tapped_opening(thief, ops, worker_handle)
+            digest = sha256(seen.data).hexdigest()
+            committed = Ack(sent["id"], "committed", None, digest)
+            for forged in (committed, Ack(sent["id"], "refused", "not_target", digest)):
+                await thief.publish(seen.reply, encode_ack(forged))
+            await thief.flush()
+            await threaded(
+                wait_for, lambda: counted(ops, "acks.unknown") >= 2, SHORT, "the forgeries to be taken for none"
+            )
+        finally:
+            await thief.close()
+        await threaded(wait_for, lambda: delivery(ops, sent["id"]) != "queued", SHORT, "the broker's PONG")
+        assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
+        await threaded(worker.start)
+        await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
+
+
+async def test_a_forged_copy_that_comes_first_has_no_message_refused(home: Home, server: NatsServer) -> None:
+    ops_handle, worker_handle = with_keys(home, "ops", "worker")
+    flags = ("--nats", server.url)
+    with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
+        await threaded(_meet, ops, worker, ops_handle, worker_handle)
+        worker.kill()
+        thief = await nats.connect(server.url)
+        try:
+            sent, seen = await tapped_opening(thief, ops, worker_handle)
+            forged = json.loads(seen.data)
+            del forged["work_id"]  # no opening, so that the protocol has no receipt for it
+            assert ops.process is not None
+            await pause(ops.process.pid)
             try:
-                sent, seen = await tapped_opening(thief, ops, worker_handle)
-                digest = sha256(seen.data).hexdigest()
-                committed = Ack(sent["id"], "committed", None, digest)
-                for forged in (committed, Ack(sent["id"], "refused", "not_target", digest)):
-                    await thief.publish(seen.reply, encode_ack(forged))
+                await threaded(worker.start)
+                await thief.publish(seen.subject, json.dumps(forged).encode(), reply=seen.reply)
                 await thief.flush()
                 await threaded(
-                    wait_for, lambda: counted(ops, "acks.unknown") >= 2, SHORT, "the forgeries to be taken for none"
+                    wait_for, lambda: counted(worker, "refused.verification_failed") == 1, SHORT, "the forgery"
                 )
             finally:
-                await thief.close()
-            await threaded(wait_for, lambda: delivery(ops, sent["id"]) != "queued", SHORT, "the broker's PONG")
-            assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
-            await threaded(worker.start)
-            await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
-
-
-async def test_a_forged_copy_that_comes_first_has_no_message_refused(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        ops_handle, worker_handle = with_keys(home, "ops", "worker")
-        flags = ("--nats", server.url)
-        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
-            await threaded(_meet, ops, worker, ops_handle, worker_handle)
-            worker.kill()
-            thief = await nats.connect(server.url)
-            try:
-                sent, seen = await tapped_opening(thief, ops, worker_handle)
-                forged = json.loads(seen.data)
-                del forged["work_id"]  # no opening, so that the protocol has no receipt for it
-                assert ops.process is not None
-                await pause(ops.process.pid)
-                try:
-                    await threaded(worker.start)
-                    await thief.publish(seen.subject, json.dumps(forged).encode(), reply=seen.reply)
-                    await thief.flush()
-                    await threaded(
-                        wait_for, lambda: counted(worker, "refused.verification_failed") == 1, SHORT, "the forgery"
-                    )
-                finally:
-                    os.kill(ops.process.pid, signal.SIGCONT)
-            finally:
-                await thief.close()
-            await threaded(
-                wait_for,
-                lambda: delivery(ops, sent["id"]) in ("receipted", "dead"),
-                SHORT,
-                "the answer to the real one",
-            )
-            assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "receipted")
-            assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [sent["work_id"]]
+                os.kill(ops.process.pid, signal.SIGCONT)
+        finally:
+            await thief.close()
+        await threaded(
+            wait_for,
+            lambda: delivery(ops, sent["id"]) in ("receipted", "dead"),
+            SHORT,
+            "the answer to the real one",
+        )
+        assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "receipted")
+        assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [sent["work_id"]]
 
 
 def _meet(ops: Daemon, worker: Daemon, ops_handle: str, worker_handle: str) -> None:

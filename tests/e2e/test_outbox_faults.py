@@ -85,17 +85,16 @@ async def test_an_end_asked_for_twice_by_a_peer_that_acknowledges_nothing(tmp_pa
             assert ops.process is not None and ops.process.poll() is None
 
 
-async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        with Daemon(Home(tmp_path), "ops", "--nats", server.url) as ops:
-            await server.pause()
-            try:
-                sent = ops.post("/v1/works", to="nobody", text="hello?")
-                wait_for(lambda: counter(ops, "outbox.interrupted"), 25, "the PONG to be late")
-            finally:
-                server.resume()
-            wait_for(lambda: delivery(ops, sent["id"]) == "published", 30, "the message to count as published")
-            assert counter(ops, "link.lost") == 0  # else the link's return would have done it
+async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_path: Path, server: NatsServer) -> None:
+    with Daemon(Home(tmp_path), "ops", "--nats", server.url) as ops:
+        await server.pause()
+        try:
+            sent = ops.post("/v1/works", to="nobody", text="hello?")
+            wait_for(lambda: counter(ops, "outbox.interrupted"), 25, "the PONG to be late")
+        finally:
+            server.resume()
+        wait_for(lambda: delivery(ops, sent["id"]) == "published", 30, "the message to count as published")
+        assert counter(ops, "link.lost") == 0  # else the link's return would have done it
 
 
 def test_an_outage_does_not_fill_the_memory(tmp_path: Path) -> None:

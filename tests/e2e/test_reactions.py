@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
     home = Home(tmp_path_factory.mktemp("reactions"))
-    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         yield ops, worker
 
 

@@ -74,21 +74,22 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
         yield found
 
 
-async def test_ready_then_the_state_of_the_broker_then_stopping(manager: Manager, tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        daemon = Daemon(Home(tmp_path), "ops", "--nats", server.url, env={"NOTIFY_SOCKET": manager.address})
-        daemon.start(wait=False)
-        try:
-            first = await asyncio.to_thread(manager.status, "ready: ops in ws_local")
-            assert first[0] == "READY=1"
-            assert "WATCHDOG=1" not in first  # nobody asked for it
-            server.kill()
-            await asyncio.to_thread(manager.status, "not ready: the broker link is down")
-            await server.start()
-            await asyncio.to_thread(manager.status, "ready: ops in ws_local")
-        finally:
-            assert daemon.stop() == 0
-        assert manager.pending()[:2] == ["STOPPING=1", "STATUS=shutting down"]
+async def test_ready_then_the_state_of_the_broker_then_stopping(
+    manager: Manager, tmp_path: Path, server: NatsServer
+) -> None:
+    daemon = Daemon(Home(tmp_path), "ops", "--nats", server.url, env={"NOTIFY_SOCKET": manager.address})
+    daemon.start(wait=False)
+    try:
+        first = await asyncio.to_thread(manager.status, "ready: ops in ws_local")
+        assert first[0] == "READY=1"
+        assert "WATCHDOG=1" not in first  # nobody asked for it
+        server.kill()
+        await asyncio.to_thread(manager.status, "not ready: the broker link is down")
+        await server.start()
+        await asyncio.to_thread(manager.status, "ready: ops in ws_local")
+    finally:
+        assert daemon.stop() == 0
+    assert manager.pending()[:2] == ["STOPPING=1", "STATUS=shutting down"]
 
 
 def test_ready_does_not_wait_for_a_broker(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from aghbus.client import Client, Endpoint
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 from tests.support.mcp_client import McpClient
 
 KINDS = {1: "internal", 4: "producer", 5: "consumer"}
@@ -143,8 +143,7 @@ def test_three_peers_give_one_trace(home: Home) -> None:
 
 
 def test_a_job_of_the_client_library_continues_its_trace(home: Home) -> None:
-    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         ops.post("/v1/works", to="worker", text="x", ext={"traceparent": PARENT, "other": 1})
         client = Client(Endpoint(path=str(worker.socket_path)))
         job = next(iter(client.jobs()))

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from tests.support.daemons import DURABLE, Daemon, Home, delivery, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, delivery, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 _CHUNK: Final = 65_536
@@ -208,8 +208,7 @@ async def test_an_end_does_not_overtake_its_opening_while_the_peer_is_away(
     home: Home, server: NatsServer, profile: tuple[str, ...]
 ) -> None:
     args = ("--nats", server.url, *QUICK, *profile)
-    with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home, *args) as (ops, worker):
         await asyncio.to_thread(worker.stop)
         ops.kill()
         await asyncio.to_thread(ops.start)
@@ -252,43 +251,38 @@ async def test_a_thread_arrives_in_order_through_a_full_inbox(tmp_path: Path, pr
             await asyncio.to_thread(wait_for, lambda: answered(ops), 60, "every answer")
 
 
-async def test_an_agent_is_told_of_its_word_that_was_refused(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        with (
-            TcpProxy(server.port) as link,
-            Daemon(home, "worker", "--nats", server.url, *QUICK) as worker,
-            Daemon(home, "ops", "--nats", link.url, *QUICK) as ops,
-        ):
-            (work,) = await asyncio.to_thread(opened, ops, worker, 1)
-            ops.kill()
-            late = worker.post(f"/v1/works/{work}/say", message="are you there?")["id"]
-            await asyncio.to_thread(worker.stop)
-            await asyncio.to_thread(ops.start)
-            ops.post(f"/v1/works/{work}/cancel")
-            await asyncio.to_thread(worker.start)
-            await asyncio.to_thread(wait_for, lambda: delivery(worker, late) == "refused", 60, "the refusal")
-            wait_for(lambda: worker.state_of(work) in TERMINAL, 30, "the end")
-            notices = worker.get("/v1/inbox")["items"]
-            assert [item["last_error"] for item in notices if item["message"]["id"] == late]
+async def test_an_agent_is_told_of_its_word_that_was_refused(home: Home, server: NatsServer) -> None:
+    with (
+        TcpProxy(server.port) as link,
+        Daemon(home, "worker", "--nats", server.url, *QUICK) as worker,
+        Daemon(home, "ops", "--nats", link.url, *QUICK) as ops,
+    ):
+        (work,) = await asyncio.to_thread(opened, ops, worker, 1)
+        ops.kill()
+        late = worker.post(f"/v1/works/{work}/say", message="are you there?")["id"]
+        await asyncio.to_thread(worker.stop)
+        await asyncio.to_thread(ops.start)
+        ops.post(f"/v1/works/{work}/cancel")
+        await asyncio.to_thread(worker.start)
+        await asyncio.to_thread(wait_for, lambda: delivery(worker, late) == "refused", 60, "the refusal")
+        wait_for(lambda: worker.state_of(work) in TERMINAL, 30, "the end")
+        notices = worker.get("/v1/inbox")["items"]
+        assert [item["last_error"] for item in notices if item["message"]["id"] == late]
 
 
-async def test_a_request_repeated_after_the_store_was_lost_fails_visibly(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        args = ("--nats", server.url, *QUICK)
-        home = Home(tmp_path)
-        with Daemon(home, "worker", *args) as worker, Daemon(home, "ops", *args) as ops:
-            wait_for(lambda: ops.knows("worker"), 30, "presence")
-            request = {"kind": "say", "to": "worker", "body": {"text": "nightly"}, "id": "msg_nightly"}
-            ops.post("/v1/messages", **request, work_id="work_first")
-            wait_for(lambda: worker.state_of("work_first"), 30, "the work")
-            await asyncio.to_thread(ops.stop)
-            for path in ops.store_path.parent.glob("store.db*"):
-                path.unlink()
-            await asyncio.sleep(1.1)  # another second: other bytes
-            await asyncio.to_thread(ops.start)
-            wait_for(lambda: ops.knows("worker"), 30, "presence")
-            ops.post("/v1/messages", **request, work_id="work_second")
-            await asyncio.to_thread(wait_for, lambda: delivery(ops, "msg_nightly") == "refused", 30, "the refusal")
-            assert ops.state_of("work_second") == "canceled"
-            assert worker.state_of("work_second") == ""
+async def test_a_request_repeated_after_the_store_was_lost_fails_visibly(home: Home, server: NatsServer) -> None:
+    args = ("--nats", server.url, *QUICK)
+    with ops_and_worker(home, *args) as (ops, worker):
+        request = {"kind": "say", "to": "worker", "body": {"text": "nightly"}, "id": "msg_nightly"}
+        ops.post("/v1/messages", **request, work_id="work_first")
+        wait_for(lambda: worker.state_of("work_first"), 30, "the work")
+        await asyncio.to_thread(ops.stop)
+        for path in ops.store_path.parent.glob("store.db*"):
+            path.unlink()
+        await asyncio.sleep(1.1)  # another second: other bytes
+        await asyncio.to_thread(ops.start)
+        wait_for(lambda: ops.knows("worker"), 30, "presence")
+        ops.post("/v1/messages", **request, work_id="work_second")
+        await asyncio.to_thread(wait_for, lambda: delivery(ops, "msg_nightly") == "refused", 30, "the refusal")
+        assert ops.state_of("work_second") == "canceled"
+        assert worker.state_of("work_second") == ""

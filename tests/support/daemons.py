@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -203,6 +203,14 @@ def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None
         before = now
         assert left > 0, f"waited {timeout} s for {what}"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def ops_and_worker(home: Home, *flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[Daemon, Daemon]]:
+    """The daemons `ops` and `worker` with the same flags and variables, once they know each other."""
+    with Daemon(home, "worker", *flags, env=env) as worker, Daemon(home, "ops", *flags, env=env) as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        yield ops, worker
 
 
 # Retry never comes to help here, so that what arrives has come through the stream.
