@@ -1,9 +1,7 @@
 """Credentials and TLS of the link: each way to authenticate works, each failure is named with a hint and without a secret."""
 
 import asyncio
-import base64
 import contextlib
-import json
 import logging
 import subprocess
 from collections.abc import AsyncIterator
@@ -16,6 +14,7 @@ import pytest
 from aghbus.daemon.base.logs import TextFormatter
 from aghbus.daemon.nats.link import Link, LinkProblem
 from aghbus.daemon.nats.options import NatsOptions
+from tests.support.broker_users import jwt
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
 
@@ -106,17 +105,6 @@ async def test_an_nkey(tmp_path: Path) -> None:
             assert problem.code == "auth"
             assert "nats.nkey" in problem.hint
             assert SECRET not in str(problem)
-
-
-def jwt(claims: dict[str, object], signer: nkeys.KeyPair) -> str:
-    """A NATS JWT: the usual three parts, signed with an nkey."""
-
-    def part(value: bytes) -> str:
-        return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-    head = part(json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode())
-    body = part(json.dumps({"jti": "x", "iat": 1, "iss": signer.public_key.decode(), **claims}).encode())
-    return f"{head}.{body}.{part(signer.sign(f'{head}.{body}'.encode()))}"
 
 
 async def test_a_credentials_file(tmp_path: Path) -> None:

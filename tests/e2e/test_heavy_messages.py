@@ -1,10 +1,8 @@
 """Messages that are costly to decode: what a flood of them costs a daemon, and what an honest peer still gets."""
 
 import json
-import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -56,21 +54,15 @@ def envelopes(peer: Foreign, value: str) -> Iterator[tuple[bytes, str | None]]:
             yield json.dumps(document).replace('"@"', value, 1).encode(), document["to"]
 
 
-def processor_seconds(daemon: Daemon) -> float:
-    assert daemon.process is not None
-    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def cost_of(daemon: Daemon, peer: Foreign, messages: list[tuple[bytes, str | None]]) -> float:
     """Processor seconds of the daemon for these messages, all of which it receives and decides."""
-    received, before = daemon.get("/v1/status")["counters"].get("received", 0), processor_seconds(daemon)
+    received, before = daemon.get("/v1/status")["counters"].get("received", 0), daemon.processor_seconds()
     for raw, to in messages:
         await peer.publish(raw, to)
     wait_for(
         lambda: daemon.get("/v1/status")["counters"].get("received", 0) >= received + len(messages), 60, "the messages"
     )
-    return processor_seconds(daemon) - before
+    return daemon.processor_seconds() - before
 
 
 def has(daemon: Daemon, message_id: str) -> bool:

@@ -160,14 +160,7 @@ def test_waiting_for_one_work_costs_nothing_while_others_have_messages(tmp_path:
     with Daemon(Home(tmp_path), "ops", *QUICK, "--retry-limit", "1") as ops:
         sent = ops.post("/v1/works", to="nobody", text="comes back as given up")
         wait_for(lambda: ops.get("/v1/inbox")["items"], 20, "the notice in the inbox")
-        before = processor_seconds(ops)
+        before = ops.processor_seconds()
         assert ops.post("/v1/inbox/next", work_id="work_other", wait=4)["item"] is None
-        assert processor_seconds(ops) - before < 1.0  # who looks again and again takes all four
+        assert ops.processor_seconds() - before < 1.0  # who looks again and again takes all four
         assert ops.post("/v1/inbox/next", work_id=sent["work_id"])["item"] is not None
-
-
-def processor_seconds(daemon: Daemon) -> float:
-    """Seconds of processor time that the process has had."""
-    assert daemon.process is not None
-    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100

@@ -13,6 +13,7 @@ from tests.support.agentos_peers import (
     message_of,
     native,
     pair,
+    queried,
     rules,
     varied,
 )
@@ -28,9 +29,7 @@ BACK = varied(
 
 
 def test_a_query_back_asks_in_the_work_and_its_answer_continues_it() -> None:
-    asker, analyst = pair()
-    opening = asker.send(QUERY)
-    analyst.receive(opening)
+    asker, analyst, opening = queried()
     question = analyst.send(BACK)
     body = question.document()["body"]
     assert (question.kind, question.work_id, question.reply_to) == ("trace", opening.work_id, opening.id)
@@ -46,8 +45,7 @@ def test_a_query_back_asks_in_the_work_and_its_answer_continues_it() -> None:
 
 
 def test_the_ttl_of_a_question_ends_no_work() -> None:
-    asker, analyst = pair()
-    analyst.receive(asker.send(QUERY))
+    asker, analyst, _ = queried()
     plan = analyst.plan(BACK)
     (question,) = analyst.commit(plan)
     assert plan.waits is None
@@ -55,9 +53,7 @@ def test_the_ttl_of_a_question_ends_no_work() -> None:
 
 
 def test_the_same_question_is_asked_once_also_after_the_end_of_the_work() -> None:
-    asker, analyst = pair()
-    opening = asker.send(QUERY)
-    analyst.receive(opening)
+    asker, analyst, opening = queried()
     question = analyst.send(BACK)
     assert analyst.plan(BACK).repeats
     ended = native(ASKER, ANALYST, "trace", {"state": "failed"}, work_id=opening.work_id, container=opening.container)
@@ -67,9 +63,7 @@ def test_the_same_question_is_asked_once_also_after_the_end_of_the_work() -> Non
 
 
 def test_a_query_about_an_ended_work_or_for_another_peer_opens_a_work() -> None:
-    asker, analyst = pair()
-    opening = asker.send(QUERY)
-    analyst.receive(opening)
+    _asker, analyst, opening = queried()
     third = analyst.send(varied(BACK, to=agent("third-agent.ta-001")))
     assert (third.kind, third.work_id not in (None, opening.work_id)) == ("say", True)
     analyst.send(RESPONSE)
@@ -89,9 +83,7 @@ def test_a_retry_while_the_work_is_open_is_a_repetition() -> None:
 
 
 def test_a_retry_after_the_end_of_the_work_opens_a_new_one() -> None:
-    asker, analyst = pair()
-    first = asker.send(QUERY)
-    analyst.receive(first)
+    asker, analyst, first = queried()
     ended = native(ANALYST, ASKER, "trace", {"state": "failed"}, work_id=first.work_id, container=first.container)
     asker.receive(analyst.say(ended))
     assert asker.plan(QUERY).repeats
@@ -120,9 +112,7 @@ def test_other_content_under_the_same_id_is_a_conflict_also_with_a_higher_count(
 
 
 def test_a_native_answer_has_the_context_of_the_question() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     for state in ("needs_input", "completed"):
         draft = native(ANALYST, ASKER, "trace", {"state": state, "message": "17"}, id=f"msg_{state}")
         answer = msgspec.structs.replace(draft, work_id=question.work_id, container=question.container)

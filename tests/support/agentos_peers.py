@@ -63,6 +63,14 @@ def pair(**options: Any) -> tuple[AgentOsPeer, AgentOsPeer]:
     return AgentOsPeer(ASKER, options=made), AgentOsPeer(ANALYST, options=made)
 
 
+def queried() -> tuple[AgentOsPeer, AgentOsPeer, Envelope]:
+    """The asker, the analyst that has received its query, and the envelope of the query."""
+    asker, analyst = pair()
+    question = asker.send(QUERY)
+    analyst.receive(question)
+    return asker, analyst, question
+
+
 def rules(findings: tuple[Any, ...]) -> list[tuple[str, str, str]]:
     """Findings as `(path, rule, severity)`."""
     return [(finding.path, finding.rule, finding.severity) for finding in findings]

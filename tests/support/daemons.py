@@ -139,6 +139,12 @@ class Daemon:
 
         wait_for(ready, timeout, f"{self.name} to be ready")
 
+    def processor_seconds(self) -> float:
+        """Processor time that the process has had."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     # the API
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
