@@ -16,10 +16,10 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.config.settings import ArtifactSettings
 from aghbus.daemon.nats.link import Link
-from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
+from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 BUCKET = "AGH_ARTIFACTS_V0"
@@ -27,16 +27,8 @@ BUCKET = "AGH_ARTIFACTS_V0"
 
 @contextlib.asynccontextmanager
 async def connected(server: NatsServer, name: str, **settings: Any) -> AsyncIterator[tuple[Artifacts, Link]]:
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(server.url,))
-
-    link = Link(resolve, name=name)
-    link.start()
-    try:
-        assert await link.wait_up(15)
+    async with up(Link(to(server), name=name)) as link:
         yield Artifacts(link, name, lambda: ArtifactSettings(**settings)), link
-    finally:
-        await link.close(1)
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from aghbus.daemon.nats.link import (
     PayloadTooLarge,
 )
 from aghbus.daemon.nats.options import NatsOptions
-from tests.support.links import Inbox, to, up
+from tests.support.links import Inbox, always, to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 
@@ -180,11 +180,8 @@ async def test_a_refused_subscription_is_reported_and_ends_nothing() -> None:
     events: list[LinkEvent] = []
     config = 'authorization { users: [{ user: u, password: p, permissions: { publish: ">", subscribe: "ok.>" } }] }'
     async with NatsServer(config=config) as server:
-
-        async def resolve() -> NatsOptions:
-            return NatsOptions(servers=(server.url,), user="u", password="p")
-
-        link = Link(resolve, name="a", on_error=events.append)
+        options = NatsOptions(servers=(server.url,), user="u", password="p")
+        link = Link(always(options), name="a", on_error=events.append)
         link.subscribe("secret.plans", Inbox())
         async with up(link):
             await wait_until(lambda: events, 20, "the refusal")
@@ -207,11 +204,7 @@ async def test_malformed_addresses_of_other_servers_do_not_end_the_link() -> Non
 
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    async with up(Link(resolve, name="a")) as link:
+    async with up(Link(always(NatsOptions(servers=(url,))), name="a")) as link:
         links[0].close()
         await wait_until(lambda: len(links) > 1 and link.state == "up", 30, "another connection")
     links[-1].close()
@@ -237,11 +230,7 @@ async def test_a_message_that_comes_before_the_link_is_up_can_be_answered() -> N
 
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    link = Link(resolve, name="a")
+    link = Link(always(NatsOptions(servers=(url,))), name="a")
     states: list[str] = []
 
     def answer(message: InboundMessage) -> None:
@@ -285,11 +274,7 @@ async def test_a_port_with_another_protocol_is_reported(greeting: bytes) -> None
 
     listener = await asyncio.start_server(other, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    link = Link(resolve, name="a")
+    link = Link(always(NatsOptions(servers=(url,))), name="a")
     link.start()
     await wait_until(lambda: link.last_error, 30, "a failed attempt")
     assert link.last_error is not None
@@ -304,10 +289,7 @@ async def test_a_port_with_another_protocol_is_reported(greeting: bytes) -> None
 
 @pytest.mark.parametrize("turns", range(20))
 async def test_the_link_closes_at_any_point_of_a_connection_attempt(turns: int) -> None:
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=("nats://127.0.0.1:1",))
-
-    link = Link(resolve, name="test")
+    link = Link(always(NatsOptions(servers=("nats://127.0.0.1:1",))), name="test")
     link.start()
     for _ in range(turns):
         await asyncio.sleep(0)  # one turn of the loop further into the attempt

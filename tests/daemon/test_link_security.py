@@ -15,6 +15,7 @@ from aghbus.daemon.base.logs import TextFormatter
 from aghbus.daemon.nats.link import Link, LinkProblem
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.broker_users import jwt
+from tests.support.links import always
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
 
@@ -22,10 +23,7 @@ SECRET = "s3cr3t-that-nobody-may-see"
 
 
 def fixed(options: NatsOptions) -> Link:
-    async def resolve() -> NatsOptions:
-        return options
-
-    return Link(resolve, name="test")
+    return Link(always(options), name="test")
 
 
 async def connects(options: NatsOptions) -> bool:

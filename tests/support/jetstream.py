@@ -12,10 +12,10 @@ from aghbus.daemon.jetstream.profile import JetStreamProfile
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
-from aghbus.daemon.nats.options import NatsOptions
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing
+from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 WORKSPACE = "ws_test"
@@ -50,9 +50,6 @@ class Peer:
         observe: bool = False,
         **more: Any,
     ) -> None:
-        async def resolve() -> NatsOptions:
-            return NatsOptions(servers=(server.url,))
-
         self.settings = settings or JetStreamSettings()
         self.settles = True
         self.messages: list[InboundMessage] = []
@@ -60,7 +57,7 @@ class Peer:
         self.problems: dict[str, str] = {}
         self.history: list[str] = []
         self.link = Link(
-            resolve,
+            to(server),
             name=name,
             inbox_prefix=inbox(name, "api"),
             on_down=lambda _link, _why: self.profile.link_down(),
@@ -146,16 +143,8 @@ class Operator:
 async def admin(server: NatsServer) -> AsyncIterator[Operator]:
     """An operator on a link of its own."""
 
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(server.url,))
-
-    link = Link(resolve, name="admin")
-    link.start()
-    assert await link.wait_up(15)
-    try:
+    async with up(Link(to(server), name="admin")) as link:
         yield Operator(link)
-    finally:
-        await link.close(1)
 
 
 async def stream_info(api: Operator) -> dict[str, Any]:
