@@ -12,7 +12,6 @@ import termios
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 _ANSWERS: Final = {b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?1;2c"}
@@ -38,9 +37,7 @@ class TerminalProgram:
         self._reader.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.kill(self._process, signal.SIGTERM)
         os.waitpid(self._process, 0)
         self._reader.join()
@@ -77,9 +74,7 @@ class InteractiveShell:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.kill(self.process, signal.SIGKILL)
         os.waitpid(self.process, 0)
         os.close(self.terminal)
