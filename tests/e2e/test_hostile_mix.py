@@ -165,7 +165,7 @@ async def play(home: Home, server: NatsServer, seed: int, rounds: int) -> None:
     with Daemon(home, "worker", *options) as worker, Daemon(home, "ops", *options, "--observe") as ops:
         wait_for(lambda: ops.knows("worker"), 20, "presence")
         async with await nats_connect(server.url) as client:
-            vandal = Vandal(Foreign(client, "mallory", "ws_local", "default"), rng)
+            vandal = Vandal(Foreign(client, "mallory"), rng)
             await client.subscribe(subject_for("ws_local", "default", "mallory"), cb=vandal.answer)
             for number in range(rounds):
                 await vandal.publish(PER_ROUND)

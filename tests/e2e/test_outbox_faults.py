@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
-from tests.support.foreign import Foreign, foreign_peer
+from tests.support.foreign import CHANNEL, WORKSPACE, Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "300ms")
@@ -36,7 +36,7 @@ async def replies_to(peer: Foreign) -> list[str]:
     async def hear(message: Msg) -> None:
         seen.append(message.reply)
 
-    await peer.client.subscribe(subject_for(peer.workspace, peer.channel, peer.peer_id), cb=hear)
+    await peer.client.subscribe(subject_for(WORKSPACE, CHANNEL, peer.peer_id), cb=hear)
     await peer.client.flush()
     return seen
 

@@ -8,7 +8,7 @@ import msgspec
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.formats.agentos.adapter import AgentOs, AgentOsOptions
-from aghbus.protocol.formats.model import AgentMap, Delivered
+from aghbus.protocol.formats.model import Delivered
 from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
 from tests.support.seed_examples import examples, replaced
 
@@ -44,10 +44,8 @@ def agent(peer: str) -> dict[str, str]:
 class AgentOsPeer(BridgePeer):
     """A peer with an agent of AgentOS."""
 
-    def __init__(
-        self, us: str, *, names: dict[str, str] | None = None, whole: bool = True, options: AgentOsOptions | None = None
-    ) -> None:
-        super().__init__(us, AgentOs(options), now=NOW, agents=AgentMap(names=names or {}))
+    def __init__(self, us: str, *, whole: bool = True, options: AgentOsOptions | None = None) -> None:
+        super().__init__(us, AgentOs(options), now=NOW)
         self.whole = whole
 
     def send(self, message: Any, now: int = NOW, **fields: Any) -> Envelope:

@@ -22,7 +22,7 @@ WORKSPACE = "ws_test"
 CHANNEL = "builders"
 
 
-def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0, life: int = 3600) -> Outgoing:
+def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0) -> Outgoing:
     """Envelope number `seq` of peer `sender`; its bytes are its number unless `raw` says otherwise."""
     return Outgoing(
         seq=seq,
@@ -31,7 +31,7 @@ def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0,
         sender="sender",
         recipient=to,
         message_id=f"msg_{seq}",
-        expires_at=int(time.time()) + life,
+        expires_at=int(time.time()) + 3600,
         attempts=attempts,
         answerable=1,
         raw=raw or str(seq).encode(),
