@@ -1,22 +1,40 @@
 """ADR-007: required members, refused values, and unknown members."""
 
+import json
 from typing import Any
 
 import pytest
 
 from aghbus.protocol.formats.derived_ids import same_json
-from tests.support.humaninloop_peers import SEED_INPUT, SEED_OUTPUT, opened, output, pair, rules, say_of
-from tests.support.seed_examples import replaced
+from tests.support.humaninloop_peers import (
+    SEED_INPUT,
+    SEED_OUTPUT,
+    opened,
+    output,
+    pair,
+    rules,
+    say_of,
+)
 
 # shapes
 
 
 def without(message: dict[str, Any], *path: str) -> dict[str, Any]:
-    return replaced(message, {"/".join(map(str, path)): ...})
+    copy: dict[str, Any] = json.loads(json.dumps(message))
+    inner = copy
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return copy
 
 
 def changed(message: dict[str, Any], value: Any, *path: str | int) -> dict[str, Any]:
-    return replaced(message, {"/".join(map(str, path)): value})
+    copy: dict[str, Any] = json.loads(json.dumps(message))
+    inner: Any = copy
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return copy
 
 
 @pytest.mark.parametrize("name", ["context", "paths", "task"])
