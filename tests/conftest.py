@@ -1,9 +1,14 @@
-"""Settings of the whole suite."""
+"""Settings of the whole suite, and fixtures of several folders."""
 
 import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
+from tests.support.daemons import Home
+from tests.support.natsutil import NatsServer
 from tests.support.nursery import NURSERY
 
 # A shared machine stalls for half a second at times: how long an example takes says nothing about the code.
@@ -18,3 +23,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NURSERY.opened = True
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[NatsServer]:
+    """With JetStream, as the embedded broker has it."""
+    async with NatsServer(jetstream=True) as running:
+        yield running

@@ -1,7 +1,5 @@
 """The wheel and the source distribution: the same sources give the same bytes."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

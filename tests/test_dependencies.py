@@ -1,7 +1,5 @@
 """The lock in requirements/ fits pyproject.toml, and docs/dependencies.md fits the lock and the installed packages."""
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

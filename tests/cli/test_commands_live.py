@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 Bus = tuple[Home, Daemon, Daemon]
 
@@ -231,10 +231,8 @@ def test_every_reading_command_has_all_forms(bus: Bus, args: list[str]) -> None:
     assert all(json.loads(line) for line in lines.stdout.splitlines())
 
 
-def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "the two to know each other")
+def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(home: Home) -> None:
+    with ops_and_worker(home) as (_ops, worker):
         work_id = opened(home)
         home.ctl_json("--name", "worker", "work", "accept", work_id)
         traces = ["--name", "worker", "traces", "--since", "0", "-o", "jsonl", "--timeout", "60s"]
@@ -255,16 +253,14 @@ def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(tmp_
         assert [event["message"]["envelope"]["body"].get("message") for event in got] == [None, "0", "1", "2", None]
 
 
-def test_a_missing_daemon_is_exit_code_3(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_missing_daemon_is_exit_code_3(home: Home) -> None:
     done = home.ctl("--name", "nobody", "status")
     assert done.returncode == 3
     assert b"nobody" in done.stderr
     assert home.ctl("status", "-o", "json").returncode == 3
 
 
-def test_the_only_daemon_needs_no_name_and_two_do(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_the_only_daemon_needs_no_name_and_two_do(home: Home) -> None:
     with Daemon(home, "solo-1"):
         assert home.ctl_json("status")["name"] == "solo-1"
         with Daemon(home, "solo-2"):

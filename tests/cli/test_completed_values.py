@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
-from tests.support.shells import InteractiveShell, shell_env
+from tests.support.terminals import InteractiveShell, shell_env
 from tests.support.tools import require_tool
 
 WORK = "work_to_complete"

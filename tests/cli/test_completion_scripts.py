@@ -10,7 +10,7 @@ import pytest
 from aghbus.cli.app.registry import PROGRAM as CONTROL
 from aghbus.cli.main import entry
 from aghbus.daemon.main import PROGRAM as DAEMON
-from tests.support.shells import InteractiveShell, shell_env
+from tests.support.terminals import InteractiveShell, shell_env
 from tests.support.tools import require_tool
 
 CLEAR_LINE = "\x15"

@@ -15,11 +15,6 @@ from tests.support.daemons import Daemon, Home
 REPOSITORY = Path(__file__).parent.parent.parent
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A home in which `ops` and `worker` run."""

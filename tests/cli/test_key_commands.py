@@ -20,11 +20,6 @@ from aghbus.store.tables import identities
 from tests.support.daemons import Home
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
 def key(home: Home, *args: str) -> dict[str, Any]:
     answer: dict[str, Any] = home.ctl_json("--name", "ops", "key", *args)
     return answer

@@ -8,8 +8,7 @@ from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.mcp_relay import RelayProcess
 
 
-def test_both_eras_pass_and_a_legacy_session_outlives_the_daemon(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_both_eras_pass_and_a_legacy_session_outlives_the_daemon(home: Home) -> None:
     with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
         relay.request(1, "server/discover")
         assert "2026-07-28" in relay.receive()["result"]["supportedVersions"]
@@ -24,8 +23,7 @@ def test_both_eras_pass_and_a_legacy_session_outlives_the_daemon(tmp_path: Path)
         assert (answer["id"], len(answer["result"]["tools"]) > 0) == (3, True)
 
 
-def test_a_cancelled_request_gets_no_answer_and_ends(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_cancelled_request_gets_no_answer_and_ends(home: Home) -> None:
     with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
         work_id = daemon.post("/v1/works", to="nobody", text="x")["work_id"]
         relay.request(1, "tools/call", name="work", arguments={"work_id": work_id, "wait": 50})
@@ -38,9 +36,8 @@ def test_a_cancelled_request_gets_no_answer_and_ends(tmp_path: Path) -> None:
         assert relay.receive()["id"] == 3
 
 
-def test_a_call_that_may_have_been_done_is_not_repeated(tmp_path: Path) -> None:
+def test_a_call_that_may_have_been_done_is_not_repeated(home: Home) -> None:
     """The work is opened once; the relay does not know, and says so."""
-    home = Home(tmp_path)
     with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
         relay.request(1, "tools/call", name="open_work", arguments={"to": "nobody", "task": "x", "wait": 50})
         wait_for(lambda: daemon.get("/v1/works")["works"], 20, "the work")
@@ -75,9 +72,8 @@ def test_a_relay_takes_at_most_150_ms_of_processor_time_and_15_mb(tmp_path: Path
     assert min(megabytes for _, megabytes in figures) <= 15, figures
 
 
-def test_waiting_calls_keep_nothing_else_from_passing(tmp_path: Path) -> None:
+def test_waiting_calls_keep_nothing_else_from_passing(home: Home) -> None:
     """Every slot is in use: the next request waits, but not what ends one of them."""
-    home = Home(tmp_path)
     with Daemon(home, "ops") as daemon, RelayProcess(home, "ops") as relay:
         work_id = daemon.post("/v1/works", to="nobody", text="x")["work_id"]
         for number in range(MAX_IN_FLIGHT):
@@ -87,8 +83,7 @@ def test_waiting_calls_keep_nothing_else_from_passing(tmp_path: Path) -> None:
         assert relay.receive(20)["id"] == 100
 
 
-def test_messages_of_any_shape_are_answered_with_their_id(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_messages_of_any_shape_are_answered_with_their_id(home: Home) -> None:
     with Daemon(home, "ops"), RelayProcess(home, "ops") as relay:
         relay.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {"a": []}}})
         relay.send({"jsonrpc": "2.0", "id": 1, "method": {"a": 1}})

@@ -1,7 +1,5 @@
 """Messages to peers that are not there, to a nickname, to a capability and to oneself."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.serving import FAMILY, WAIT, WAITS, Bus, all_gone, lives, pids_of, script, serving, two_peers
+from tests.support.serving import FAMILY, WAIT, WAITS, Bus, all_gone, lives, pids_of, script, serving
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 
@@ -24,12 +23,6 @@ seen = {"argv": sys.argv[1:], "stdin": json.load(sys.stdin), "file": json.load(o
 seen["env"] = {name: value for name, value in os.environ.items() if name.startswith("AGH_")}
 open("told.json", "w").write(json.dumps(seen))
 """
-
-
-@pytest.fixture(scope="module")
-def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with two_peers(tmp_path_factory.mktemp("serve")) as both:
-        yield both
 
 
 # outcomes

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +14,10 @@ from aghbus.cli.worker import confine
 from aghbus.cli.worker.confine import FAILED, LEAST_ABI, landlock_abi, launched
 from aghbus.client.errors import UsageError
 from tests.support.daemons import Daemon, wait_for
-from tests.support.serving import WAIT, Bus, script, serving, two_peers
+from tests.support.serving import WAIT, Bus, script, serving
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 needs_landlock = pytest.mark.skipif(landlock_abi() < LEAST_ABI, reason="this kernel has no Landlock")
-
-
-@pytest.fixture(scope="module")
-def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with two_peers(tmp_path_factory.mktemp("serve")) as both:
-        yield both
 
 
 def result_of(bus: Bus, work_id: str) -> dict[str, object]:

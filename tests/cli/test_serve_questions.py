@@ -36,12 +36,6 @@ else:
 )
 
 
-@pytest.fixture(scope="module")
-def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with two_peers(tmp_path_factory.mktemp("questions")) as both:
-        yield both
-
-
 def asked(bus: Bus, work_id: str) -> None:
     """Wait until the initiator has the question."""
     wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question to arrive")

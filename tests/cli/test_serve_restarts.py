@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from tests.support.daemons import HttpError, wait_for
 from tests.support.serving import FAMILY, WAIT, WAITS, Bus, all_gone, lives, pids_of, script, serving, two_peers
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
-
-
-@pytest.fixture(scope="module")
-def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with two_peers(tmp_path_factory.mktemp("serve-restarts")) as both:
-        yield both
 
 
 # stopping

@@ -90,8 +90,7 @@ def test_a_work_is_opened_even_if_the_note_cannot_be_written(tmp_path: Path) -> 
             assert home.ctl_json("--name", "ops", "work", "show", work_id)["work"]["work_id"] == work_id
 
 
-def test_a_daemon_runs_without_standard_streams(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_daemon_runs_without_standard_streams(home: Home) -> None:
     line = f'exec "{sys.executable}" -m aghbus.daemon run --name ops <&- >&- 2>&-'
     daemon = Daemon(home, "ops")
     daemon.log.touch()

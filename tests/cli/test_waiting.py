@@ -4,18 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
 
 UNREACHABLE = ("--nats", "nats://127.0.0.1:1", "--log-format", "json")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """`aghctl work run`: open, watch, print the result, and an exit code by the state."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 Bus = tuple[Home, Daemon, Daemon]
 WORK = "work_of_this_test"
@@ -20,8 +18,7 @@ WORK = "work_of_this_test"
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     home = Home(tmp_path_factory.mktemp("run"))
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         yield home, ops, worker
 
 

@@ -97,8 +97,7 @@ async def test_the_asynchronous_client_does_the_same(pair: Pair) -> None:
         await client.work("work_nothing")
 
 
-async def test_tcp_is_used_with_a_proof_of_the_token(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+async def test_tcp_is_used_with_a_proof_of_the_token(home: Home) -> None:
     (port,) = free_ports(1)
     with Daemon(home, "ops", "--api-tcp", f"127.0.0.1:{port}") as ops:
         token = (ops.store_path.parent / "api.token").read_text().strip()

@@ -1,14 +1,13 @@
 """Artifacts in a real object store: what other tools wrote, what untrusted peers forged, what got lost."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import hashlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import nats
 import nats.js.api
@@ -17,37 +16,19 @@ import pytest
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.config.settings import ArtifactSettings
 from aghbus.daemon.nats.link import Link
-from aghbus.daemon.nats.options import NatsOptions
+from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
+from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aghbus.protocol.api.artifacts import Artifact
 
 BUCKET = "AGH_ARTIFACTS_V0"
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer(jetstream=True) as running:
-        yield running
-
-
 @contextlib.asynccontextmanager
 async def connected(server: NatsServer, name: str, **settings: Any) -> AsyncIterator[tuple[Artifacts, Link]]:
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(server.url,))
-
-    link = Link(resolve, name=name)
-    link.start()
-    try:
-        assert await link.wait_up(15)
+    async with up(Link(to(server), name=name)) as link:
         yield Artifacts(link, name, lambda: ArtifactSettings(**settings)), link
-    finally:
-        await link.close(1)
 
 
 @contextlib.asynccontextmanager

@@ -1,23 +1,12 @@
 """Rows of the message log: the time between a question and its answer, and the timeout of a question."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire, keep_record
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 from tests.support.bridge_log import ASKED_MS, record
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 async def asked(store: Store) -> None:

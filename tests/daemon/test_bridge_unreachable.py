@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -48,13 +47,6 @@ class Away(Artifacts):
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         yield CONTENT
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 def parts_of(store: Store, artifacts: Artifacts) -> DaemonParts:

@@ -1,7 +1,5 @@
 """The embedded broker: real nats-server processes, real member processes, and kill -9 for each of them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -11,8 +9,8 @@ import os
 import signal
 import stat
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,9 +22,6 @@ from aghbus.daemon.broker.probe import ProbeFailed, probe
 from aghbus.daemon.nats.link import InboundMessage, Link
 from aghbus.host.file_lock import is_locked
 from tests.support.natsutil import pause, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 BACK_WITHIN = (
     15.0  # seconds: "nobody left disconnected for more than a few", on a machine that may stand still for some
@@ -58,7 +53,7 @@ class Member:
         self.server_pid = server_pid
 
     @classmethod
-    async def start(cls, folder: Path) -> Member:
+    async def start(cls, folder: Path) -> "Member":
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", MEMBER, str(folder), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
         )

@@ -1,7 +1,5 @@
 """Which nats-server the embedded broker runs, and what is checked before."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

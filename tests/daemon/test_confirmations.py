@@ -1,33 +1,20 @@
 """A message counts as published only by an answer of our stream to that very publish, whatever a peer of the channel sends."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.stream import STREAM
+from aghbus.daemon.nats.link import InboundMessage
 from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
 from tests.support.natsutil import NatsServer, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aghbus.daemon.nats.link import InboundMessage
-
 SMALL = JetStreamSettings(max_bytes=4 << 20)
 LARGE = bytes(1_000_000)
 BROADCAST = subject_for(WORKSPACE, CHANNEL, None)
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer(jetstream=True) as running:
-        yield running
 
 
 async def fill(sender: Peer, api: Operator) -> None:

@@ -1,9 +1,7 @@
 """A waiting consumer gets a message in the transaction that stores it: one consumer, once, and only if it commits."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +20,6 @@ from tests.support.natsutil import wait_until
 from tests.support.wiring import daemon_context, daemon_parts
 
 VISIBLE_MS = 60_000
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 def take(tx: Transaction, fresh: int | None, work_id: str | None = None) -> InboxItem | None:

@@ -56,19 +56,13 @@ class RecordingLink(Link):
         self.published.append({**json.loads(data), "subject": subject})
 
 
-def discovery(b: Bench, sender: str, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    document = b.say(sender, kind=kind, body=body, **{"to": None, **fields})
-    del document["surface"], document["thread_id"]
-    return document
-
-
 def question(b: Bench, query: str = "", **fields: Any) -> dict[str, Any]:
-    return discovery(b, "asker", "whois", {"type": "request", "query": query}, **fields)
+    return b.discovery("asker", "whois", {"type": "request", "query": query}, **fields)
 
 
 def answer(b: Bench, asked: dict[str, Any], sender: str = "worker") -> dict[str, Any]:
     body = {"type": "response", "peer_card": {**CARD, "peer_id": sender, "trust_modes_supported": []}}
-    return discovery(b, sender, "whois", body, to="ops", reply_to=asked["id"])
+    return b.discovery(sender, "whois", body, to="ops", reply_to=asked["id"])
 
 
 async def test_an_answer_is_sent_before_anything_is_stored(tmp_path: Path) -> None:
@@ -126,7 +120,7 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
     """In time or late: it lists the wanted capabilities alone. A peer that is not known yet is not added with such a card."""
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
-        await b.offer(discovery(b, "worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
+        await b.offer(b.discovery("worker", "greet", {"peer_card": {**CARD, "trust_modes_supported": []}}))
         ask = WhoisRequest(catalog=True, capability_ids=["other"], first=True, wait=60)
         asking = b.parts.questions.whois(ask)
         await wait_until(lambda: link.posted)
@@ -144,7 +138,7 @@ async def test_an_answer_to_a_question_with_a_filter_does_not_replace_a_card(tmp
 
 def greet(b: Bench, sender: str, **fields: Any) -> dict[str, Any]:
     card = {**CARD, "peer_id": sender, "trust_modes_supported": []}
-    return discovery(b, sender, "greet", {"peer_card": card}, **fields)
+    return b.discovery(sender, "greet", {"peer_card": card}, **fields)
 
 
 async def test_a_wrong_workspace_is_called_that(tmp_path: Path) -> None:
@@ -287,7 +281,7 @@ class TestPeersInTheStore:
 
     def greet(self, b: Bench, *capabilities: str) -> dict[str, Any]:
         card = {**CARD, "capabilities": list(capabilities), "trust_modes_supported": []}
-        return discovery(b, "worker", "greet", {"peer_card": card}, ts=b.parts.clock.seconds())
+        return b.discovery("worker", "greet", {"peer_card": card}, ts=b.parts.clock.seconds())
 
     async def test_a_peer_that_is_only_seen_again_is_written_at_the_end(self, tmp_path: Path) -> None:
         clock = Stepped()

@@ -26,13 +26,6 @@ DEADLINE = 20.0
 Pages = AsyncGenerator[Sequence[Event], None]
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
-
-
 async def commit(store: Store, announcer: Notifier, count: int, *senders: str) -> None:
     """`count` says in one transaction, and the word that they are there."""
     jobs = [

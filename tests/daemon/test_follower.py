@@ -2,9 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
-
-import pytest
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
@@ -37,13 +34,6 @@ class Slow(Artifacts):
             await asyncio.Event().wait()
         self._clock.now += 5.0
         raise Unavailable("the artifact is damaged")
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> None:

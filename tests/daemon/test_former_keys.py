@@ -1,7 +1,6 @@
 """Keys of former identities: where they are found, when an id without a key is used again, and how key files are retired."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.keys import FormerKey, load_former, load_signer, retire_key_file
 from aghbus.host.key_files import KEY_FILE, KeyFileError, write_key
-from aghbus.host.locations import Locations, locate
+from aghbus.host.locations import Locations
 from aghbus.protocol.agh.identifiers import direct_id, subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
 from tests.support.receiving import OTHER, bench
@@ -20,13 +19,6 @@ from tests.support.receiving import OTHER, bench
 OLD, NEW = SigningKey(bytes(range(32))), SigningKey(bytes(range(1, 33)))
 HANDLE = handle_of("earlier", OLD.public)
 KEPT = f"identity-{OLD.fingerprint}.pem"
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Locations:
-    found = locate("ops", {}, uid=os.getuid(), home=str(tmp_path))
-    Path(found.state_dir).mkdir(parents=True)
-    return found
 
 
 def settings(key_file: Path | None = None, passphrase_file: Path | None = None) -> Settings:

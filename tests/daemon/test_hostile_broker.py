@@ -1,11 +1,9 @@
 """A broker that sends more than the protocol allows is disconnected before it takes memory."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,9 +13,6 @@ from aghbus.daemon.nats.options import NatsOptions
 from aghbus.daemon.nats.parser import MAX_LINE
 from tests.support.links import up
 from tests.support.natsutil import wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 MAX_PAYLOAD = 100_000
 ENOUGH = 64 << 20  # bytes that a client without bounds would take
@@ -35,7 +30,7 @@ class FakeBroker:
         self.url = ""
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[FakeBroker]:
+    async def running(self) -> AsyncIterator["FakeBroker"]:
         listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         try:

@@ -1,11 +1,10 @@
 """The JetStream profile against real servers: the stream, our place in it, what happens when either is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,20 +16,10 @@ from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.agh.nats.names import durable_name
-from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, row
+from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, consumer_info, row, settled, stream_info
 from tests.support.natsutil import NatsServer, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-from tests.support.jetstream_state import consumer_info, settled, stream_info
-
 DAY = 86_400
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer(jetstream=True) as running:
-        yield running
 
 
 @contextlib.asynccontextmanager

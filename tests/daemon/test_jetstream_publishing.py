@@ -1,11 +1,9 @@
 """The JetStream profile against real servers: publishing, status, and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,18 +16,8 @@ from aghbus.daemon.jetstream.stream import STREAM, ensure_stream, wanted
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
 from aghbus.protocol.agh.identifiers import route_token, subject_for
-from tests.support.jetstream import WORKSPACE, Peer, admin, row
+from tests.support.jetstream import WORKSPACE, Peer, admin, consumer_info, row, settled, stream_info
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-from tests.support.jetstream_state import consumer_info, settled, stream_info
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer(jetstream=True) as running:
-        yield running
 
 
 async def test_the_same_message_twice_is_stored_once(server: NatsServer) -> None:

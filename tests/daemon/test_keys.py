@@ -22,7 +22,7 @@ from aghbus.host.key_files import (
     read_passphrase,
     write_key,
 )
-from aghbus.host.locations import Locations, locate
+from aghbus.host.locations import Locations
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.policy import ChannelRule
 from tests.support.tools import require_tool
@@ -168,13 +168,6 @@ class TestPassphrases:
         path.chmod(0o644)
         with pytest.raises(KeyFileError, match="mode 0644"):
             read_passphrase(path)
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Locations:
-    found = locate("ops", {}, uid=os.getuid(), home=str(tmp_path))
-    Path(found.state_dir).mkdir(parents=True)
-    return found
 
 
 def settings(peer_id: str = "ops", key_file: str | None = None) -> Settings:

@@ -53,14 +53,8 @@ class Recording(Up):
         return True
 
 
-def discovery(b: Bench, sender: str, kind: str, body: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    document = b.say(sender, kind=kind, body=body, **{"to": None, **fields})
-    del document["surface"], document["thread_id"]
-    return document
-
-
 def greet(b: Bench, sender: str, **fields: Any) -> dict[str, Any]:
-    return discovery(b, sender, "greet", {"peer_card": {"peer_id": sender, **CARD}}, **fields)
+    return b.discovery(sender, "greet", {"peer_card": {"peer_id": sender, **CARD}}, **fields)
 
 
 def fresh_key(number: int) -> EnvelopeSigner:
@@ -275,7 +269,7 @@ async def test_unverified_names_get_no_receipts_where_verification_is_required(t
 
 def question(b: Bench, sender: str, **fields: Any) -> dict[str, Any]:
     ext = {INCLUDE_KEY: [CATALOG]}
-    return discovery(b, sender, "whois", {"type": "request", "query": ""}, ext=ext, **fields)
+    return b.discovery(sender, "whois", {"type": "request", "query": ""}, ext=ext, **fields)
 
 
 def give_catalog(b: Bench, size: int) -> None:

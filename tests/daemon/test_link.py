@@ -1,35 +1,16 @@
 """The NATS link against real servers: delivery, loss and return, limits, floods, draining."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from aghbus.daemon.nats.events import CallbackFailed, LinkEvent, ServerComplaint
-from aghbus.daemon.nats.link import (
-    BadPublish,
-    InboundMessage,
-    Link,
-    LinkDown,
-    PayloadTooLarge,
-)
+from aghbus.daemon.nats.link import BadPublish, InboundMessage, Link, LinkDown, PayloadTooLarge
 from aghbus.daemon.nats.options import NatsOptions
-from tests.support.link_cases import Inbox
-from tests.support.links import to, up
+from tests.support.links import Inbox, to, up
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 async def test_a_message_arrives_whole(server: NatsServer) -> None:

@@ -1,13 +1,10 @@
 """The NATS link against real servers: what fails or ends while it is used."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,18 +20,8 @@ from aghbus.daemon.nats.link import (
     PayloadTooLarge,
 )
 from aghbus.daemon.nats.options import NatsOptions
-from tests.support.link_cases import Inbox
-from tests.support.links import to, up
+from tests.support.links import Inbox, always, to, up
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> None:
@@ -150,10 +137,10 @@ async def test_the_link_reports_round_trip_and_server(server: NatsServer) -> Non
         assert link.server is not None
         assert link.server.url == server.url
         assert link.server.version.startswith("2.")
-        assert not link.server.jetstream
-    async with NatsServer(jetstream=True) as other, up(Link(to(other), name="a")) as second:
+        assert link.server.jetstream
+    async with NatsServer() as other, up(Link(to(other), name="a")) as second:
         assert second.server is not None
-        assert second.server.jetstream
+        assert not second.server.jetstream
 
 
 async def test_old_connections_leave_no_tasks_and_sockets(server: NatsServer) -> None:
@@ -193,11 +180,8 @@ async def test_a_refused_subscription_is_reported_and_ends_nothing() -> None:
     events: list[LinkEvent] = []
     config = 'authorization { users: [{ user: u, password: p, permissions: { publish: ">", subscribe: "ok.>" } }] }'
     async with NatsServer(config=config) as server:
-
-        async def resolve() -> NatsOptions:
-            return NatsOptions(servers=(server.url,), user="u", password="p")
-
-        link = Link(resolve, name="a", on_error=events.append)
+        options = NatsOptions(servers=(server.url,), user="u", password="p")
+        link = Link(always(options), name="a", on_error=events.append)
         link.subscribe("secret.plans", Inbox())
         async with up(link):
             await wait_until(lambda: events, 20, "the refusal")
@@ -220,11 +204,7 @@ async def test_malformed_addresses_of_other_servers_do_not_end_the_link() -> Non
 
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    async with up(Link(resolve, name="a")) as link:
+    async with up(Link(always(NatsOptions(servers=(url,))), name="a")) as link:
         links[0].close()
         await wait_until(lambda: len(links) > 1 and link.state == "up", 30, "another connection")
     links[-1].close()
@@ -250,11 +230,7 @@ async def test_a_message_that_comes_before_the_link_is_up_can_be_answered() -> N
 
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    link = Link(resolve, name="a")
+    link = Link(always(NatsOptions(servers=(url,))), name="a")
     states: list[str] = []
 
     def answer(message: InboundMessage) -> None:
@@ -298,11 +274,7 @@ async def test_a_port_with_another_protocol_is_reported(greeting: bytes) -> None
 
     listener = await asyncio.start_server(other, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(url,))
-
-    link = Link(resolve, name="a")
+    link = Link(always(NatsOptions(servers=(url,))), name="a")
     link.start()
     await wait_until(lambda: link.last_error, 30, "a failed attempt")
     assert link.last_error is not None
@@ -317,10 +289,7 @@ async def test_a_port_with_another_protocol_is_reported(greeting: bytes) -> None
 
 @pytest.mark.parametrize("turns", range(20))
 async def test_the_link_closes_at_any_point_of_a_connection_attempt(turns: int) -> None:
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=("nats://127.0.0.1:1",))
-
-    link = Link(resolve, name="test")
+    link = Link(always(NatsOptions(servers=("nats://127.0.0.1:1",))), name="test")
     link.start()
     for _ in range(turns):
         await asyncio.sleep(0)  # one turn of the loop further into the attempt

@@ -1,39 +1,29 @@
 """Credentials and TLS of the link: each way to authenticate works, each failure is named with a hint and without a secret."""
 
-from __future__ import annotations
-
 import asyncio
-import base64
 import contextlib
-import json
 import logging
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import nkeys  # type: ignore[import-untyped] # the package has no types
 import pytest
 
 from aghbus.daemon.base.logs import TextFormatter
-from aghbus.daemon.nats.link import Link
+from aghbus.daemon.nats.link import Link, LinkProblem
 from aghbus.daemon.nats.options import NatsOptions
+from tests.support.broker_users import jwt
+from tests.support.links import always
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from aghbus.daemon.nats.link import LinkProblem
 
 SECRET = "s3cr3t-that-nobody-may-see"
 
 
 def fixed(options: NatsOptions) -> Link:
-    async def resolve() -> NatsOptions:
-        return options
-
-    return Link(resolve, name="test")
+    return Link(always(options), name="test")
 
 
 async def connects(options: NatsOptions) -> bool:
@@ -113,17 +103,6 @@ async def test_an_nkey(tmp_path: Path) -> None:
             assert problem.code == "auth"
             assert "nats.nkey" in problem.hint
             assert SECRET not in str(problem)
-
-
-def jwt(claims: dict[str, object], signer: nkeys.KeyPair) -> str:
-    """A NATS JWT: the usual three parts, signed with an nkey."""
-
-    def part(value: bytes) -> str:
-        return base64.urlsafe_b64encode(value).decode().rstrip("=")
-
-    head = part(json.dumps({"typ": "JWT", "alg": "ed25519-nkey"}).encode())
-    body = part(json.dumps({"jti": "x", "iat": 1, "iss": signer.public_key.decode(), **claims}).encode())
-    return f"{head}.{body}.{part(signer.sign(f'{head}.{body}'.encode()))}"
 
 
 async def test_a_credentials_file(tmp_path: Path) -> None:

@@ -1,9 +1,7 @@
 """Settings, URLs and contexts become NATS options; every problem is found, no secret is shown."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,9 +10,6 @@ from hypothesis import strategies as st
 from aghbus.daemon.config.settings import NatsSettings
 from aghbus.daemon.nats.context import SELECTED
 from aghbus.daemon.nats.options import NatsOptions, NatsOptionsError, resolve_nats_options
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SECRET = "s3cr3t-value"
 CREDS = (

@@ -1,7 +1,5 @@
 """Our parser beside the library's: the same calls and the same errors, however the bytes are cut."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """ADR 0007 lists every private name of nats-py in use, and only two modules use any."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

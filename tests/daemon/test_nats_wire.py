@@ -1,7 +1,5 @@
 """Bytes that are parsed at once and bytes for the read loop: all of them, once, in order, however they are cut."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

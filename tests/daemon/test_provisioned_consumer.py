@@ -1,8 +1,5 @@
 """Consumers that an operator has made, and what untrusted peers may try on the inboxes of the JetStream profile."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,12 +15,6 @@ from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, r
 from tests.support.natsutil import NatsServer, wait_until
 
 NAME = durable_name(WORKSPACE, CHANNEL, route_token("b"))
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer(jetstream=True) as server:
-        yield server
 
 
 async def provision(api: Operator, **changes: Any) -> None:

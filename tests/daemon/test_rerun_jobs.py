@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,13 +21,6 @@ from tests.support.receiving import FRIEND, Bench, Messages, Recorded, Still, be
 from tests.support.wiring import daemon_context, daemon_parts
 
 TOKEN = "ghp_" + "a1" * 18
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 def late(tx: Transaction) -> NoReturn:

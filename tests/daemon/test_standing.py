@@ -1,16 +1,11 @@
 """The standing of a sender: which names are known, and that a key alone makes none of them verified."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.state.presence import KNOWN_AFTER_MS
 from aghbus.daemon.state.standing import SHARES, Standing, allowance
-from aghbus.daemon.wiring import DaemonParts
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.store.engine.commit.transaction import Transaction
@@ -18,24 +13,10 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Origin, Rule
 from tests.support.makers import rows
 from tests.support.receiving import Stepped
-from tests.support.wiring import daemon_context, daemon_parts
+from tests.support.wiring import parts_of
 
 KEY = generate_key()
 HANDLE = f"peer@{KEY.fingerprint}"
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db")
-    yield opened
-    await opened.close()
-
-
-def parts_of(store: Store, clock: Stepped | None = None, **trust: Any) -> DaemonParts:
-    settings = Settings(
-        name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
-    )
-    return daemon_parts(daemon_context(settings, clock), store)
 
 
 @pytest.mark.parametrize(("standing", "used"), [("unknown", 50), ("known", 75), ("verified", 100)])

@@ -1,7 +1,6 @@
 """The active trust policy: settings and runtime rules joined, pins of first use, and rollbacks."""
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.base.clock import Clock
-from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.trust_settings import TrustSettings, policy_of
 from aghbus.daemon.state.trust_policy import PAUSE_MS, UNUSED_MS, denial_budget_key, first_use_problems, merged
 from aghbus.daemon.wiring import DaemonParts
@@ -30,7 +27,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
 from tests.support.receiving import Stepped
-from tests.support.wiring import daemon_context, daemon_parts
+from tests.support.wiring import parts_of
 
 NOW = 1_776_366_200
 FIRST, SECOND = generate_key(), generate_key()
@@ -58,20 +55,6 @@ def said_by(sender: str, key: SigningKey | None = None, **fields: Any) -> Envelo
 
 def encode(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db")
-    yield opened
-    await opened.close()
-
-
-def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> DaemonParts:
-    settings = Settings(
-        name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
-    )
-    return daemon_parts(daemon_context(settings, clock), store)
 
 
 def open_work_of_ops(tx: Transaction) -> None:

@@ -1,7 +1,6 @@
 """An unresponsive peer gets everything in order once it returns, however its return is noticed."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -125,13 +124,6 @@ async def waiting(store: Store, clock: Hand, count: int, subject: str = SUBJECT)
 
         found += await store.write(job)
     return found
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await Store.open(tmp_path / "store.db", synchronous="normal")
-    yield opened
-    await opened.close()
 
 
 async def going(

@@ -1,13 +1,13 @@
 """What the OpenAPI document refuses, the daemon refuses, and the other way round: values at and beyond each bound."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
+from aghbus.protocol.agh.limits import PROTOCOL
 from tests.support.daemons import Daemon, Home, HttpError
 
 WEEK = 7 * 86_400
@@ -176,3 +176,23 @@ def test_paths(daemon: Daemon, document: Any, path: str, values: tuple[object, .
     for word, value in zip([part for part in path.split("/") if part.startswith("{")], values, strict=True):
         target = target.replace(word, str(value))
     assert refused(daemon, "GET", target) is not right
+
+
+def test_a_running_daemon_responds_with_the_fields_of_its_document(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops") as ops:
+        document = ops.get("/openapi.json")
+        read = 0
+        for path, methods in document["paths"].items():
+            operation = methods.get("get")
+            if operation is None or "{" in path or path == "/openapi.json":
+                continue
+            media = operation["responses"]["200"]["content"].get("application/json")
+            if media is not None:  # not a stream
+                schema = document["components"]["schemas"][media["schema"]["$ref"].rpartition("/")[2]]
+                assert set(ops.get(path)) == set(schema["properties"]), path
+                read += 1
+        assert read > 12
+        version = ops.get("/v1/version")
+        assert (version["name"], version["protocol"], version["api"]) == ("aghbus", PROTOCOL, "v1")
+        assert version["version"][0].isdigit()
+        assert ops.get("/healthz") == {"alive": True}

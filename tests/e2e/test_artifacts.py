@@ -1,7 +1,5 @@
 """`aghctl artifact` from one peer to another, over daemons and a broker."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -21,11 +21,6 @@ from tests.support.daemons import Daemon, Home, wait_for
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
-@pytest.fixture
 def ops(home: Home) -> Iterator[Daemon]:
     """A daemon with one stored message; a test may stop it."""
     daemon = Daemon(home, "ops").start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
@@ -37,11 +37,7 @@ def pair(tmp_path: Path, *args: str) -> Iterator[tuple[Daemon, Daemon, WallClock
     """worker and ops, who share a machine and so its clock."""
     clock = WallClock(tmp_path)
     home = Home(tmp_path)
-    with (
-        Daemon(home, "worker", *RETRY, *args, env=clock.env) as worker,
-        Daemon(home, "ops", *RETRY, *args, env=clock.env) as ops,
-    ):
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "the two to meet")
+    with ops_and_worker(home, *RETRY, *args, env=clock.env) as (ops, worker):
         yield worker, ops, clock
 
 

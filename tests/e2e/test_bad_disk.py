@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aghbus.store.engine.commit.watermark import read_watermark
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 SMALL = 4 << 20  # bytes: a WAL and a store of some hundred messages
@@ -229,8 +229,7 @@ def doctor(home: Home, name: str) -> dict[str, dict[str, str]]:
     return {row["check"]: row for row in json.loads(done.stdout)["checks"]}
 
 
-def test_a_damaged_store_is_refused_and_doctor_gives_a_hint(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_damaged_store_is_refused_and_doctor_gives_a_hint(home: Home) -> None:
     ops = Daemon(home, "ops")
     with ops:
         for number in range(50):
@@ -267,8 +266,7 @@ def test_a_daemon_ends_when_the_check_after_a_kill_finds_damage(tmp_path: Path) 
     assert "hint: see `aghd check-store`" in ops.log.read_text()
 
 
-def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(home: Home) -> None:
     with Daemon(home, "worker"):  # keeps the shared broker up
         ops = Daemon(home, "ops").start()
         for number in range(5):
@@ -287,8 +285,7 @@ def test_a_cut_wal_is_reported_at_start_and_doctor_gives_a_hint(tmp_path: Path) 
             assert "aghd check-store --accept-loss" in row["hint"]
 
 
-def test_a_running_daemons_store_can_be_checked(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_running_daemons_store_can_be_checked(home: Home) -> None:
     with Daemon(home, "ops") as ops:
         ops.post("/v1/works", to="worker", text="one")
         command = [sys.executable, "-m", "aghbus.daemon", "check-store", "--name", "ops"]
@@ -303,10 +300,8 @@ def test_a_running_daemons_store_can_be_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"900 euro", b"100 eur\xff"], ids=["letter", "not UTF-8"])
-def test_a_damaged_message_is_named_and_never_given_to_the_agent(tmp_path: Path, damage: bytes) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_a_damaged_message_is_named_and_never_given_to_the_agent(home: Home, damage: bytes) -> None:
+    with ops_and_worker(home) as (ops, worker):
         for text in ("pay 100 euro", "and tell us"):
             ops.post("/v1/messages", kind="say", to="worker", body={"text": text}, thread_id="thread_pay")
         wait_for(lambda: len(worker.get("/v1/inbox")["items"]) == 2, 30, "both messages")

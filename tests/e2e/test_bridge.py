@@ -1,7 +1,5 @@
 """Agents of the four foreign formats on real daemons: submission, delivery, acknowledgement, crashes."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import json
 import re
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bridge_cases import OUTPUT
-from tests.support.bridge_daemons import INPUT, MAP, REPLY, SHORT, daemons, link, messages, query, submit
+from tests.support.bridge_daemons import INPUT, MAP, OUTPUT, REPLY, SHORT, daemons, link, messages, query
+from tests.support.bridging import submit
 from tests.support.daemons import Daemon, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 

@@ -17,7 +17,7 @@ import pytest
 
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="bridging to a command needs Linux")
 
@@ -52,8 +52,7 @@ class Bus:
 @pytest.fixture
 def bus(tmp_path: Path) -> Iterator[Bus]:
     home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), WAIT, "the two to know each other")
+    with ops_and_worker(home) as (ops, worker):
         yield Bus(home, ops, worker)
 
 

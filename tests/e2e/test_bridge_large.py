@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.config.settings import ArtifactSettings
-from tests.support.bridge_daemons import MAP, SHORT, daemons, messages, put_artifact, query, submit
+from tests.support.bridge_daemons import MAP, SHORT, daemons, messages, put_artifact, query
+from tests.support.bridging import submit
 from tests.support.daemons import Daemon, HttpError, wait_for
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
@@ -106,26 +107,25 @@ def _damaged(root: Path, server: NatsServer) -> None:
         assert worker.get("/v1/status")["counters"].get("internal_errors") is None
 
 
-async def test_a_large_message_is_delivered_once_the_broker_is_reachable(tmp_path: Path) -> None:
-    async with NatsServer(jetstream=True) as server:
-        flags = (*MAP, "--nats", server.url)
-        with daemons(tmp_path, ("ops", *flags), ("worker", *flags)) as (ops, worker):
-            large = query("asker", "helper", type="event")
-            large["payload"]["content"] = "in plain words " * 100_000
-            sent = submit(ops, "agentos", large)["sent"][0]
+async def test_a_large_message_is_delivered_once_the_broker_is_reachable(tmp_path: Path, server: NatsServer) -> None:
+    flags = (*MAP, "--nats", server.url)
+    with daemons(tmp_path, ("ops", *flags), ("worker", *flags)) as (ops, worker):
+        large = query("asker", "helper", type="event")
+        large["payload"]["content"] = "in plain words " * 100_000
+        sent = submit(ops, "agentos", large)["sent"][0]
 
-            def came() -> list[int]:
-                return [one["seq"] for one in worker.get("/v1/messages")["messages"] if one["id"] == sent["id"]]
+        def came() -> list[int]:
+            return [one["seq"] for one in worker.get("/v1/messages")["messages"] if one["id"] == sent["id"]]
 
-            wait_for(came, SHORT, "the message")
-            (seq,) = came()
-            wait_for(lambda: worker.get("/v1/bridge/agentos/log")["rows"], SHORT, "the follower to have seen it")
-            server.kill()
-            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] != "up", SHORT, "the link to be lost")
-            with pytest.raises(HttpError) as refused:
-                worker.get(f"/v1/bridge/agentos/messages/{seq}")
-            assert refused.value.status == 503
-            stream = asyncio.create_task(asyncio.to_thread(messages, worker, "agentos", 1, "?since=0"))
-            await server.start()
-            (got,) = await stream
-            assert (got["message"], got["native"]) == (large, False)
+        wait_for(came, SHORT, "the message")
+        (seq,) = came()
+        wait_for(lambda: worker.get("/v1/bridge/agentos/log")["rows"], SHORT, "the follower to have seen it")
+        server.kill()
+        wait_for(lambda: worker.get("/v1/status")["broker"]["state"] != "up", SHORT, "the link to be lost")
+        with pytest.raises(HttpError) as refused:
+            worker.get(f"/v1/bridge/agentos/messages/{seq}")
+        assert refused.value.status == 503
+        stream = asyncio.create_task(asyncio.to_thread(messages, worker, "agentos", 1, "?since=0"))
+        await server.start()
+        (got,) = await stream
+        assert (got["message"], got["native"]) == (large, False)

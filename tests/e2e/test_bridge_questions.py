@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.support.asking_commands import AGENTOS, HUMANINLOOP, IMPORTS, NOW, SACP, SENTIENT
-from tests.support.bridge_daemons import INPUT, link, messages, query, submit
+from tests.support.bridge_daemons import INPUT, link, messages, query
+from tests.support.bridging import submit
 from tests.support.chain_agents import begin, chain, reach
 from tests.support.daemons import wait_for
 from tests.support.serving import WAIT, Bus, script, serving, two_peers

@@ -1,7 +1,5 @@
 """Agents of the four foreign formats on real daemons: what is refused, restarts, retention, the seeds' examples."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy
@@ -16,8 +14,8 @@ import pytest
 
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from tests.support.bridge_cases import OUTPUT
-from tests.support.bridge_daemons import INPUT, MAP, SHORT, daemons, link, messages, query, submit
+from tests.support.bridge_daemons import INPUT, MAP, OUTPUT, SHORT, daemons, link, messages, query
+from tests.support.bridging import submit
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.natsutil import NatsServer
 
@@ -378,8 +376,7 @@ def test_the_seeds_examples_of_humaninloop_and_sacp_cross_with_the_findings_they
 
 
 @pytest.mark.parametrize("point", ["send.decided", "send.committed"])
-def test_a_submission_interrupted_by_a_crash_is_sent_once(tmp_path: Path, point: str) -> None:
-    home = Home(tmp_path)
+def test_a_submission_interrupted_by_a_crash_is_sent_once(home: Home, point: str) -> None:
     with Daemon(home, "worker", *MAP) as worker:
         ops = Daemon(home, "ops", *MAP, env={"AGHD_FAILPOINT": point})
         ops.start()

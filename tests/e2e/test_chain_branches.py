@@ -123,8 +123,7 @@ def test_a_daemon_killed_between_two_branches_joins_them_once(tmp_path: Path, fi
 
 
 @pytest.mark.parametrize("death", ["send.decided:1", "send.decided:2", "publish.before:2", "publish.confirmed:3"])
-def test_a_daemon_killed_while_it_opens_branches_opens_each_once(tmp_path: Path, death: str) -> None:
-    home = Home(tmp_path)
+def test_a_daemon_killed_while_it_opens_branches_opens_each_once(home: Home, death: str) -> None:
     with Daemon(home, "worker") as worker, Agent(worker, say_back) as agent:
         ops = Daemon(home, "ops", env={"AGHD_FAILPOINT": death}).start()
         assert ops.process is not None
@@ -214,7 +213,7 @@ def test_a_question_that_is_not_answered_in_time_cancels_the_work_and_fails_the_
         assert questions(ops) == []
 
 
-def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free(tmp_path: Path) -> None:
+def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free(home: Home) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if len(agent.taken) < 3:
             agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
@@ -224,7 +223,6 @@ def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free
     # The message has an id of its own, which a second opening must not repeat.
     names = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=worker")
     document = chain({"a": {"peer": "worker", "format": "agentos", "input": asked("{{run.visit}}")}}, max_steps=1)
-    home = Home(tmp_path)
     with Daemon(home, "ops", *names) as ops, Daemon(home, "worker", *names) as worker, Agent(worker, work) as agent:
         run_id = begin(ops, document)
         wait_for(lambda: show(ops, run_id)["history"][0]["message"] == "worker is busy", WITHIN, "the refusal")
@@ -235,12 +233,11 @@ def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free
         assert len({envelope["work_id"] for envelope in agent.taken}) == 3
 
 
-def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_before(tmp_path: Path) -> None:
+def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_before(home: Home) -> None:
     def refuse(agent: Agent, envelope: Envelope, _seq: int) -> None:
         agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
 
     able = ("--capability", "test.run")
-    home = Home(tmp_path)
     busy = {"peer": "worker-1", "input": "x", "timeout": 3}
     with (
         Daemon(home, "ops") as ops,
@@ -256,7 +253,7 @@ def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_be
         assert (run["state"], run["history"][0]["peer"], agent.texts()) == ("completed", "worker-2", ["x"])
 
 
-def test_the_loop_of_adr_007_carries_notes_and_iteration_and_asks_when_it_escalates(tmp_path: Path) -> None:
+def test_the_loop_of_adr_007_carries_notes_and_iteration_and_asks_when_it_escalates(home: Home) -> None:
     """The example of the manual: the check recommends a retry, then the writer escalates, is answered, and all is well."""
     seen: list[tuple[str, int, str, list[str]]] = []
 
@@ -281,7 +278,6 @@ def test_the_loop_of_adr_007_carries_notes_and_iteration_and_asks_when_it_escala
         seen.append((name, got["context"]["iteration"], got["task"]["action"], got.get("prior_context", [])))
         agent.daemon.post("/v1/bridge/humaninloop", message=answers[name].pop(0), work_id=envelope["work_id"])
 
-    home = Home(tmp_path)
     with (
         Daemon(home, "ops") as ops,
         Daemon(home, "analyst") as analyst,

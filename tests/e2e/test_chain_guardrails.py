@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.bridge_daemons import daemons, submit
+from tests.support.bridge_daemons import daemons
+from tests.support.bridging import submit
 from tests.support.chain_agents import Agent, Envelope, begin, chain, reach
 
 NUMBER = "4111-1111-1111-1111"

@@ -384,7 +384,7 @@ def answer_sentient(agent: Agent, got: dict[str, Any]) -> None:
     agent.daemon.post("/v1/bridge/sentient", message=back)
 
 
-def test_openings_of_agentos_and_sentient_and_their_answers(tmp_path: Path) -> None:
+def test_openings_of_agentos_and_sentient_and_their_answers(home: Home) -> None:
     """A chain asks an AgentOS agent, then sends its answer to the first agent of a sentient chain."""
 
     def work(agent: Agent, _envelope: Envelope, seq: int) -> None:
@@ -398,7 +398,6 @@ def test_openings_of_agentos_and_sentient_and_their_answers(tmp_path: Path) -> N
         "b": {"peer": "worker", "format": "sentient", "input": handed("{{a.payload.content.answer}}")},
     }
     document = chain(nodes, ("a", "b", "response.type == 'response' and response.payload.content.answer != null"))
-    home = Home(tmp_path)
     with Daemon(home, "ops", *names) as ops, Daemon(home, "worker", *names) as worker, Agent(worker, work):
         for _ in range(2):  # nothing of the second run collides with the first
             run = reach(ops, begin(ops, document, input="how many?"), "completed", "failed")

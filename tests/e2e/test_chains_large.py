@@ -39,13 +39,12 @@ def work(agent: Agent, _envelope: Envelope, seq: int) -> None:
     agent.daemon.post("/v1/bridge/agentos", message=answered(message, {"size": size, "text": "y" * 2 * size}))
 
 
-def test_an_opening_and_a_response_that_fit_no_envelope(tmp_path: Path) -> None:
+def test_an_opening_and_a_response_that_fit_no_envelope(home: Home) -> None:
     nodes = {
         "a": {"peer": "worker", "format": "agentos", "input": asked(QUESTION)},
         "b": {"peer": "worker", "format": "agentos", "input": asked("{{a.payload.content.size}} characters")},
     }
     document = chain(nodes, ("a", "b", f"response.payload.content.size == {2 * len(HALF) + 1}"))
-    home = Home(tmp_path)
     with Daemon(home, "ops", *NAMES) as ops, Daemon(home, "worker", *NAMES) as worker, Agent(worker, work) as agent:
         run = reach(ops, begin(ops, document, input=HALF), "completed", "failed")
         assert run["state"] == "completed", run["error"]
@@ -97,7 +96,7 @@ async def test_an_opening_of_that_size_waits_for_a_broker_that_died(tmp_path: Pa
 
 
 @pytest.mark.parametrize("reference", ["another", "missing"])
-def test_a_response_that_does_not_match_its_reference_counts_as_native(tmp_path: Path, reference: str) -> None:
+def test_a_response_that_does_not_match_its_reference_counts_as_native(home: Home, reference: str) -> None:
     """The worker completes by itself, with a reference to an artifact of other content, or to none."""
 
     def forge(agent: Agent, envelope: Envelope, _seq: int) -> None:
@@ -116,7 +115,6 @@ def test_a_response_that_does_not_match_its_reference_counts_as_native(tmp_path:
         )
 
     document = chain({"a": {"peer": "worker", "input": "go"}})
-    home = Home(tmp_path)
     with Daemon(home, "ops", *NAMES) as ops, Daemon(home, "worker", *NAMES) as worker, Agent(worker, forge):
         wait_for(lambda: ops.knows("worker"), WITHIN, "presence")
         run = reach(ops, begin(ops, document), "completed", "failed")

@@ -4,51 +4,22 @@ tests/long/test_crash_matrix_long.py has each point alone, with thousands of mes
 """
 
 import asyncio
-import random
-from pathlib import Path
 
 import pytest
 
 from aghbus.daemon.base.failpoints import POINTS
-from tests.support.crashes import Keeper, run_until_done
+from tests.support.crashes import QUICK, die_at_every_point, pair_of, seed_of
 from tests.support.daemons import Daemon, Home, wait_for
-from tests.support.ledger import balance
 from tests.support.natsutil import NatsServer
-from tests.support.traffic import Traffic
-
-QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
 
 
 @pytest.mark.timeout(180)
-async def test_both_daemons_die_at_every_point_and_nothing_is_lost(tmp_path: Path) -> None:
-    seed = random.randrange(1_000_000)
-    print("seed", seed)
-    async with NatsServer() as server:
-        figures = await asyncio.to_thread(every_point_once, Home(tmp_path), server.url, seed)
-    print(figures)
+async def test_both_daemons_die_at_every_point_and_nothing_is_lost(home: Home, server: NatsServer) -> None:
+    pair = pair_of(home, "--nats", server.url)
+    print(await asyncio.to_thread(die_at_every_point, pair, POINTS, seed_of(), latest=6, at_least=30, timeout=120))
 
 
-def every_point_once(home: Home, url: str, seed: int) -> dict[str, int]:
-    rng = random.Random(seed)
-    nats = ("--nats", url, *QUICK)
-    pair = Daemon(home, "ops", *nats), Daemon(home, "worker", *nats)
-    traffic = Traffic(*pair, seed)
-    keepers = []
-    for daemon in pair:
-        deaths = [f"{point}:{rng.randint(1, 6)}" for point in POINTS]
-        rng.shuffle(deaths)
-        keepers.append(Keeper(daemon, deaths))
-    try:
-        run_until_done(traffic, keepers, at_least=30, timeout=120)
-        assert [len(keeper.fired) for keeper in keepers] == [len(POINTS)] * 2
-        return balance(traffic.ledger, *pair)
-    finally:
-        for daemon in pair:
-            daemon.stop()
-
-
-def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_an_end_waits_for_its_opening_that_a_full_inbox_holds_off(home: Home) -> None:
     with Daemon(home, "worker", *QUICK, "--inbox-capacity", "1") as worker, Daemon(home, "ops", *QUICK) as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         ops.post("/v1/works", to="worker", text="fills the inbox")

@@ -6,8 +6,7 @@ from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 
-def test_killed_daemons_come_back_as_they_were(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_killed_daemons_come_back_as_they_were(home: Home) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
     try:
         work_id = ops.post("/v1/works", to="worker", text="survive")["work_id"]
@@ -79,33 +78,28 @@ async def test_a_greet_forgotten_by_a_kill_is_processed_again_without_harm(tmp_p
         worker.stop()
 
 
-async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        nats = ("--nats", server.url)
-        with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-            server.kill()
-            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
-            assert any("broker" in line for line in ops.get("/v1/status")["problems"])
-            sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
-            assert {answer["state"] for answer in sent} == {"queued"}
-            assert ops.get("/v1/status")["outbox"]["queued"] == 20
-            ops.kill()
-            await server.restart()
-            worker.wait_ready()
-            ops.start()
-            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
-            texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
-            assert texts == [f"number {n}" for n in range(20)]
-            assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [
-                answer["id"] for answer in sent
-            ]
-            wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 30, "the outbox to be empty")
-            wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
+async def test_an_acknowledged_request_is_published_after_an_outage_and_a_kill(home: Home, server: NatsServer) -> None:
+    nats = ("--nats", server.url)
+    with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
+        server.kill()
+        wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
+        assert any("broker" in line for line in ops.get("/v1/status")["problems"])
+        sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
+        assert {answer["state"] for answer in sent} == {"queued"}
+        assert ops.get("/v1/status")["outbox"]["queued"] == 20
+        ops.kill()
+        await server.restart()
+        worker.wait_ready()
+        ops.start()
+        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
+        texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
+        assert texts == [f"number {n}" for n in range(20)]
+        assert [m["id"] for m in worker.get("/v1/messages?kind=say")["messages"]] == [answer["id"] for answer in sent]
+        wait_for(lambda: ops.get("/v1/status")["outbox"]["queued"] == 0, 30, "the outbox to be empty")
+        wait_for(lambda: worker.knows("ops") and ops.knows("worker"), 30, "greetings after the reconnection")
 
 
-def test_the_embedded_broker_is_replaced_when_it_dies(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_the_embedded_broker_is_replaced_when_it_dies(home: Home) -> None:
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         first = ops.get("/v1/status")["broker"]
         kill_broker(home)
@@ -125,8 +119,7 @@ def kill_broker(home: Home) -> None:
     os.kill(record["pid"], signal.SIGKILL)
 
 
-def test_a_second_daemon_on_the_same_store_is_refused(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_second_daemon_on_the_same_store_is_refused(home: Home) -> None:
     with Daemon(home, "ops"):
         second = Daemon(home, "ops")
         second.start(wait=False)
@@ -137,8 +130,7 @@ def test_a_second_daemon_on_the_same_store_is_refused(tmp_path: Path) -> None:
         assert "hint" in log
 
 
-def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(home: Home) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
     try:
         for number in range(5):

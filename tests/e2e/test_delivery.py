@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.agh.identifiers import subject_for
-from tests.support.daemons import DURABLE, Daemon, Home, HttpError, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -20,34 +20,29 @@ def delivery(daemon: Daemon, message_id: str) -> str:
     return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])
 
 
-async def test_an_outage_loses_nothing_though_everybody_was_cut_off(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        nats = ("--nats", server.url, *QUICK)
-        with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-            wait_for(lambda: ops.knows("worker"), 30, "presence")
-            server.kill()
-            wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
-            sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
-            await server.restart()
-            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
-            for answer in sent:
-                worker.post(f"/v1/works/{answer['work_id']}/complete")
-            server.kill()
-            wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 30, "the second loss")
-            await server.restart()
-            ids = [answer["work_id"] for answer in sent]
-            wait_for(lambda: {ops.state_of(work_id) for work_id in ids} == {"completed"}, 30, "the end on both sides")
-            # An acknowledgement that was lost with the broker comes with the next try.
-            wait_for(lambda: {delivery(ops, one["id"]) for one in sent} == {"receipted"}, 30, "every acknowledgement")
-            texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
-            assert sorted(texts) == sorted(f"number {n}" for n in range(20))
+async def test_an_outage_loses_nothing_though_everybody_was_cut_off(home: Home, server: NatsServer) -> None:
+    nats = ("--nats", server.url, *QUICK)
+    with ops_and_worker(home, *nats) as (ops, worker):
+        server.kill()
+        wait_for(lambda: ops.get("/v1/status")["broker"]["state"] == "down", 30, "the loss to be noticed")
+        sent = [ops.post("/v1/works", to="worker", text=f"number {n}") for n in range(20)]
+        await server.restart()
+        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 20, 30, "all of them to arrive")
+        for answer in sent:
+            worker.post(f"/v1/works/{answer['work_id']}/complete")
+        server.kill()
+        wait_for(lambda: worker.get("/v1/status")["broker"]["state"] == "down", 30, "the second loss")
+        await server.restart()
+        ids = [answer["work_id"] for answer in sent]
+        wait_for(lambda: {ops.state_of(work_id) for work_id in ids} == {"completed"}, 30, "the end on both sides")
+        # An acknowledgement that was lost with the broker comes with the next try.
+        wait_for(lambda: {delivery(ops, one["id"]) for one in sent} == {"receipted"}, 30, "every acknowledgement")
+        texts = [m["envelope"]["body"]["text"] for m in worker.get("/v1/messages?kind=say")["messages"]]
+        assert sorted(texts) == sorted(f"number {n}" for n in range(20))
 
 
-async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(home: Home) -> None:
+    with ops_and_worker(home, *QUICK) as (ops, worker):
         work_id = ops.post("/v1/works", to="worker", text="while you are away")["work_id"]
         wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         ops.kill()
@@ -63,44 +58,43 @@ async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(tmp_path: P
         assert len([event for event in events if event != "receipt:duplicate"]) == 3
 
 
-async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        with Daemon(Home(tmp_path), "ops", "--nats", server.url, *QUICK) as ops:
-            async with foreign_peer(server.url, "outsider") as outsider:
-                raw: list[bytes] = []
+async def test_retries_are_the_same_bytes_until_a_receipt(tmp_path: Path, server: NatsServer) -> None:
+    with Daemon(Home(tmp_path), "ops", "--nats", server.url, *QUICK) as ops:
+        async with foreign_peer(server.url, "outsider") as outsider:
+            raw: list[bytes] = []
 
-                async def hear(message: Any) -> None:
-                    raw.append(message.data)
+            async def hear(message: Any) -> None:
+                raw.append(message.data)
 
-                await outsider.client.subscribe(subject_for("ws_local", "default", "outsider"), cb=hear)
-                await outsider.client.flush()
-                sent = ops.post("/v1/works", to="outsider", text="are you there?")
-                await outsider.expect(work_id=sent["work_id"])
-                await wait_until(lambda: len(raw) >= 4, 20, "three retries")
-                assert len(set(raw)) == 1
-                assert delivery(ops, sent["id"]) == "published"
-                opening = json.loads(raw[0])
-                receipt = outsider.envelope(
-                    "receipt",
-                    {"for_id": opening["id"], "status": "duplicate", "reason_code": "duplicate"},
-                    to="ops",
-                    surface="thread",
-                    thread_id=opening["thread_id"],
-                    work_id=opening["work_id"],
-                    reply_to=opening["id"],
-                )
-                await outsider.publish(receipt)
-                wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the receipt to count")
-                assert ops.state_of(sent["work_id"]) == "submitted"
-                later = ops.post("/v1/works", to="outsider", text="and now?")
+            await outsider.client.subscribe(subject_for("ws_local", "default", "outsider"), cb=hear)
+            await outsider.client.flush()
+            sent = ops.post("/v1/works", to="outsider", text="are you there?")
+            await outsider.expect(work_id=sent["work_id"])
+            await wait_until(lambda: len(raw) >= 4, 20, "three retries")
+            assert len(set(raw)) == 1
+            assert delivery(ops, sent["id"]) == "published"
+            opening = json.loads(raw[0])
+            receipt = outsider.envelope(
+                "receipt",
+                {"for_id": opening["id"], "status": "duplicate", "reason_code": "duplicate"},
+                to="ops",
+                surface="thread",
+                thread_id=opening["thread_id"],
+                work_id=opening["work_id"],
+                reply_to=opening["id"],
+            )
+            await outsider.publish(receipt)
+            wait_for(lambda: delivery(ops, sent["id"]) == "receipted", 30, "the receipt to count")
+            assert ops.state_of(sent["work_id"]) == "submitted"
+            later = ops.post("/v1/works", to="outsider", text="and now?")
 
-                def received(answer: dict[str, Any]) -> int:
-                    return sum(answer["id"].encode() in one for one in raw)
+            def received(answer: dict[str, Any]) -> int:
+                return sum(answer["id"].encode() in one for one in raw)
 
-                await wait_until(lambda: received(later) >= 1, 20, "another one")
-                answered = received(sent)  # one try may have been under way when the receipt came
-                await wait_until(lambda: received(later) >= 5, 20, "retries of the other one")
-                assert received(sent) == answered
+            await wait_until(lambda: received(later) >= 1, 20, "another one")
+            answered = received(sent)  # one try may have been under way when the receipt came
+            await wait_until(lambda: received(later) >= 5, 20, "retries of the other one")
+            assert received(sent) == answered
 
 
 def test_an_unanswered_message_becomes_dead_and_the_agent_is_notified(tmp_path: Path) -> None:
@@ -158,10 +152,8 @@ def test_an_unanswered_message_expires_and_the_agent_is_notified(tmp_path: Path)
         assert ops.post("/v1/inbox/next", wait=5)["item"]["message"]["id"] == sent["id"]
 
 
-def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_a_work_that_is_not_accepted_in_time_is_canceled_on_both_sides(home: Home) -> None:
+    with ops_and_worker(home) as (ops, worker):
         work_id = ops.post("/v1/works", to="worker", text="soon", accept_within=0.5)["work_id"]
         kept = ops.post("/v1/works", to="worker", text="whenever")["work_id"]
         wait_for(lambda: ops.state_of(work_id) == "canceled", 20, "the deadline")
@@ -189,8 +181,7 @@ def report_for(seconds: float, worker: Daemon, work_id: str) -> float:
     return longest
 
 
-def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_traces_reset_the_progress_deadline(home: Home) -> None:
     with Daemon(home, "worker", "--work-progress-within", "2s") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         for _ in range(10):  # a machine that stood still as long as the deadline has shown nothing
@@ -204,10 +195,8 @@ def test_traces_reset_the_progress_deadline(tmp_path: Path) -> None:
         assert ops.get(f"/v1/works/{work_id}")["work"]["message"] == "no progress within 2 s"
 
 
-def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_leases_run_out_and_dead_letters_can_be_requeued(home: Home) -> None:
+    with ops_and_worker(home) as (ops, worker):
         ops.post("/v1/works", to="worker", text="take me")
         held = worker.post("/v1/inbox/next", wait=20, visibility=600)["item"]
         assert worker.post("/v1/inbox/next")["item"] is None  # one message, one lease
@@ -225,10 +214,8 @@ def test_leases_run_out_and_dead_letters_can_be_requeued(tmp_path: Path) -> None
         assert worker.post("/v1/inbox/next", wait=5, ack=True)["item"]["attempts"] == 1
 
 
-def test_a_peer_that_was_away_gets_everything_in_order(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker", *QUICK) as worker, Daemon(home, "ops", *QUICK) as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_a_peer_that_was_away_gets_everything_in_order(home: Home) -> None:
+    with ops_and_worker(home, *QUICK) as (ops, worker):
         ops.post("/v1/works", to="worker", text="first contact")
         wait_for(lambda: worker.get("/v1/works")["works"], 30, "the first work")
         worker.kill()

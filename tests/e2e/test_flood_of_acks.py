@@ -1,62 +1,49 @@
 """Invented acknowledgements in any number neither stop those of honest peers nor take the processor."""
 
-from __future__ import annotations
-
 import asyncio
 import json
-import os
 import statistics
 import time
-from pathlib import Path
 
 import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from tests.support.daemons import DURABLE, Daemon, Home, delivery, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, delivery, ops_and_worker
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
 FLOOD = 100_000
 
 
-def cpu_seconds(daemon: Daemon) -> float:
-    assert daemon.process is not None
-    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.mark.parametrize("durability", [(), DURABLE], ids=["core", "jetstream"])
 async def test_an_honest_peer_is_acknowledged_within_a_second_during_a_flood(
-    tmp_path: Path, durability: tuple[str, ...]
+    home: Home, server: NatsServer, durability: tuple[str, ...]
 ) -> None:
-    home = Home(tmp_path)
-    async with NatsServer(jetstream=True) as server:
-        nats = ("--nats", server.url, *durability)
-        with Daemon(home, "worker", *nats) as worker, Daemon(home, "ops", *nats) as ops:
-            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
-            async with foreign_peer(server.url, "eve") as eve:
-                replies: asyncio.Queue[str] = asyncio.Queue()
+    nats = ("--nats", server.url, *durability)
+    with ops_and_worker(home, *nats) as (ops, _worker):
+        async with foreign_peer(server.url, "eve") as eve:
+            replies: asyncio.Queue[str] = asyncio.Queue()
 
-                async def hear(message: Msg) -> None:
-                    replies.put_nowait((message.headers or {}).get("Aghbus-Answer-To") or message.reply)
+            async def hear(message: Msg) -> None:
+                replies.put_nowait((message.headers or {}).get("Aghbus-Answer-To") or message.reply)
 
-                await eve.client.subscribe("agh.network.v0.ws_local.default.peer.*", cb=hear)
-                await eve.client.flush()
-                ops.post("/v1/messages", kind="say", to="eve", body={"text": "hello"}, thread_id="thread_eve")
-                root = (await asyncio.wait_for(replies.get(), 20)).rpartition(".")[0]
-                assert ".ack." in root
-                before, done = cpu_seconds(ops), asyncio.Event()
-                flooding = asyncio.create_task(flood(eve.client, root, done))
-                usual = statistics.median([await seconds_to_acknowledge(ops, "worker") for _ in range(10)])
-                done.set()
-                count = await flooding
-                counters = ops.get("/v1/status")["counters"]
-                read = sum(counters.get(f"acks.{name}", 0) for name in ("unknown", "committed", "refused"))
-                assert usual < 1
-                assert read < count / 100, f"{cpu_seconds(ops) - before} s of processor time for {count} messages"
-                assert counters["acks.flooded"] == 1
-                assert any("acknowledgements" in problem for problem in ops.get("/v1/status")["problems"])
+            await eve.client.subscribe("agh.network.v0.ws_local.default.peer.*", cb=hear)
+            await eve.client.flush()
+            ops.post("/v1/messages", kind="say", to="eve", body={"text": "hello"}, thread_id="thread_eve")
+            root = (await asyncio.wait_for(replies.get(), 20)).rpartition(".")[0]
+            assert ".ack." in root
+            before, done = ops.processor_seconds(), asyncio.Event()
+            flooding = asyncio.create_task(flood(eve.client, root, done))
+            usual = statistics.median([await seconds_to_acknowledge(ops, "worker") for _ in range(10)])
+            done.set()
+            count = await flooding
+            counters = ops.get("/v1/status")["counters"]
+            read = sum(counters.get(f"acks.{name}", 0) for name in ("unknown", "committed", "refused"))
+            assert usual < 1
+            assert read < count / 100, f"{ops.processor_seconds() - before} s of processor time for {count} messages"
+            assert counters["acks.flooded"] == 1
+            assert any("acknowledgements" in problem for problem in ops.get("/v1/status")["problems"])
 
 
 async def seconds_to_acknowledge(ops: Daemon, to: str) -> float:

@@ -2,25 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 ROOT = Path(__file__).parents[2]
 WORKS = 10
 BOUNDS = ("--limits-processor-percent", "10", "--receive-remembered", "20000", "--inbox-capacity", "1000")
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 @contextmanager
@@ -43,14 +35,9 @@ def outgoing(daemon: Daemon) -> set[str]:
 
 
 async def test_a_known_peer_is_served_during_a_flood_which_leaves_no_rows_to_retry(
-    tmp_path: Path, server: NatsServer
+    home: Home, server: NatsServer
 ) -> None:
-    home = Home(tmp_path)
-    with (
-        Daemon(home, "worker", "--nats", server.url, *BOUNDS) as worker,
-        Daemon(home, "ops", "--nats", server.url, *BOUNDS) as ops,
-    ):
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    with ops_and_worker(home, "--nats", server.url, *BOUNDS) as (ops, worker):
         worker.post("/v1/messages", kind="say", to="ops", body={"text": "hello"}, thread_id="thread_hello")
         with flood(server.url):
             wait_for(lambda: counters(worker).get("overload.processing", 0) > 1000, 60, "the flood to be rejected")

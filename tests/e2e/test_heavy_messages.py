@@ -1,10 +1,8 @@
 """Messages that are costly to decode: what a flood of them costs a daemon, and what an honest peer still gets."""
 
 import json
-import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -56,21 +54,15 @@ def envelopes(peer: Foreign, value: str) -> Iterator[tuple[bytes, str | None]]:
             yield json.dumps(document).replace('"@"', value, 1).encode(), document["to"]
 
 
-def processor_seconds(daemon: Daemon) -> float:
-    assert daemon.process is not None
-    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def cost_of(daemon: Daemon, peer: Foreign, messages: list[tuple[bytes, str | None]]) -> float:
     """Processor seconds of the daemon for these messages, all of which it receives and decides."""
-    received, before = daemon.get("/v1/status")["counters"].get("received", 0), processor_seconds(daemon)
+    received, before = daemon.get("/v1/status")["counters"].get("received", 0), daemon.processor_seconds()
     for raw, to in messages:
         await peer.publish(raw, to)
     wait_for(
         lambda: daemon.get("/v1/status")["counters"].get("received", 0) >= received + len(messages), 60, "the messages"
     )
-    return processor_seconds(daemon) - before
+    return daemon.processor_seconds() - before
 
 
 def has(daemon: Daemon, message_id: str) -> bool:
@@ -86,21 +78,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return Home(tmp_path_factory.mktemp("heavy"))
 
 
-async def test_no_shape_of_json_costs_much_more_than_a_text_of_its_size(home: Home) -> None:
-    async with NatsServer() as server:
-        options = ("--nats", server.url, *FREE)
-        with Daemon(home, "ops", *options) as ops, Daemon(home, "worker", *options) as worker:
-            async with foreign_peer(server.url, "mallory") as peer:
-                wait_for(lambda: worker.knows("ops"), 20, "presence")
-                text = await cost_of(ops, peer, list(envelopes(peer, f'"{"x" * SIZE}"')))
-                for shape, value in SHAPES.items():
-                    cost = await cost_of(ops, peer, list(envelopes(peer, value)))
-                    assert cost < RATIO * max(text, 0.1), (shape, cost, text)
-                    honest = worker.post(
-                        "/v1/messages", kind="say", body={"text": shape}, to="ops", thread_id="thread_one"
-                    )
-                    wait_for(partial(has, ops, honest["id"]), 30, f"an honest message after {shape}")
-                assert ops.get("/v1/status")["counters"]["refused.malformed"] >= EACH * len(SHAPES)
+async def test_no_shape_of_json_costs_much_more_than_a_text_of_its_size(home: Home, server: NatsServer) -> None:
+    options = ("--nats", server.url, *FREE)
+    with Daemon(home, "ops", *options) as ops, Daemon(home, "worker", *options) as worker:
+        async with foreign_peer(server.url, "mallory") as peer:
+            wait_for(lambda: worker.knows("ops"), 20, "presence")
+            text = await cost_of(ops, peer, list(envelopes(peer, f'"{"x" * SIZE}"')))
+            for shape, value in SHAPES.items():
+                cost = await cost_of(ops, peer, list(envelopes(peer, value)))
+                assert cost < RATIO * max(text, 0.1), (shape, cost, text)
+                honest = worker.post("/v1/messages", kind="say", body={"text": shape}, to="ops", thread_id="thread_one")
+                wait_for(partial(has, ops, honest["id"]), 30, f"an honest message after {shape}")
+            assert ops.get("/v1/status")["counters"]["refused.malformed"] >= EACH * len(SHAPES)
 
 
 async def test_a_signature_over_many_doubles_costs_a_bounded_time(home: Home) -> None:

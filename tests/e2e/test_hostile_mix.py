@@ -165,7 +165,7 @@ async def play(home: Home, server: NatsServer, seed: int, rounds: int) -> None:
     with Daemon(home, "worker", *options) as worker, Daemon(home, "ops", *options, "--observe") as ops:
         wait_for(lambda: ops.knows("worker"), 20, "presence")
         async with await nats_connect(server.url) as client:
-            vandal = Vandal(Foreign(client, "mallory", "ws_local", "default"), rng)
+            vandal = Vandal(Foreign(client, "mallory"), rng)
             await client.subscribe(subject_for("ws_local", "default", "mallory"), cb=vandal.answer)
             for number in range(rounds):
                 await vandal.publish(PER_ROUND)
@@ -201,9 +201,8 @@ def _has(daemon: Daemon, work_id: str) -> bool:
         return False
 
 
-async def test_a_hostile_peer_and_a_hostile_client_break_nothing(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        await play(Home(tmp_path), server, seed=12, rounds=ROUNDS)
+async def test_a_hostile_peer_and_a_hostile_client_break_nothing(tmp_path: Path, server: NatsServer) -> None:
+    await play(Home(tmp_path), server, seed=12, rounds=ROUNDS)
 
 
 def test_a_client_that_disconnects_in_the_middle_removes_no_message(tmp_path: Path) -> None:

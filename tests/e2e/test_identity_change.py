@@ -1,7 +1,5 @@
 """A first key and a new key make a daemon another peer: what was begun before is finished under the identity of before."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
@@ -16,17 +14,12 @@ from aghbus.host.key_files import read_key
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.trust.keys import handle_of
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.jetstream import Operator, admin
 from tests.support.natsutil import NatsServer, wait_until
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 def key(home: Home, name: str, what: str = "generate") -> str:
@@ -84,9 +77,7 @@ def listened_to(home: Home, peer_id: str) -> bool:
 
 
 def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_key(home: Home) -> None:
-    ops, worker = Daemon(home, "ops", *QUICK), Daemon(home, "worker", *QUICK)
-    with ops, worker:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 15, "presence")
+    with ops_and_worker(home, *QUICK) as (ops, worker):
         ours = opened(ops, "worker", "as initiator")
         theirs = opened(worker, "ops", "as target", direct=True)
         wait_for(lambda: has(worker, ours) and has(ops, theirs), 15, "the openings")
@@ -273,32 +264,29 @@ def test_without_the_old_key_its_works_wait_and_a_problem_is_reported(home: Home
         wait_for(lambda: worker.state_of(work) == "canceled", 15, "the end")
 
 
-async def test_a_stream_keeps_the_place_of_the_old_identity_until_it_retires(home: Home) -> None:
-    async with NatsServer(jetstream=True) as server:
-        options = ("--nats", server.url, "--durability", "jetstream")
-        ops = Daemon(home, "ops", *options)
-        worker = Daemon(home, "worker", *options, "--retry-first", "1h", "--retry-ceiling", "1h")
-        with ops, worker:
-            wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 15, "presence")
-            ours, theirs = opened(ops, "worker", "as initiator"), opened(worker, "ops", "as target")
-            wait_for(lambda: has(worker, ours) and has(ops, theirs), 15, "the openings")
-            ops.kill()
-            handle = key(home, "ops")
-            worker.post(f"/v1/works/{ours}/complete", message="only the stream brings it again")
-            ops.start()
-            wait_for(lambda: ops.state_of(ours) == "completed", 20, "what was sent while we were away")
-            async with admin(server) as api:
-                assert await _consumers(api) == {route_token(peer) for peer in ("ops", handle, "worker")}
-                ops.post(f"/v1/works/{theirs}/complete", message="done")
-                wait_for(lambda: worker.state_of(theirs) == "completed", 15, "the end of the last one")
-                wait_for(lambda: former(ops) == {}, 20, "the old identity to retire")
-                wait_for(
-                    lambda: len(ops.get("/v1/status")["broker"]["jetstream"]["consumers"]) == 1, 20, "one consumer"
-                )
-                await _until_consumers(api, {handle, "worker"})
-            assert ops.get("/v1/status")["problems"] == []
-            assert not ops.knows("ops")
-            assert ops.get("/v1/status")["counters"].get("identity.conflicts", 0) == 0
+async def test_a_stream_keeps_the_place_of_the_old_identity_until_it_retires(home: Home, server: NatsServer) -> None:
+    options = ("--nats", server.url, "--durability", "jetstream")
+    ops = Daemon(home, "ops", *options)
+    worker = Daemon(home, "worker", *options, "--retry-first", "1h", "--retry-ceiling", "1h")
+    with ops, worker:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 15, "presence")
+        ours, theirs = opened(ops, "worker", "as initiator"), opened(worker, "ops", "as target")
+        wait_for(lambda: has(worker, ours) and has(ops, theirs), 15, "the openings")
+        ops.kill()
+        handle = key(home, "ops")
+        worker.post(f"/v1/works/{ours}/complete", message="only the stream brings it again")
+        ops.start()
+        wait_for(lambda: ops.state_of(ours) == "completed", 20, "what was sent while we were away")
+        async with admin(server) as api:
+            assert await _consumers(api) == {route_token(peer) for peer in ("ops", handle, "worker")}
+            ops.post(f"/v1/works/{theirs}/complete", message="done")
+            wait_for(lambda: worker.state_of(theirs) == "completed", 15, "the end of the last one")
+            wait_for(lambda: former(ops) == {}, 20, "the old identity to retire")
+            wait_for(lambda: len(ops.get("/v1/status")["broker"]["jetstream"]["consumers"]) == 1, 20, "one consumer")
+            await _until_consumers(api, {handle, "worker"})
+        assert ops.get("/v1/status")["problems"] == []
+        assert not ops.knows("ops")
+        assert ops.get("/v1/status")["counters"].get("identity.conflicts", 0) == 0
 
 
 async def _consumers(api: Operator) -> set[str]:

@@ -1,7 +1,7 @@
 """An agent that does not read, and a flood: honest peers get through, and the operator removes the flood."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,6 @@ class Site:
         opened = [self.ops.post("/v1/works", to="worker", text="please")["work_id"] for _ in range(count)]
         wait_for(lambda: {one["work_id"] for one in self.worker.get("/v1/works")["works"]} >= set(opened), 30, "works")
         return opened
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[NatsServer]:
-    async with NatsServer() as running:
-        yield running
 
 
 @pytest.fixture

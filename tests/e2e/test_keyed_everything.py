@@ -17,7 +17,8 @@ from nats.aio.msg import Msg
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.proof import PROOF_BYTES
-from tests.support.bridge_daemons import REPLY, SHORT, link, messages, query, submit
+from tests.support.bridge_daemons import REPLY, SHORT, link, messages, query
+from tests.support.bridging import submit
 from tests.support.broker_users import GuardedBroker, threaded
 from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, delivery, wait_for
 from tests.support.natsutil import NatsServer, pause
@@ -35,38 +36,35 @@ def unsigned(daemon: Daemon) -> list[Any]:
     return [one for one in daemon.get("/v1/messages?limit=1000")["messages"] if one["trust"] != "verified"]
 
 
-async def test_foreign_agents_of_peers_that_require_signatures(tmp_path: Path) -> None:
-    async with NatsServer(jetstream=True) as server:
-        home = Home(tmp_path)
-        ops_handle, worker_handle = with_keys(home, "ops", "worker")
-        names = ("--bridge-agent", f"asker={ops_handle}", "--bridge-agent", f"helper={worker_handle}")
-        flags = ("--nats", server.url, *DURABLE, *NO_RETRY, *REQUIRE, *names)
-        with Daemon(home, "worker", *flags) as worker, Daemon(home, "ops", *flags) as ops:
-            wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), SHORT, "presence")
-            worker.kill()
-            question = query("asker", "helper", ttl=600)
-            sent = submit(ops, "agentos", question)["sent"][0]
-            wait_for(lambda: delivery(ops, sent["id"]) == "published", SHORT, "the stream to have the question")
-            worker.start()
-            (asked,) = messages(worker, "agentos", 1)
-            assert (asked["message"], asked["native"]) == (question, False)
-            evidence = {"sources": [{"type": "code", "location": "a.py", "confidence": 90}], "confidence": 90}
-            reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
-            submit(worker, "agentos", reply)
-            (answer,) = messages(ops, "agentos", 1)
-            assert (answer["message"], answer["work_state"]) == (reply, "completed")
-            said = submit(ops, "sacp", "List the names.", target=worker_handle)
-            (task,) = messages(worker, "sacp", 1, f"?since={asked['seq']}")
-            assert task["message"] == "List the names."
-            submit(worker, "sacp", json.dumps(REPLY), work_id=task["work_id"])
-            wait_for(lambda: ops.state_of(said["sent"][0]["work_id"]) == "completed", SHORT, "the response")
-            for daemon in (ops, worker):
-                assert unsigned(daemon) == []
-                assert daemon.get("/v1/quarantine")["quarantined"] == []
+async def test_foreign_agents_of_peers_that_require_signatures(home: Home, server: NatsServer) -> None:
+    ops_handle, worker_handle = with_keys(home, "ops", "worker")
+    names = ("--bridge-agent", f"asker={ops_handle}", "--bridge-agent", f"helper={worker_handle}")
+    flags = ("--nats", server.url, *DURABLE, *NO_RETRY, *REQUIRE, *names)
+    with Daemon(home, "worker", *flags) as worker, Daemon(home, "ops", *flags) as ops:
+        wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), SHORT, "presence")
+        worker.kill()
+        question = query("asker", "helper", ttl=600)
+        sent = submit(ops, "agentos", question)["sent"][0]
+        wait_for(lambda: delivery(ops, sent["id"]) == "published", SHORT, "the stream to have the question")
+        worker.start()
+        (asked,) = messages(worker, "agentos", 1)
+        assert (asked["message"], asked["native"]) == (question, False)
+        evidence = {"sources": [{"type": "code", "location": "a.py", "confidence": 90}], "confidence": 90}
+        reply = query("helper", "asker", type="response", replyTo=question["id"], evidence=evidence)
+        submit(worker, "agentos", reply)
+        (answer,) = messages(ops, "agentos", 1)
+        assert (answer["message"], answer["work_state"]) == (reply, "completed")
+        said = submit(ops, "sacp", "List the names.", target=worker_handle)
+        (task,) = messages(worker, "sacp", 1, f"?since={asked['seq']}")
+        assert task["message"] == "List the names."
+        submit(worker, "sacp", json.dumps(REPLY), work_id=task["work_id"])
+        wait_for(lambda: ops.state_of(said["sent"][0]["work_id"]) == "completed", SHORT, "the response")
+        for daemon in (ops, worker):
+            assert unsigned(daemon) == []
+            assert daemon.get("/v1/quarantine")["quarantined"] == []
 
 
-def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_artifact_store(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_artifact_store(home: Home) -> None:
     _, worker_handle = with_keys(home, "ops", "worker")
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows(worker_handle), SHORT, "presence")
@@ -88,8 +86,7 @@ def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_
         assert len(got[-1]["message"]) == size
 
 
-def test_a_sentient_chain_over_handles_tells_the_memory_agent(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_sentient_chain_over_handles_tells_the_memory_agent(home: Home) -> None:
     goal_handle, final_handle, memory_handle = with_keys(home, "goal", "final", "memory")
     names = ("--bridge-agent", f"Goal={goal_handle}", "--bridge-agent", f"Final={final_handle}")
     flags = (*REQUIRE, *names, "--sentient-memory-agent", memory_handle, "--sentient-user", goal_handle)
@@ -159,8 +156,7 @@ def test_a_chain_serve_and_artifacts_between_verified_peers(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("durability", ["core", "jetstream"])
-async def test_verified_peers_under_the_brokers_permissions_for_their_handles(tmp_path: Path, durability: str) -> None:
-    home = Home(tmp_path)
+async def test_verified_peers_under_the_brokers_permissions_for_their_handles(home: Home, durability: str) -> None:
     ops_handle, worker_handle = with_keys(home, "ops", "patch-worker")
     broker = GuardedBroker(home, "--durability", durability, peers=(ops_handle, worker_handle))
     flags = ("--durability", durability, *REQUIRE)
@@ -193,67 +189,63 @@ async def tapped_opening(thief: Client, ops: Daemon, worker_handle: str) -> tupl
     return sent, await tapped.next_msg(SHORT)
 
 
-async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        ops_handle, worker_handle = with_keys(home, "ops", "worker")
-        flags = ("--nats", server.url)
-        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
-            await threaded(_meet, ops, worker, ops_handle, worker_handle)
-            worker.kill()
-            thief = await nats.connect(server.url)
+async def test_only_a_verified_peer_itself_can_acknowledge_or_refuse(home: Home, server: NatsServer) -> None:
+    ops_handle, worker_handle = with_keys(home, "ops", "worker")
+    flags = ("--nats", server.url)
+    with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
+        await threaded(_meet, ops, worker, ops_handle, worker_handle)
+        worker.kill()
+        thief = await nats.connect(server.url)
+        try:
+            sent, seen = await tapped_opening(thief, ops, worker_handle)
+            digest = sha256(seen.data).hexdigest()
+            committed = Ack(sent["id"], "committed", None, digest)
+            for forged in (committed, Ack(sent["id"], "refused", "not_target", digest)):
+                await thief.publish(seen.reply, encode_ack(forged))
+            await thief.flush()
+            await threaded(
+                wait_for, lambda: counted(ops, "acks.unknown") >= 2, SHORT, "the forgeries to be taken for none"
+            )
+        finally:
+            await thief.close()
+        await threaded(wait_for, lambda: delivery(ops, sent["id"]) != "queued", SHORT, "the broker's PONG")
+        assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
+        await threaded(worker.start)
+        await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
+
+
+async def test_a_forged_copy_that_comes_first_has_no_message_refused(home: Home, server: NatsServer) -> None:
+    ops_handle, worker_handle = with_keys(home, "ops", "worker")
+    flags = ("--nats", server.url)
+    with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
+        await threaded(_meet, ops, worker, ops_handle, worker_handle)
+        worker.kill()
+        thief = await nats.connect(server.url)
+        try:
+            sent, seen = await tapped_opening(thief, ops, worker_handle)
+            forged = json.loads(seen.data)
+            del forged["work_id"]  # no opening, so that the protocol has no receipt for it
+            assert ops.process is not None
+            await pause(ops.process.pid)
             try:
-                sent, seen = await tapped_opening(thief, ops, worker_handle)
-                digest = sha256(seen.data).hexdigest()
-                committed = Ack(sent["id"], "committed", None, digest)
-                for forged in (committed, Ack(sent["id"], "refused", "not_target", digest)):
-                    await thief.publish(seen.reply, encode_ack(forged))
+                await threaded(worker.start)
+                await thief.publish(seen.subject, json.dumps(forged).encode(), reply=seen.reply)
                 await thief.flush()
                 await threaded(
-                    wait_for, lambda: counted(ops, "acks.unknown") >= 2, SHORT, "the forgeries to be taken for none"
+                    wait_for, lambda: counted(worker, "refused.verification_failed") == 1, SHORT, "the forgery"
                 )
             finally:
-                await thief.close()
-            await threaded(wait_for, lambda: delivery(ops, sent["id"]) != "queued", SHORT, "the broker's PONG")
-            assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "published")
-            await threaded(worker.start)
-            await threaded(wait_for, lambda: delivery(ops, sent["id"]) == "receipted", SHORT, "the real answer")
-
-
-async def test_a_forged_copy_that_comes_first_has_no_message_refused(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        ops_handle, worker_handle = with_keys(home, "ops", "worker")
-        flags = ("--nats", server.url)
-        with Daemon(home, "ops", *flags) as ops, Daemon(home, "worker", *flags) as worker:
-            await threaded(_meet, ops, worker, ops_handle, worker_handle)
-            worker.kill()
-            thief = await nats.connect(server.url)
-            try:
-                sent, seen = await tapped_opening(thief, ops, worker_handle)
-                forged = json.loads(seen.data)
-                del forged["work_id"]  # no opening, so that the protocol has no receipt for it
-                assert ops.process is not None
-                await pause(ops.process.pid)
-                try:
-                    await threaded(worker.start)
-                    await thief.publish(seen.subject, json.dumps(forged).encode(), reply=seen.reply)
-                    await thief.flush()
-                    await threaded(
-                        wait_for, lambda: counted(worker, "refused.verification_failed") == 1, SHORT, "the forgery"
-                    )
-                finally:
-                    os.kill(ops.process.pid, signal.SIGCONT)
-            finally:
-                await thief.close()
-            await threaded(
-                wait_for,
-                lambda: delivery(ops, sent["id"]) in ("receipted", "dead"),
-                SHORT,
-                "the answer to the real one",
-            )
-            assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "receipted")
-            assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [sent["work_id"]]
+                os.kill(ops.process.pid, signal.SIGCONT)
+        finally:
+            await thief.close()
+        await threaded(
+            wait_for,
+            lambda: delivery(ops, sent["id"]) in ("receipted", "dead"),
+            SHORT,
+            "the answer to the real one",
+        )
+        assert (ops.state_of(sent["work_id"]), delivery(ops, sent["id"])) == ("submitted", "receipted")
+        assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [sent["work_id"]]
 
 
 def _meet(ops: Daemon, worker: Daemon, ops_handle: str, worker_handle: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.protocol.agh.capability_digest import capability_digest
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
@@ -28,8 +28,7 @@ def catalog(home: Home, *records: Mapping[str, object]) -> Path:
     return path
 
 
-def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_catalog_is_advertised_reloaded_and_sent(home: Home) -> None:
     path = catalog(home, RECORD, OTHER)
     with (
         Daemon(home, "worker", "--catalog", str(path), "--capability", "bare.claim") as worker,
@@ -66,59 +65,54 @@ def test_a_catalog_is_advertised_reloaded_and_sent(tmp_path: Path) -> None:
         assert [c["id"] for c in worker.get("/v1/capabilities")["capabilities"]] == ["read-logs", "bare.claim"]
 
 
-async def test_an_observer_sees_works_of_others_but_no_rooms(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        home = Home(tmp_path)
-        nats = ("--nats", server.url)
-        with (
-            Daemon(home, "worker", *nats) as worker,
-            Daemon(home, "ops", *nats) as ops,
-            Daemon(home, "watcher", "--observe", *nats) as watcher,
-        ):
-            wait_for(lambda: ops.knows("worker", "watcher"), 30, "presence")
-            ops.post("/v1/works", to="worker", text="in private", direct=True)
-            work_id = ops.post("/v1/works", to="worker", text="in public")["work_id"]
-            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, 30, "both works")
-            worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
-            wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
-            wait_for(lambda: watcher.get("/v1/works")["works"], 30, "the observed work")
-            wait_for(lambda: watcher.state_of(work_id) == "completed", 30, "the observed end")
-            (seen,) = watcher.get("/v1/works")["works"]
-            assert (seen["work_id"], seen["role"]) == (work_id, "observer")
-            assert {m["direction"] for m in watcher.get("/v1/messages")["messages"]} == {"observed"}
-            assert "in private" not in json.dumps(watcher.get("/v1/messages"))
-            assert watcher.get("/v1/directs")["directs"] == []
-            assert watcher.get("/v1/inbox")["counts"]["ready"] == 0
-            assert watcher.get("/v1/status")["counters"]["ignored.private_room"] >= 1
-            with pytest.raises(HttpError) as refused:
-                watcher.post(f"/v1/works/{work_id}/cancel")
-            assert refused.value.answer["code"] == "actor_not_allowed"
+async def test_an_observer_sees_works_of_others_but_no_rooms(home: Home, server: NatsServer) -> None:
+    nats = ("--nats", server.url)
+    with (
+        Daemon(home, "worker", *nats) as worker,
+        Daemon(home, "ops", *nats) as ops,
+        Daemon(home, "watcher", "--observe", *nats) as watcher,
+    ):
+        wait_for(lambda: ops.knows("worker", "watcher"), 30, "presence")
+        ops.post("/v1/works", to="worker", text="in private", direct=True)
+        work_id = ops.post("/v1/works", to="worker", text="in public")["work_id"]
+        wait_for(lambda: len(worker.get("/v1/works")["works"]) == 2, 30, "both works")
+        worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})
+        wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end")
+        wait_for(lambda: watcher.get("/v1/works")["works"], 30, "the observed work")
+        wait_for(lambda: watcher.state_of(work_id) == "completed", 30, "the observed end")
+        (seen,) = watcher.get("/v1/works")["works"]
+        assert (seen["work_id"], seen["role"]) == (work_id, "observer")
+        assert {m["direction"] for m in watcher.get("/v1/messages")["messages"]} == {"observed"}
+        assert "in private" not in json.dumps(watcher.get("/v1/messages"))
+        assert watcher.get("/v1/directs")["directs"] == []
+        assert watcher.get("/v1/inbox")["counts"]["ready"] == 0
+        assert watcher.get("/v1/status")["counters"]["ignored.private_room"] >= 1
+        with pytest.raises(HttpError) as refused:
+            watcher.post(f"/v1/works/{work_id}/cancel")
+        assert refused.value.answer["code"] == "actor_not_allowed"
 
 
-async def test_a_full_inbox_rejects_and_accepts_the_retry(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        with Daemon(Home(tmp_path), "worker", "--nats", server.url, "--inbox-capacity", "8") as worker:  # two a sender
-            async with foreign_peer(server.url, "asker") as asker:
-                works = [asker.work("worker", f"work_{n}") for n in range(3)]
-                for work in works:
-                    await asker.publish(work)
-                wait_for(lambda: worker.get("/v1/status")["counters"].get("overload.inbox"), 30, "the overload")
-                assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_1", "work_0"]
-                problems = worker.get("/v1/status")["problems"]
-                assert any("messages of one sender" in line and "the last: asker)" in line for line in problems)
-                assert not [message for message in asker.received if message["kind"] == "receipt"]
-                worker.post("/v1/inbox/next", ack=True)
-                await asker.publish(works[2])
-                wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")
+async def test_a_full_inbox_rejects_and_accepts_the_retry(tmp_path: Path, server: NatsServer) -> None:
+    with Daemon(Home(tmp_path), "worker", "--nats", server.url, "--inbox-capacity", "8") as worker:  # two a sender
+        async with foreign_peer(server.url, "asker") as asker:
+            works = [asker.work("worker", f"work_{n}") for n in range(3)]
+            for work in works:
+                await asker.publish(work)
+            wait_for(lambda: worker.get("/v1/status")["counters"].get("overload.inbox"), 30, "the overload")
+            assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == ["work_1", "work_0"]
+            problems = worker.get("/v1/status")["problems"]
+            assert any("messages of one sender" in line and "the last: asker)" in line for line in problems)
+            assert not [message for message in asker.received if message["kind"] == "receipt"]
+            worker.post("/v1/inbox/next", ack=True)
+            await asker.publish(works[2])
+            wait_for(lambda: len(worker.get("/v1/works")["works"]) == 3, 30, "the retry to be taken")
 
 
-def test_sighup_reloads_the_reloadable_keys(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_sighup_reloads_the_reloadable_keys(home: Home) -> None:
     config = home.root / "config" / "aghbus"
     config.mkdir(parents=True)
     (config / "aghbus.toml").write_text('display_name = "Before"\n')
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         assert ops.post("/v1/whois", query="Before", first=True, wait=20)["peers"]
         (config / "aghbus.toml").write_text('display_name = "After"\nworkspace = "ws_other"\n')
         assert worker.process is not None
@@ -133,10 +127,8 @@ def test_sighup_reloads_the_reloadable_keys(tmp_path: Path) -> None:
         (config / "aghbus.toml").write_text('display_name = "After"\n')
 
 
-def test_the_same_request_twice_is_sent_once(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_the_same_request_twice_is_sent_once(home: Home) -> None:
+    with ops_and_worker(home) as (ops, worker):
         ask = {"to": "worker", "text": "once", "id": "req-1"}
         first, second = (ops.post("/v1/works", **ask) for _ in range(2))
         assert (first["seq"], first["work_id"]) == (second["seq"], second["work_id"])
@@ -147,8 +139,7 @@ def test_the_same_request_twice_is_sent_once(tmp_path: Path) -> None:
         assert len(worker.get("/v1/messages")["messages"]) == 1
 
 
-def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_three_daemons_pass_work_along(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "lead") as lead, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("lead") and lead.knows("worker"), 30, "presence")
         outer = ops.post("/v1/works", to="lead", text="the whole thing")["work_id"]
@@ -165,8 +156,7 @@ def test_three_daemons_pass_work_along(tmp_path: Path) -> None:
         assert {work["work_id"] for work in worker.get("/v1/works")["works"]} == {inner}
 
 
-async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+async def test_a_thread_is_public_and_a_broadcast_reaches_everybody(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "one") as one, Daemon(home, "two") as two:
         wait_for(lambda: ops.knows("one", "two"), 30, "presence")
         ops.post("/v1/messages", kind="say", body={"text": "hello all"}, thread_id="thread_all")

@@ -1,11 +1,7 @@
 """The permissions that `aghctl nats permissions` prints, on a real server: enough for daemons, and no more than that."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
-
-import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.link import InboundMessage
@@ -24,11 +20,6 @@ OPS_CONSUMER = durable_name("ws_local", "default", OPS)
 WORKER_CONSUMER = durable_name("ws_local", "default", WORKER)
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
 DURABLE = ("--durability", "jetstream", *QUICK)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 def problems(daemon: Daemon) -> str:

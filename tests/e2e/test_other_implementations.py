@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bridge_daemons import submit
+from tests.support.bridging import submit
 from tests.support.chain_agents import begin, chain
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
@@ -115,8 +115,7 @@ async def test_a_capability_without_a_work_is_sent_with_a_note_and_with_work_it_
         assert b"another implementation" not in ops.home.ctl(*send, "--to", "unknown").stderr
 
 
-def test_settings_that_other_implementations_do_not_accept_are_warned_of(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_settings_that_other_implementations_do_not_accept_are_warned_of(home: Home) -> None:
     options = ("--capability", "task.write", "--discovery-interval", "45s", "--display-name", "token: x")
     with Daemon(home, "ops", *options) as ops:
         wait_for(lambda: "task.write" in ops.log.read_text(), WAIT, "the warning at start")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 
 SECRET = "hunter2-0123456789"
 BEARER = "curl -H 'Authorization: Bearer 0123456789abcdef0123'"
@@ -17,8 +17,7 @@ BEARER = "curl -H 'Authorization: Bearer 0123456789abcdef0123'"
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Home, Daemon, Daemon]]:
     home = Home(tmp_path_factory.mktemp("secrets"))
-    with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 20, "presence")
+    with ops_and_worker(home) as (ops, worker):
         yield home, ops, worker
 
 

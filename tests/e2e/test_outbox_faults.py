@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from aghbus.protocol.agh.identifiers import subject_for
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
-from tests.support.foreign import Foreign, foreign_peer
+from tests.support.foreign import CHANNEL, WORKSPACE, Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "300ms")
@@ -36,7 +36,7 @@ async def replies_to(peer: Foreign) -> list[str]:
     async def hear(message: Msg) -> None:
         seen.append(message.reply)
 
-    await peer.client.subscribe(subject_for(peer.workspace, peer.channel, peer.peer_id), cb=hear)
+    await peer.client.subscribe(subject_for(WORKSPACE, CHANNEL, peer.peer_id), cb=hear)
     await peer.client.flush()
     return seen
 
@@ -85,17 +85,16 @@ async def test_an_end_asked_for_twice_by_a_peer_that_acknowledges_nothing(tmp_pa
             assert ops.process is not None and ops.process.poll() is None
 
 
-async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        with Daemon(Home(tmp_path), "ops", "--nats", server.url) as ops:
-            await server.pause()
-            try:
-                sent = ops.post("/v1/works", to="nobody", text="hello?")
-                wait_for(lambda: counter(ops, "outbox.interrupted"), 25, "the PONG to be late")
-            finally:
-                server.resume()
-            wait_for(lambda: delivery(ops, sent["id"]) == "published", 30, "the message to count as published")
-            assert counter(ops, "link.lost") == 0  # else the link's return would have done it
+async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_path: Path, server: NatsServer) -> None:
+    with Daemon(Home(tmp_path), "ops", "--nats", server.url) as ops:
+        await server.pause()
+        try:
+            sent = ops.post("/v1/works", to="nobody", text="hello?")
+            wait_for(lambda: counter(ops, "outbox.interrupted"), 25, "the PONG to be late")
+        finally:
+            server.resume()
+        wait_for(lambda: delivery(ops, sent["id"]) == "published", 30, "the message to count as published")
+        assert counter(ops, "link.lost") == 0  # else the link's return would have done it
 
 
 def test_an_outage_does_not_fill_the_memory(tmp_path: Path) -> None:
@@ -161,14 +160,7 @@ def test_waiting_for_one_work_costs_nothing_while_others_have_messages(tmp_path:
     with Daemon(Home(tmp_path), "ops", *QUICK, "--retry-limit", "1") as ops:
         sent = ops.post("/v1/works", to="nobody", text="comes back as given up")
         wait_for(lambda: ops.get("/v1/inbox")["items"], 20, "the notice in the inbox")
-        before = processor_seconds(ops)
+        before = ops.processor_seconds()
         assert ops.post("/v1/inbox/next", work_id="work_other", wait=4)["item"] is None
-        assert processor_seconds(ops) - before < 1.0  # who looks again and again takes all four
+        assert ops.processor_seconds() - before < 1.0  # who looks again and again takes all four
         assert ops.post("/v1/inbox/next", work_id=sent["work_id"])["item"] is not None
-
-
-def processor_seconds(daemon: Daemon) -> float:
-    """Seconds of processor time that the process has had."""
-    assert daemon.process is not None
-    fields = Path(f"/proc/{daemon.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100

@@ -1,21 +1,17 @@
 """The inbox of works: questions and ends for the initiator, and openings that leave it when their work has ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Daemon, Daemon]]:
     home = Home(tmp_path_factory.mktemp("reactions"))
-    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
-        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+    with ops_and_worker(home) as (ops, worker):
         yield ops, worker
 
 
@@ -102,8 +98,7 @@ def test_the_opening_of_an_ended_work_leaves_the_inbox(pair: tuple[Daemon, Daemo
     assert (acked["state"], acked["work_state"]) == ("acked", "canceled" if by == "initiator" else "completed")
 
 
-def test_an_inbox_that_nobody_reads_keeps_no_end_from_its_work(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_an_inbox_that_nobody_reads_keeps_no_end_from_its_work(home: Home) -> None:
     with Daemon(home, "ops", "--inbox-capacity", "10") as ops, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
         for number in range(3):
@@ -114,8 +109,7 @@ def test_an_inbox_that_nobody_reads_keeps_no_end_from_its_work(tmp_path: Path) -
         assert ops.get("/v1/status")["counters"]["inbox.reactions_left_out"] == 2
 
 
-def test_the_configuration_chooses_for_works_that_do_not(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_the_configuration_chooses_for_works_that_do_not(home: Home) -> None:
     with Daemon(home, "ops", "--work-reactions", "none") as ops, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
         work_id = opened(ops, worker)

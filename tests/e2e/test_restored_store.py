@@ -146,8 +146,7 @@ async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServ
         assert greet["ext"]["aghbus.restored"] == {name: status[name] for name in ("epoch", "backup_ms", "restored_ms")}
 
 
-def test_a_peer_names_the_works_that_may_be_forgotten(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_peer_names_the_works_that_may_be_forgotten(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
         known = ops.post("/v1/works", to="worker", text="before the backup")["work_id"]
         wait_for(lambda: worker.state_of(known), 30, "the work")

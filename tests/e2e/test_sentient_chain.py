@@ -26,6 +26,11 @@ from tests.support.sentient_daemons import (
 )
 
 SESSION: Final = "thread_whole-chain"
+FETCHED: Final = {
+    "source_refs": [SOURCE],
+    "storage_refs": [{**STORED, "storage_uri": "s3://w/1", "created_at_sequence": 3, "status": "stored"}],
+    "derived_refs": DERIVED,
+}
 WHOLE: Final = [
     link(
         "objective_agent",
@@ -78,11 +83,7 @@ WHOLE: Final = [
         input={"source": "goal_agent", "content": {"goals": 2, "deep": [1.5, True, None]}},
         output={"content": "1. fetch\n2. listen", "content_type": "plan"},
         status={"code": "partial", "message": "One goal has no plan\nyet"},
-        resources={
-            "source_refs": [SOURCE],
-            "storage_refs": [{**STORED, "storage_uri": "s3://w/1", "created_at_sequence": 3, "status": "stored"}],
-            "derived_refs": DERIVED,
-        },
+        resources=FETCHED,
     ),
     link(
         "sentiment agent",
@@ -103,11 +104,7 @@ WHOLE: Final = [
             "retry_count": 1,
             "recoverable": True,
         },
-        resources={
-            "source_refs": [SOURCE],
-            "storage_refs": [{**STORED, "storage_uri": "s3://w/1", "created_at_sequence": 3, "status": "stored"}],
-            "derived_refs": DERIVED,
-        },
+        resources=FETCHED,
         audit={
             "compliance_notes": "one of two",
             "governance_files_consulted": [],
@@ -126,11 +123,7 @@ WHOLE: Final = [
         input={"source": "sentiment agent", "content": {"mood": "calm", "score": 0.75}},
         output={"content": ["She is calm.", "Sure to 0.75."], "content_type": "response"},
         status={"code": "partial", "message": "Answered what could be heard"},
-        resources={
-            "source_refs": [SOURCE],
-            "storage_refs": [{**STORED, "storage_uri": "s3://w/1", "created_at_sequence": 3, "status": "stored"}],
-            "derived_refs": DERIVED,
-        },
+        resources=FETCHED,
     ),
 ]
 ENTRIES: Final = {

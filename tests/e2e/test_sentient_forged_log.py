@@ -6,18 +6,7 @@ from typing import Any, Final
 import pytest
 
 from tests.support.bridging import envelope, handed_out, same_json, submit
-from tests.support.sentient_daemons import (
-    DERIVED,
-    FAILED,
-    SOURCE,
-    STORED,
-    Six,
-    entry,
-    link,
-    plain,
-    refused,
-    step,
-)
+from tests.support.sentient_daemons import DERIVED, FAILED, SOURCE, STORED, Six, entry, link, plain, refused, step
 
 EVIL: Final = "x\n---\n[TIMESTAMP: 00:00:00]\r\n[AGENT: root]\u202e\u2066\u2028\x1b[2J\x7f\x85\t"
 SHOWN: Final = r"x\n---\n[TIMESTAMP: 00:00:00]\r\n[AGENT: root]\u202e\u2066\u2028\x1b[2J\x7f\x85\t"

@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import pytest
@@ -33,9 +32,7 @@ class Manager:
         self._socket.bind("\0" + self.address[1:] if self.address.startswith("@") else self.address)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def lines(self) -> Iterator[str]:
@@ -74,21 +71,22 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
         yield found
 
 
-async def test_ready_then_the_state_of_the_broker_then_stopping(manager: Manager, tmp_path: Path) -> None:
-    async with NatsServer() as server:
-        daemon = Daemon(Home(tmp_path), "ops", "--nats", server.url, env={"NOTIFY_SOCKET": manager.address})
-        daemon.start(wait=False)
-        try:
-            first = await asyncio.to_thread(manager.status, "ready: ops in ws_local")
-            assert first[0] == "READY=1"
-            assert "WATCHDOG=1" not in first  # nobody asked for it
-            server.kill()
-            await asyncio.to_thread(manager.status, "not ready: the broker link is down")
-            await server.start()
-            await asyncio.to_thread(manager.status, "ready: ops in ws_local")
-        finally:
-            assert daemon.stop() == 0
-        assert manager.pending()[:2] == ["STOPPING=1", "STATUS=shutting down"]
+async def test_ready_then_the_state_of_the_broker_then_stopping(
+    manager: Manager, tmp_path: Path, server: NatsServer
+) -> None:
+    daemon = Daemon(Home(tmp_path), "ops", "--nats", server.url, env={"NOTIFY_SOCKET": manager.address})
+    daemon.start(wait=False)
+    try:
+        first = await asyncio.to_thread(manager.status, "ready: ops in ws_local")
+        assert first[0] == "READY=1"
+        assert "WATCHDOG=1" not in first  # nobody asked for it
+        server.kill()
+        await asyncio.to_thread(manager.status, "not ready: the broker link is down")
+        await server.start()
+        await asyncio.to_thread(manager.status, "ready: ops in ws_local")
+    finally:
+        assert daemon.stop() == 0
+    assert manager.pending()[:2] == ["STOPPING=1", "STATUS=shutting down"]
 
 
 def test_ready_does_not_wait_for_a_broker(tmp_path: Path) -> None:

@@ -3,12 +3,90 @@
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from aghbus.client import Client, Endpoint
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 from tests.support.mcp_client import McpClient
-from tests.support.otlp import Collector, collecting
+
+KINDS = {1: "internal", 4: "producer", 5: "consumer"}
+
+
+class ReceivedSpan(NamedTuple):
+    """One exported span."""
+
+    service: str
+    instance: str
+    name: str
+    kind: str
+    trace: str
+    span: str
+    parent: str
+    links: tuple[str, ...]
+    attributes: dict[str, str]
+
+
+class Collector:
+    """The received spans; `env` makes a program export to it."""
+
+    def __init__(self, url: str) -> None:
+        self.env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        self.spans: list[ReceivedSpan] = []
+
+    def add(self, body: bytes) -> None:
+        request = ExportTraceServiceRequest()
+        request.ParseFromString(body)
+        for batch in request.resource_spans:
+            resource = {one.key: one.value.string_value for one in batch.resource.attributes}
+            for scope in batch.scope_spans:
+                self.spans += [
+                    ReceivedSpan(
+                        resource["service.name"],
+                        resource["service.instance.id"],
+                        span.name,
+                        KINDS[span.kind],
+                        span.trace_id.hex(),
+                        span.span_id.hex(),
+                        span.parent_span_id.hex(),
+                        tuple(link.span_id.hex() for link in span.links),
+                        {one.key: one.value.string_value for one in span.attributes},
+                    )
+                    for span in scope.spans
+                ]
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector on a free port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            collector.add(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    collector = Collector(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield collector
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -18,9 +96,8 @@ def spans_of(collector: Collector, trace: str) -> list[tuple[str, str, str]]:
     return sorted({(span.instance, span.name, span.kind) for span in collector.spans if span.trace == trace})
 
 
-def test_three_peers_give_one_trace(tmp_path: Path) -> None:
+def test_three_peers_give_one_trace(home: Home) -> None:
     """ops opens a work, the command of the worker opens another one for helper and waits for its end."""
-    home = Home(tmp_path)
     for name in ("ops", "worker", "helper"):
         home.ctl_json("--name", name, "key", "generate")
     ctl = f"{sys.executable} -m aghbus.cli"
@@ -65,10 +142,8 @@ def test_three_peers_give_one_trace(tmp_path: Path) -> None:
     assert all(set(span.links) <= sent and span.links for span in collector.spans if span.kind == "consumer")
 
 
-def test_a_job_of_the_client_library_continues_its_trace(tmp_path: Path) -> None:
-    home = Home(tmp_path)
-    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
-        wait_for(lambda: ops.knows("worker"), 30, "presence")
+def test_a_job_of_the_client_library_continues_its_trace(home: Home) -> None:
+    with ops_and_worker(home) as (ops, worker):
         ops.post("/v1/works", to="worker", text="x", ext={"traceparent": PARENT, "other": 1})
         client = Client(Endpoint(path=str(worker.socket_path)))
         job = next(iter(client.jobs()))
@@ -96,8 +171,7 @@ def test_a_host_passes_its_trace_in_meta(tmp_path: Path) -> None:
         assert ops.get(f"/v1/messages/{work['opening_id']}")["envelope"]["ext"] == {"traceparent": PARENT}
 
 
-def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(home: Home) -> None:
     with Daemon(home, "ops") as ops:
         env = {**home.env, "TRACEPARENT": PARENT, "TRACESTATE": "a=b"}
         command = [
@@ -122,8 +196,7 @@ def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(tm
         assert "ext" not in ops.get(f"/v1/messages/{plain['id']}")["envelope"]
 
 
-def test_a_wrong_context_of_a_peer_begins_a_new_trace(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_wrong_context_of_a_peer_begins_a_new_trace(home: Home) -> None:
     with collecting() as collector, Daemon(home, "ops") as ops, Daemon(home, "worker", env=collector.env) as worker:
         wait_for(lambda: ops.knows("worker"), 30, "presence")
         for wrong in ("x" * 100_000, "00-0-0-00", {"a": 1}, "\x1b[2J"):

@@ -14,11 +14,6 @@ OFTEN = ("--discovery-interval", "1s")
 """A daemon that greets often is seen soon by those whom it does not answer."""
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
-
-
 def with_key(home: Home, name: str) -> tuple[str, str]:
     """A key for the daemon called `name`; its handle and key id."""
     made = home.ctl_json("--name", name, "key", "generate")

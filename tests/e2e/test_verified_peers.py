@@ -3,20 +3,12 @@
 import json
 import os
 import signal
-from pathlib import Path
-
-import pytest
 
 from aghbus.host.key_files import generate_key, write_key
 from aghbus.protocol.agh.identifiers import route_token
 from aghbus.protocol.agh.trust.proof import verify
 from aghbus.protocol.agh.trust.trust import PROFILE
 from tests.support.daemons import Daemon, Home, wait_for
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
 
 
 def with_key(home: Home, name: str) -> str:

@@ -7,7 +7,6 @@ import threading
 import time
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -92,10 +91,9 @@ class Consumer:
             raise
 
 
-def test_competing_consumers_over_a_killed_daemon(tmp_path: Path) -> None:
+def test_competing_consumers_over_a_killed_daemon(home: Home) -> None:
     seed = random.randrange(1_000_000)
     print("seed", seed)
-    home = Home(tmp_path)
     quick = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
     worker, ops = Daemon(home, "worker", *quick).start(), Daemon(home, "ops", *quick).start()
     end = threading.Event()

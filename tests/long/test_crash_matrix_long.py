@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from aghbus.daemon.base.failpoints import POINTS
-from tests.support.crashes import Hitman, Keeper, pair_of, run_until_done, seed_of, stop
+from tests.support.crashes import Hitman, Keeper, die_at_every_point, pair_of, run_until_done, seed_of, stop
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.ledger import balance
 from tests.support.natsutil import NatsServer
@@ -75,32 +75,14 @@ async def test_everything_dies_at_random_moments(tmp_path: Path, round_: int, pr
 
 
 @pytest.mark.parametrize("round_", SEEDS[:2])
-async def test_both_daemons_die_at_every_point_over_a_stream(tmp_path: Path, round_: int) -> None:
+async def test_both_daemons_die_at_every_point_over_a_stream(home: Home, round_: int, server: NatsServer) -> None:
     seed = seed_of(round_, "jetstream")
-    rng = random.Random(seed)
-
-    def run(url: str) -> dict[str, int]:
-        pair = pair_of(Home(tmp_path), "--nats", url, *JETSTREAM)
-        traffic = Traffic(*pair, seed)
-        keepers = []
-        for daemon in pair:
-            deaths = [f"{point}:{rng.randint(1, 12)}" for point in POINTS]
-            rng.shuffle(deaths)
-            keepers.append(Keeper(daemon, deaths))
-        try:
-            run_until_done(traffic, keepers, at_least=100, timeout=600)
-            assert [len(keeper.fired) for keeper in keepers] == [len(POINTS)] * 2
-            return balance(traffic.ledger, *pair)
-        finally:
-            stop(pair)
-
-    async with NatsServer(jetstream=True) as server:
-        print(await asyncio.to_thread(run, server.url))
+    pair = pair_of(home, "--nats", server.url, *JETSTREAM)
+    print(await asyncio.to_thread(die_at_every_point, pair, POINTS, seed, latest=12, at_least=100, timeout=600))
 
 
-def test_the_embedded_broker_dies_with_traffic_on_it(tmp_path: Path) -> None:
+def test_the_embedded_broker_dies_with_traffic_on_it(home: Home) -> None:
     seed = seed_of("embedded broker")
-    home = Home(tmp_path)
     pair = pair_of(home)
     for daemon in pair:
         daemon.start()

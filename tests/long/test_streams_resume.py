@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,8 +73,7 @@ class Follower:
             client.close()
 
 
-def test_a_follower_over_kills_sees_everything_once(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_follower_over_kills_sees_everything_once(home: Home) -> None:
     worker, ops = Daemon(home, "worker", *QUICK).start(), Daemon(home, "ops", *QUICK).start()
     follower = Follower(worker, since=0)
     try:
@@ -103,8 +101,7 @@ def test_a_follower_over_kills_sees_everything_once(tmp_path: Path) -> None:
         ops.stop()
 
 
-def test_a_pruned_gap_is_an_event_and_the_unanswered_is_never_pruned(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_pruned_gap_is_an_event_and_the_unanswered_is_never_pruned(home: Home) -> None:
     small = ("--store-retention-size", "16777216")
     worker, ops = Daemon(home, "worker", *QUICK).start(), Daemon(home, "ops", *QUICK, *small).start()
     try:

@@ -10,7 +10,6 @@ from aghbus.protocol.formats.agentos.message import AgentIdentifier
 from aghbus.protocol.formats.agentos.native import native_id
 from aghbus.protocol.formats.agentos.rules import check
 from aghbus.protocol.formats.model import AgentMap, Finding
-from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
@@ -21,7 +20,9 @@ from tests.support.agentos_peers import (
     agent,
     message_of,
     native,
+    on_work,
     pair,
+    queried,
     rules,
     varied,
 )
@@ -123,9 +124,7 @@ def test_a_response_cannot_pose_as_the_answer_to_another_question() -> None:
 
 
 def test_messages_after_the_end_of_a_work_are_not_delivered() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     cancel = native(ASKER, ANALYST, "receipt", {"for_id": question.id, "status": "canceled"})
     asker.say(on_work(cancel, question))
     assert asker.receive(analyst.send(RESPONSE)).message is None
@@ -204,9 +203,7 @@ def test_a_native_say_without_work_is_an_event() -> None:
     ],
 )
 def test_a_native_completion_is_a_response_without_evidence(body: dict[str, Any], content: Any, format: str) -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     done = native(ANALYST, ASKER, "trace", {"state": "completed", **body})
     delivered = asker.receive(analyst.say(on_work(done, question)))
     assert (message_of(delivered)["type"], message_of(delivered)["replyTo"]) == ("response", QUERY["id"])
@@ -235,9 +232,7 @@ def test_a_native_completion_is_a_response_without_evidence(body: dict[str, Any]
 def test_a_native_failure_is_an_error_of_the_table(
     kind: str, body: dict[str, Any], code: str, recoverable: bool
 ) -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     body = body if kind == "trace" else {"for_id": question.id, **body}
     delivered = asker.receive(analyst.say(on_work(native(ANALYST, ASKER, kind, body), question)))
     assert (message_of(delivered)["type"], message_of(delivered)["replyTo"]) == ("error", QUERY["id"])
@@ -255,8 +250,6 @@ def test_a_native_failure_is_an_error_of_the_table(
     ],
 )
 def test_progress_and_acknowledgements_are_not_for_agents(kind: str, body: dict[str, Any]) -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     body = body if kind == "trace" else {"for_id": question.id, **body}
     assert asker.receive(analyst.say(on_work(native(ANALYST, ASKER, kind, body), question))).message is None

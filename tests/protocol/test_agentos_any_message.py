@@ -16,19 +16,25 @@ from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.formats.derived_ids import same_json
 from tests.support.agentos_peers import (
     ANALYST,
+    ANSWERED,
+    ASKED,
     ASKER,
+    FAILED,
     NOW,
     QUERY,
     RESPONSE,
+    STAMP,
+    V4,
     AgentOsPeer,
     agent,
+    changed,
     message_of,
     native,
     pair,
+    queried,
     rules,
     varied,
 )
-from tests.support.agentos_rule_cases import ANSWERED, ASKED, FAILED, STAMP, V4, changed
 
 
 def test_a_query_and_its_answer_are_rows_on_both_sides() -> None:
@@ -187,8 +193,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
     data: st.DataObject, message: dict[str, Any]
 ) -> None:
-    asker, analyst = pair()
-    analyst.receive(asker.send(QUERY))
+    asker, analyst, _ = queried()
     made = varied(message, sender=agent(ANALYST), to=agent(ASKER), replyTo=QUERY["id"])
     path = data.draw(st.sampled_from([path for path in _paths(made) if path]))
     inner: Any = made
@@ -208,9 +213,7 @@ def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
 
 @given(VALUE, VALUE)
 def test_any_result_and_extension_of_a_peer_is_delivered_as_a_valid_message(result: Any, carried: Any) -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     body = {"state": "completed", "result": result}
     done = native(ANALYST, ASKER, "trace", body, ext={"agentos.message": carried})
     done = msgspec.structs.replace(done, work_id=question.work_id, container=question.container)
@@ -221,9 +224,7 @@ def test_any_result_and_extension_of_a_peer_is_delivered_as_a_valid_message(resu
 
 
 def test_a_result_too_deep_for_the_format_becomes_text() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     deep: Any = 1
     for _ in range(80):
         deep = [deep]

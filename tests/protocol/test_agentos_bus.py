@@ -8,7 +8,6 @@ from aghbus.protocol.agh.bodies import Say, Trace
 from aghbus.protocol.agh.limits import DIRECTED_TTL
 from aghbus.protocol.formats.agentos.adapter import AgentOsOptions
 from aghbus.protocol.formats.derived_ids import thread_id
-from tests.support.agentos_bus_cases import on_work
 from tests.support.agentos_peers import (
     ANALYST,
     ASKER,
@@ -21,7 +20,9 @@ from tests.support.agentos_peers import (
     agent,
     message_of,
     native,
+    on_work,
     pair,
+    queried,
     rules,
     varied,
 )
@@ -73,9 +74,7 @@ def test_an_error_without_a_work_is_a_say() -> None:
 
 
 def test_an_error_that_answers_a_query_fails_its_work() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    _asker, analyst, question = queried()
     failure = varied(ERROR, replyTo=QUERY["id"], to=agent(ASKER), sender=agent(ANALYST))
     sent = analyst.send(failure).document()
     assert sent["body"] == {
@@ -93,9 +92,7 @@ def test_an_error_that_answers_a_query_fails_its_work() -> None:
 
 
 def test_an_error_fails_the_work_that_the_caller_names() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     failure = varied(ERROR, to=agent(ASKER), sender=agent(ANALYST))
     sent = analyst.send(failure, work_id=question.work_id)
     assert isinstance(sent.body, Trace)
@@ -149,8 +146,7 @@ def test_a_validation_result_completes_the_validation() -> None:
 
 
 def test_a_correction_opens_its_own_work_and_names_the_corrected_message() -> None:
-    asker, analyst = pair()
-    analyst.receive(asker.send(QUERY))
+    asker, analyst, _ = queried()
     answer = analyst.send(RESPONSE)
     asker.receive(answer)
     correction = varied(QUERY, id="msg-523e4567-e89b-42d3-a456-426614174005", type="correction", replyTo=RESPONSE["id"])
@@ -205,8 +201,7 @@ def test_a_response_to_an_unknown_message_is_refused() -> None:
 
 
 def test_a_response_after_the_end_is_refused_and_the_same_one_again_is_a_repetition() -> None:
-    asker, analyst = pair()
-    analyst.receive(asker.send(QUERY))
+    _asker, analyst, _ = queried()
     sent = analyst.send(RESPONSE)
     again = analyst.plan(RESPONSE)
     assert again.repeats
@@ -228,25 +223,20 @@ def test_a_query_submitted_twice_is_sent_once_and_other_content_is_a_conflict() 
 
 
 def test_an_unknown_peer_gets_no_answer_by_reusing_an_id() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    _asker, analyst, question = queried()
     mallory = AgentOsPeer("mallory.m-1")
     analyst.receive(mallory.send(varied(QUERY, sender=agent("mallory.m-1"), type="event")))
     assert analyst.send(RESPONSE).work_id == question.work_id
 
 
 def test_an_answer_to_another_peer_than_the_asker_is_refused() -> None:
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    _asker, analyst, question = queried()
     plan = analyst.plan(varied(RESPONSE, to=agent("admin-monitor.am-001"), replyTo=...), work_id=question.work_id)
     assert rules(plan.findings)[-1] == ("/to", "reply_target", "error")
 
 
 def test_the_named_work_and_the_answered_one_must_agree() -> None:
-    asker, analyst = pair()
-    analyst.receive(asker.send(QUERY))
+    _asker, analyst, _ = queried()
     plan = analyst.plan(RESPONSE, work_id="work_other")
     assert rules(plan.findings)[-1] == ("/replyTo", "work_mismatch", "error")
     unknown = analyst.plan(varied(RESPONSE, replyTo=...), work_id="work_other")
@@ -255,9 +245,7 @@ def test_the_named_work_and_the_answered_one_must_agree() -> None:
 
 def test_an_answer_on_our_own_work_requires_a_question() -> None:
     """The target asks back; the response to that is said within the work and puts it back to working."""
-    asker, analyst = pair()
-    question = asker.send(QUERY)
-    analyst.receive(question)
+    asker, analyst, question = queried()
     back = native(ANALYST, ASKER, "trace", {"state": "needs_input", "message": "Which year?"})
     back = on_work(back, question)
     delivered = asker.receive(analyst.say(back))

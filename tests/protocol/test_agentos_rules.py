@@ -10,15 +10,20 @@ from aghbus.protocol.formats.agentos.rules import RECOVERABLE, check
 from aghbus.protocol.formats.strict_json import pointer
 from tests.support.agentos_peers import (
     ANALYST,
+    ANSWERED,
+    ASKED,
     ASKER,
+    FAILED,
     NOW,
+    STAMP,
+    V4,
     AgentOsPeer,
     agent,
+    changed,
     pair,
     rules,
     varied,
 )
-from tests.support.agentos_rule_cases import ANSWERED, ASKED, FAILED, STAMP, V4, changed
 
 
 @pytest.mark.parametrize("message", [ASKED, ANSWERED, FAILED])

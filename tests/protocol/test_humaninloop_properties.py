@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.humaninloop.shape import check_input, check_output, kind_of
-from tests.support.humaninloop_peers import (
-    opened,
-    pair,
-)
+from tests.support.humaninloop_peers import opened, pair
 
 # properties
 

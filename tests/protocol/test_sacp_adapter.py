@@ -8,9 +8,7 @@ import pytest
 
 from aghbus.protocol.agh.send import build
 from aghbus.protocol.formats.attachments import CUT_BYTES
-from aghbus.protocol.formats.model import (
-    Delivered,
-)
+from aghbus.protocol.formats.model import Delivered
 from aghbus.protocol.formats.sacp.guardrails import REDACTED
 from tests.support.sacp_cases import (
     ASKS,

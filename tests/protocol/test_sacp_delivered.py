@@ -11,25 +11,10 @@ from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import build
-from aghbus.protocol.formats.model import (
-    BridgedEnvelope,
-    Delivered,
-)
+from aghbus.protocol.formats.model import BridgedEnvelope, Delivered
 from aghbus.protocol.formats.sacp.guardrails import Guardrail
 from aghbus.protocol.formats.sacp.schema import response_faults
-from tests.support.sacp_cases import (
-    ASKS,
-    CARD,
-    NOW,
-    NUMBER,
-    WORKS,
-    SacpPeer,
-    pair,
-    received,
-    response,
-    rules,
-    send,
-)
+from tests.support.sacp_cases import ASKS, CARD, NOW, NUMBER, WORKS, SacpPeer, pair, received, response, rules, send
 
 
 def native(kind: str, sender: str, to: str, content: dict[str, Any], work: WorkView | None, **fields: Any) -> Envelope:

@@ -10,16 +10,8 @@ from aghbus.protocol.formats import derived_ids as derived
 from aghbus.protocol.formats.common import say
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope
 from aghbus.protocol.formats.sentient.message import check_shape
-from tests.support.sentient_peers import (
-    GOALS,
-    NOW,
-    OBJECTIVES,
-    OUT_OF_SCOPE,
-    SentientBus,
-    SentientPeer,
-    changed,
-    rules,
-)
+from tests.support.seed_examples import replaced
+from tests.support.sentient_peers import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, SentientBus, SentientPeer, rules
 
 SESSION = OBJECTIVES["metadata"]["session_id"]
 ENDS = {"next_agent/name": None}
@@ -88,7 +80,7 @@ def test_a_middle_message_reports_progress_and_passes_the_work_on() -> None:
 @pytest.mark.parametrize("following", [None, "user"])
 def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial: Any, following: Any) -> None:
     bus = chain()
-    last = changed(GOALS, {"next_agent/name": following, "status/code": code})
+    last = replaced(GOALS, {"next_agent/name": following, "status/code": code})
     plan = bus.submit("goal", last)
     (draft,) = plan.drafts
     assert (draft.kind, draft.body["state"], draft.body["message"]) == ("trace", state, last["status"]["message"])
@@ -103,7 +95,7 @@ def test_the_end_of_a_chain_is_the_terminal_trace(code: str, state: str, partial
 def test_the_error_group_is_part_of_the_result() -> None:
     bus = chain()
     fault = {"has_error": True, "error_code": "TIMEOUT", "error_message": "slow", "retry_count": 2, "recoverable": True}
-    (draft,) = bus.submit("goal", changed(GOALS, {**ENDS, "status/code": "failed", "error": fault})).drafts
+    (draft,) = bus.submit("goal", replaced(GOALS, {**ENDS, "status/code": "failed", "error": fault})).drafts
     del fault["has_error"]
     assert draft.body["result"]["error"] == fault
 
@@ -113,15 +105,15 @@ def test_the_error_group_is_part_of_the_result() -> None:
 )
 def test_pending_moves_the_work_and_sends_no_say(following: Any, state: str) -> None:
     bus = chain()
-    plan = bus.submit("goal", changed(GOALS, {"status/code": "pending", "next_agent/name": following}))
+    plan = bus.submit("goal", replaced(GOALS, {"status/code": "pending", "next_agent/name": following}))
     (draft,) = plan.drafts
     assert (draft.kind, draft.body["state"]) == ("trace", state)
-    later = changed(GOALS, {"message_id": "later"})
+    later = replaced(GOALS, {"message_id": "later"})
     assert [one.kind for one in bus.submit("goal", later).drafts] == ["trace", "say"]
 
 
 def test_pending_without_a_work_is_refused() -> None:
-    plan = SentientPeer("obj", user="front").plan(changed(OBJECTIVES, {"status/code": "pending"}))
+    plan = SentientPeer("obj", user="front").plan(replaced(OBJECTIVES, {"status/code": "pending"}))
     assert rules(plan.findings) == [("/status/code", "no_work")]
 
 
@@ -157,9 +149,9 @@ def test_a_native_request_is_answered_with_its_session_and_request(with_trace_id
     assert check_shape(request.message) == ()
     metadata = request.message["metadata"]
     assert metadata["request_id"] == ("trace-7" if with_trace_id else "work_ask")
-    first = changed(OUT_OF_SCOPE, {"metadata/session_id": metadata["session_id"], "metadata/request_id": "another"})
+    first = replaced(OUT_OF_SCOPE, {"metadata/session_id": metadata["session_id"], "metadata/request_id": "another"})
     assert bus.peers["obj"].plan(first).drafts[0].kind == "say"
-    first = changed(first, {"metadata/request_id": metadata["request_id"]})
+    first = replaced(first, {"metadata/request_id": metadata["request_id"]})
     plan = bus.submit("obj", first)
     assert [(draft.kind, draft.work_id) for draft in plan.drafts] == [("trace", "work_ask")]
     assert bus.peers["front"].works["work_ask"].state == "failed"
@@ -179,8 +171,8 @@ def test_the_only_native_request_is_answered_with_ids_of_ones_own() -> None:
 def test_a_native_request_is_answered_as_the_parent() -> None:
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("front"))
     asked(bus)
-    second = changed(GOALS, {"agent/name": "objective_agent", "next_agent/name": "goal_agent", "status/message": None})
-    second = changed(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
+    second = replaced(GOALS, {"agent/name": "objective_agent", "next_agent/name": "goal_agent", "status/message": None})
+    second = replaced(second, {"metadata/parent_message_id": "msg_ask", "metadata/session_id": "made-up"})
     plan = bus.submit("obj", second)
     assert [draft.kind for draft in plan.drafts] == ["trace", "say"]
     assert plan.message["metadata"]["session_id"] == "thread_request"
@@ -192,14 +184,14 @@ def test_the_caller_may_name_the_work() -> None:
     asked(bus)
     assert [draft.work_id for draft in bus.submit("obj", OUT_OF_SCOPE, work_id="work_ask").drafts] == ["work_ask"]
     assert rules(SentientPeer("obj").plan(OUT_OF_SCOPE, work_id="work_x").findings, "error") == [("", "unknown_work")]
-    theirs = bus.peers["front"].plan(changed(OUT_OF_SCOPE, {"agent/name": "front"}), work_id="work_ask")
+    theirs = bus.peers["front"].plan(replaced(OUT_OF_SCOPE, {"agent/name": "front"}), work_id="work_ask")
     assert ("", "not_our_work") in rules(theirs.findings)
 
 
 def test_a_status_never_reopens_a_work() -> None:
     bus = chain()
-    bus.submit("goal", changed(GOALS, ENDS))
-    for late in (changed(GOALS, {"message_id": "late"}), changed(GOALS, {**ENDS, "message_id": "late"})):
+    bus.submit("goal", replaced(GOALS, ENDS))
+    for late in (replaced(GOALS, {"message_id": "late"}), replaced(GOALS, {**ENDS, "message_id": "late"})):
         plan = bus.peers["goal"].plan(late)
         assert rules(plan.findings) == [("", "work_closed")]
         assert plan.drafts == ()
@@ -209,7 +201,7 @@ def test_a_status_never_reopens_a_work() -> None:
 
 NAMES_OF_TWO = {"one": "obj", "two": "front", "goal_agent": "goal"}
 SAME = {"message_id": "msg-same"}
-ANSWER = changed(GOALS, {**ENDS, "metadata/parent_message_id": "msg-same"})
+ANSWER = replaced(GOALS, {**ENDS, "metadata/parent_message_id": "msg-same"})
 
 
 def asked_by_two() -> tuple[SentientBus, list[str]]:
@@ -217,7 +209,7 @@ def asked_by_two() -> tuple[SentientBus, list[str]]:
     bus = SentientBus(*(SentientPeer(name, names=NAMES_OF_TWO) for name in ("obj", "front", "goal")))
     works = []
     for agent in ("one", "two"):
-        plan = bus.submit(bus.peers["obj"].agents.names[agent], changed(OBJECTIVES, {"agent/name": agent, **SAME}))
+        plan = bus.submit(bus.peers["obj"].agents.names[agent], replaced(OBJECTIVES, {"agent/name": agent, **SAME}))
         works.append(plan.drafts[0].work_id or "")
     return bus, works
 
@@ -225,7 +217,7 @@ def asked_by_two() -> tuple[SentientBus, list[str]]:
 @pytest.mark.parametrize(("source", "number"), [("one", 0), ("two", 1)])
 def test_an_answer_goes_to_the_peer_of_its_input(source: str, number: int) -> None:
     bus, works = asked_by_two()
-    answer = changed(ANSWER, {"input/source": source})
+    answer = replaced(ANSWER, {"input/source": source})
     assert [draft.work_id for draft in bus.submit("goal", answer).drafts] == [works[number]]
     again = bus.peers["goal"].plan(answer)
     assert (again.repeats, again.refused) == (True, False)
@@ -233,12 +225,12 @@ def test_an_answer_goes_to_the_peer_of_its_input(source: str, number: int) -> No
 
 def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_named() -> None:
     bus, works = asked_by_two()
-    answer = changed(ANSWER, {"input/source": "somebody"})
+    answer = replaced(ANSWER, {"input/source": "somebody"})
     assert rules(bus.peers["goal"].plan(answer).findings) == [("/metadata/parent_message_id", "parent_ambiguous")]
     assert [draft.work_id for draft in bus.submit("goal", answer, work_id=works[0]).drafts] == [works[0]]
     again = bus.peers["goal"].plan(answer)  # not the other work, which alone is open now
     assert (again.repeats, again.drafts[0].work_id) == (True, works[0])
-    last = changed(answer, {"message_id": "msg-second"})
+    last = replaced(answer, {"message_id": "msg-second"})
     assert [draft.work_id for draft in bus.submit("goal", last).drafts] == [works[1]]
 
 
@@ -248,17 +240,17 @@ def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_nam
 def test_the_agent_must_belong_to_the_submitting_peer() -> None:
     assert rules(SentientPeer("plan").plan(OBJECTIVES).findings) == [("/agent/name", "agent_map")]
     unmapped = SentientPeer("obj", names={"goal_agent": "goal"}).plan(
-        changed(OBJECTIVES, {"agent/name": "Objective Agent"})
+        replaced(OBJECTIVES, {"agent/name": "Objective Agent"})
     )
     assert rules(unmapped.findings) == [("/agent/name", "agent_map")]
     assert (
-        not SentientPeer("obj", names={"goal_agent": "goal"}).plan(changed(OBJECTIVES, {"agent/name": "obj"})).refused
+        not SentientPeer("obj", names={"goal_agent": "goal"}).plan(replaced(OBJECTIVES, {"agent/name": "obj"})).refused
     )
 
 
 @pytest.mark.parametrize(("name", "rule"), [("Goal Agent", "agent_map"), ("", "agent_map"), ("obj", "same_peer")])
 def test_the_next_agent_must_be_another_known_peer(name: str, rule: str) -> None:
-    assert rules(SentientPeer("obj").plan(changed(OBJECTIVES, {"next_agent/name": name})).findings) == [
+    assert rules(SentientPeer("obj").plan(replaced(OBJECTIVES, {"next_agent/name": name})).findings) == [
         ("/next_agent/name", rule)
     ]
 
@@ -280,23 +272,25 @@ def test_the_same_message_twice_is_sent_once() -> None:
 
 def test_a_repeated_last_message_is_not_an_error() -> None:
     bus = chain()
-    bus.submit("goal", changed(GOALS, ENDS))
-    again = bus.peers["goal"].plan(changed(GOALS, ENDS))
+    bus.submit("goal", replaced(GOALS, ENDS))
+    again = bus.peers["goal"].plan(replaced(GOALS, ENDS))
     assert (again.repeats, again.refused) == (True, False)
 
 
 @pytest.mark.parametrize("path", ["status/message", "audit/reasoning"])
 def test_the_same_id_with_other_content_is_an_error(path: str) -> None:
     bus = chain()
-    assert rules(bus.peers["obj"].plan(changed(OBJECTIVES, {path: "other"})).findings) == [
+    assert rules(bus.peers["obj"].plan(replaced(OBJECTIVES, {path: "other"})).findings) == [
         ("/message_id", "id_conflict")
     ]
-    elsewhere = changed(OBJECTIVES, {path: "other", "metadata/session_id": "another"})
+    elsewhere = replaced(OBJECTIVES, {path: "other", "metadata/session_id": "another"})
     assert rules(bus.peers["obj"].plan(elsewhere).findings) == [("/message_id", "id_conflict")]
 
 
 def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
-    odd = changed(OBJECTIVES, {"metadata/request_id": " odd \n", "metadata/session_id": "Ü" * 500, "message_id": "\t1"})
+    odd = replaced(
+        OBJECTIVES, {"metadata/request_id": " odd \n", "metadata/session_id": "Ü" * 500, "message_id": "\t1"}
+    )
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"))
     (draft,) = bus.submit("obj", odd).drafts
     assert (draft.trace_id or "").startswith("sha256_")
@@ -305,7 +299,7 @@ def test_ids_that_the_bus_cannot_carry_are_hashed() -> None:
 
 def test_text_result_and_artifacts_are_truncated() -> None:
     refs = [{**OBJECTIVES["resources"]["source_refs"][0], "ref_id": f"src_{n}"} for n in range(1, 1500)]
-    big = changed(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
+    big = replaced(OBJECTIVES, {"output/content": "x" * 200_000, "resources/source_refs": refs})
     bus = SentientBus(SentientPeer("obj", user="front"), SentientPeer("goal"), SentientPeer("front"))
     (draft,) = bus.submit("obj", big).drafts
     assert len(draft.body["text"].encode()) <= 65_536
@@ -316,7 +310,7 @@ def test_text_result_and_artifacts_are_truncated() -> None:
 
 def test_a_trace_gives_its_message_back_where_it_agrees_with_the_state() -> None:
     bus = chain()
-    last = changed(GOALS, ENDS)
+    last = replaced(GOALS, ENDS)
     plan = bus.peers["goal"].plan(last)
     (draft,) = plan.drafts
     obj = bus.peers["obj"]
@@ -336,14 +330,14 @@ def test_an_offline_conversion_fills_missing_ends() -> None:
     peer.whole = False
     peer.agents = AgentMap(own="agent-a", other="agent-b")
     ends = {"agent/name": "The Objectives", "next_agent/name": "The Goals"}
-    assert [draft.to for draft in peer.plan(changed(OBJECTIVES, ends)).drafts] == ["agent-b"]
-    lone = peer.plan(changed(OUT_OF_SCOPE, {"agent/name": "The Objectives"}))
+    assert [draft.to for draft in peer.plan(replaced(OBJECTIVES, ends)).drafts] == ["agent-b"]
+    lone = peer.plan(replaced(OUT_OF_SCOPE, {"agent/name": "The Objectives"}))
     assert [(draft.kind, draft.to) for draft in lone.drafts] == [("say", "agent-b")]
 
 
 def test_a_chain_continues_from_its_own_question_and_from_the_answer() -> None:
     bus = chain()
-    question = changed(GOALS, {"message_id": "q", "status/code": "pending", "next_agent/name": "user"})
+    question = replaced(GOALS, {"message_id": "q", "status/code": "pending", "next_agent/name": "user"})
     bus.submit("goal", question)
     (work,) = bus.peers["obj"].works.values()
     assert work.state == "needs_input"
@@ -351,10 +345,10 @@ def test_a_chain_continues_from_its_own_question_and_from_the_answer() -> None:
     answer = say(context, "goal", "msg_answer", work.container, {"text": "yes"}, work_id=work.work_id)
     bus.request(answer)
     ids = {"metadata/parent_message_id": "q", "metadata/sequence_number": 3}
-    from_question = bus.peers["goal"].plan(changed(GOALS, ids))
+    from_question = bus.peers["goal"].plan(replaced(GOALS, ids))
     assert [draft.work_id for draft in from_question.drafts][:1] == [work.work_id]
     assert from_question.findings == ()
-    from_answer = bus.peers["goal"].plan(changed(GOALS, {"metadata/parent_message_id": "msg_answer"}))
+    from_answer = bus.peers["goal"].plan(replaced(GOALS, {"metadata/parent_message_id": "msg_answer"}))
     assert [draft.work_id for draft in from_answer.drafts][:1] == [work.work_id]
     # The answer is native: it carries no refs to compare with, and it belongs to the session that opened the work.
     assert from_answer.findings == ()

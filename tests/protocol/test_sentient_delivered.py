@@ -11,7 +11,8 @@ from aghbus.protocol.agh.send import build
 from aghbus.protocol.formats.common import say, trace
 from aghbus.protocol.formats.model import BridgedEnvelope
 from aghbus.protocol.formats.sentient.message import check_shape
-from tests.support.sentient_peers import NOW, OBJECTIVES, SentientPeer, changed, rules
+from tests.support.seed_examples import replaced
+from tests.support.sentient_peers import NOW, OBJECTIVES, SentientPeer, rules
 from tests.support.wire import RECORD
 
 SESSION = OBJECTIVES["metadata"]["session_id"]
@@ -36,14 +37,14 @@ def carried(message: Any, **more: Any) -> BridgedEnvelope:
 @pytest.mark.parametrize(
     ("message", "more", "rule"),
     [
-        (changed(OBJECTIVES, {"agent/name": "goal_agent"}), {}, "/agent/name"),
-        (changed(OBJECTIVES, {"agent/name": "unknown agent"}), {}, "/agent/name"),
-        (changed(OBJECTIVES, {"status/code": "pending"}), {}, "/status/code"),
-        (changed(OBJECTIVES, ENDS), {}, "/status/code"),
+        (replaced(OBJECTIVES, {"agent/name": "goal_agent"}), {}, "/agent/name"),
+        (replaced(OBJECTIVES, {"agent/name": "unknown agent"}), {}, "/agent/name"),
+        (replaced(OBJECTIVES, {"status/code": "pending"}), {}, "/status/code"),
+        (replaced(OBJECTIVES, ENDS), {}, "/status/code"),
         (OBJECTIVES, {"work_id": None}, "/status/code"),
-        (changed(OBJECTIVES, {"status/code": "great"}), {}, "/status/code"),
-        (changed(OBJECTIVES, {"metadata/sequence_number": 2}), {}, "/metadata/parent_message_id"),
-        (changed(OBJECTIVES, {"resources/source_refs": []}), {}, "/resources/storage_refs/0/source_ref_id"),
+        (replaced(OBJECTIVES, {"status/code": "great"}), {}, "/status/code"),
+        (replaced(OBJECTIVES, {"metadata/sequence_number": 2}), {}, "/metadata/parent_message_id"),
+        (replaced(OBJECTIVES, {"resources/source_refs": []}), {}, "/resources/storage_refs/0/source_ref_id"),
         ("text", {}, ""),
         (2**60, {}, ""),
     ],
@@ -59,7 +60,7 @@ def test_an_inconsistent_carried_message_counts_as_native(message: Any, more: di
 
 def test_a_carried_message_has_its_warnings_as_of_its_submission() -> None:
     peer = SentientPeer("goal")
-    late = changed(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
+    late = replaced(OBJECTIVES, {"audit/reasoning": None, "timestamp/executed_at": "2026-01-27T06:00:00Z"})
     delivered = peer.adapter.deliver(carried(late), peer.context(NOW + 10**6), peer)
     assert (delivered.message, delivered.native, delivered.foreign_id, delivered.scope) == (
         late,

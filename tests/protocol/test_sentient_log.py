@@ -21,7 +21,8 @@ from aghbus.protocol.formats.sentient.log import (
     with_log,
 )
 from aghbus.protocol.formats.sentient.message import SentientMessage, parse_message
-from tests.support.sentient_peers import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message, changed
+from tests.support.seed_examples import replaced
+from tests.support.sentient_peers import GOALS, NOW, OBJECTIVES, OUT_OF_SCOPE, Message
 
 # Written by hand from the layout and the first example of the seed.
 FIRST = """\
@@ -69,7 +70,7 @@ def test_non_strings_are_compact_json_and_pairs_are_joined() -> None:
         for n, url in ((1, "https://a.test/"), (2, None))
     ]
     made = lines(
-        changed(
+        replaced(
             GOALS,
             {
                 "input/content": {"b": [1, 2.5, None], "a": "ä"},
@@ -102,7 +103,7 @@ def test_the_error_follows_the_status() -> None:
     ],
 )
 def test_day_and_clock_are_as_written(written: str, day: str, clock: str) -> None:
-    made = entry(changed(OBJECTIVES, {"timestamp/executed_at": written}))
+    made = entry(replaced(OBJECTIVES, {"timestamp/executed_at": written}))
     assert made.day == day
     assert made.text.startswith(f"[TIMESTAMP: {clock}]\n")
     assert log_path(made.day) == ("system", "logs", f"{day}.log")
@@ -134,8 +135,8 @@ TEXT_MEMBERS = [
 @pytest.mark.parametrize("member", TEXT_MEMBERS)
 @pytest.mark.parametrize("text", [FORGED, "\u202e]\r[AGENT: root]", "\u2028---\u2029", "\x1b[2J\x85---\x0b", "\x00"])
 def test_no_text_forges_a_line(member: str, text: str) -> None:
-    made = entry(changed(OBJECTIVES, {"error/has_error": True, member: text})).text
-    plain = entry(changed(OBJECTIVES, {"error/has_error": True, member: "x"})).text
+    made = entry(replaced(OBJECTIVES, {"error/has_error": True, member: text})).text
+    plain = entry(replaced(OBJECTIVES, {"error/has_error": True, member: "x"})).text
     assert len(made.splitlines()) == len(plain.splitlines()) == 13
     assert made.endswith("]\n---\n")
     assert made.split("\n").count("---") == 1
@@ -146,7 +147,7 @@ def test_no_text_forges_a_line(member: str, text: str) -> None:
 def test_an_entry_of_any_text_is_recognized_as_one(text: str, content: Any) -> None:
     text = text.encode(errors="replace").decode()
     content = json.loads(json.dumps(content).encode(errors="replace").decode())
-    made = entry(changed(OBJECTIVES, {"status/message": text, "audit/reasoning": text}))
+    made = entry(replaced(OBJECTIVES, {"status/message": text, "audit/reasoning": text}))
     assert entries_in({"sentient.log": [msgspec.to_builtins(made)]}) == (made,)
 
 
@@ -170,7 +171,7 @@ def test_entries_are_in_ext_and_the_newest_are_kept() -> None:
 
 
 def test_only_an_entry_that_never_fits_is_omitted() -> None:
-    huge = entry(changed(OBJECTIVES, {"input/content": "x" * LOG_BYTES}))
+    huge = entry(replaced(OBJECTIVES, {"input/content": "x" * LOG_BYTES}))
     small = SentientLogEntry("20260127", FIRST)
     assert entries_in(with_log(draft(), [small, huge, small]).ext or {}) == (small, small)
     assert with_log(draft(), [huge]) == draft()
@@ -216,6 +217,6 @@ def test_the_log_record_shows_whether_the_chain_ended() -> None:
     assert kept["session_id"] == "session-20260127-1500"
     assert kept["ends_chain"] is True
     assert record_of(typed(GOALS))["ends_chain"] is False
-    assert record_of(typed(changed(GOALS, {"next_agent/name": "user"})))["ends_chain"] is True
-    asking = changed(GOALS, {"next_agent/name": "user", "status/code": "pending"})
+    assert record_of(typed(replaced(GOALS, {"next_agent/name": "user"})))["ends_chain"] is True
+    asking = replaced(GOALS, {"next_agent/name": "user", "status/code": "pending"})
     assert record_of(typed(asking))["ends_chain"] is False

@@ -14,6 +14,7 @@ from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import BridgedEnvelope
 from aghbus.protocol.formats.sentient.adapter import Sentient
 from aghbus.protocol.formats.sentient.message import AGENT_TYPES, ERROR_CODES, FIELDS, STATUSES, check_shape
+from tests.support.seed_examples import replaced
 from tests.support.sentient_peers import (
     GOALS,
     NOW,
@@ -22,7 +23,6 @@ from tests.support.sentient_peers import (
     Message,
     SentientBus,
     SentientPeer,
-    changed,
 )
 from tests.support.wire import json_values
 
@@ -167,7 +167,7 @@ def test_the_second_message_of_a_chain_too(first: Message, following: str | None
     net = bus()
     first["next_agent"]["name"] = "goal_agent"
     net.submit("obj", first)
-    second = changed(
+    second = replaced(
         first,
         {
             "message_id": first["message_id"] + "2",
@@ -223,10 +223,10 @@ PATHS: Final = [f"{group}/{name}".strip("/") for group, fields in FIELDS.items()
 def test_a_real_message_with_anything_in_two_places_never_sends_an_invalid_envelope(
     message: Message, path: str, value: Any, other: str, second: Any
 ) -> None:
-    made = changed(message, {path: value})
+    made = replaced(message, {path: value})
     group = other.partition("/")[0]
     if other == group or isinstance(made.get(group), dict):
-        made = changed(made, {other: second})
+        made = replaced(made, {other: second})
     net = bus()
     net.submit("obj", OBJECTIVES)
     name = "goal" if message is GOALS else "obj"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.formats.sentient.message import FIELDS, REF_FIELDS, check_shape
-from tests.support.seed_examples import examples
+from tests.support.seed_examples import examples, replaced
 from tests.support.sentient_peers import (
     GOALS,
     NOW,
@@ -17,7 +17,6 @@ from tests.support.sentient_peers import (
     SentientBus,
     SentientPeer,
     at,
-    changed,
     rules,
 )
 
@@ -52,8 +51,8 @@ def judged(message: Message, **more: Any) -> list[tuple[str, str]]:
 def chained(changes: dict[str, Any], before: dict[str, Any] | None = None) -> list[tuple[str, str]]:
     """Findings of the seed's Example 2 after its Example 1, both with changes."""
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("plan"))
-    bus.submit("obj", changed(OBJECTIVES, before or {}))
-    return rules(bus.peers["goal"].plan(changed(GOALS, changes)).findings)
+    bus.submit("obj", replaced(OBJECTIVES, before or {}))
+    return rules(bus.peers["goal"].plan(replaced(GOALS, changes)).findings)
 
 
 @pytest.mark.parametrize("example", examples("sentient"), ids=lambda example: example.value["message_id"])
@@ -71,11 +70,11 @@ def test_the_seeds_examples_deserve_no_finding_but_their_age(example: Any) -> No
 
 @pytest.mark.parametrize("path", REQUIRED)
 def test_every_required_member_must_be_present_even_if_null(path: str) -> None:
-    assert ("/" + path, "required") in judged(changed(OBJECTIVES, {path: ...}))
-    nulled = judged(changed(OBJECTIVES, {path: None}))
+    assert ("/" + path, "required") in judged(replaced(OBJECTIVES, {path: ...}))
+    nulled = judged(replaced(OBJECTIVES, {path: None}))
     assert (("/" + path, "null") in nulled) == (path in NOT_NULL)
     if path not in NOT_NULL:
-        assert not rules(SentientPeer("obj", user="front").plan(changed(OBJECTIVES, {path: None})).findings, "error")
+        assert not rules(SentientPeer("obj", user="front").plan(replaced(OBJECTIVES, {path: None})).findings, "error")
 
 
 def test_the_tables_name_no_other_members() -> None:
@@ -85,8 +84,8 @@ def test_the_tables_name_no_other_members() -> None:
 
 @pytest.mark.parametrize("group", [group for group in FIELDS if group])
 def test_a_missing_group_is_one_finding(group: str) -> None:
-    assert judged(changed(OBJECTIVES, {group: ...})) == [("/" + group, "required")]
-    assert judged(changed(OBJECTIVES, {group: [1]})) == [("/" + group, "type")]
+    assert judged(replaced(OBJECTIVES, {group: ...})) == [("/" + group, "required")]
+    assert judged(replaced(OBJECTIVES, {group: [1]})) == [("/" + group, "type")]
 
 
 @pytest.mark.parametrize(
@@ -119,23 +118,23 @@ def test_a_missing_group_is_one_finding(group: str) -> None:
     ],
 )
 def test_types_and_enums(path: str, value: Any, rule: str) -> None:
-    assert judged(changed(OBJECTIVES, {path: value})) == [("/" + path, rule)]
+    assert judged(replaced(OBJECTIVES, {path: value})) == [("/" + path, rule)]
 
 
 def test_derived_refs_have_their_own_statuses_and_members() -> None:
     for name in DERIVED:
         broken = {**DERIVED}
         del broken[name]
-        found = rules(check_shape(changed(OBJECTIVES, {"resources/derived_refs": [broken]})))
+        found = rules(check_shape(replaced(OBJECTIVES, {"resources/derived_refs": [broken]})))
         assert found == [(f"/resources/derived_refs/0/{name}", "required")]
-    stored = changed(OBJECTIVES, {"resources/derived_refs": [{**DERIVED, "status": "stored"}]})
+    stored = replaced(OBJECTIVES, {"resources/derived_refs": [{**DERIVED, "status": "stored"}]})
     assert judged(stored) == [("/resources/derived_refs/0/status", "enum")]
     assert set(REF_FIELDS["derived_refs"]) == set(DERIVED)
 
 
 @pytest.mark.parametrize("content", [None, 3, "text", ["a"], {"b": [1]}, False, -2.5])
 def test_input_content_is_any_json(content: Any) -> None:
-    assert judged(changed(OBJECTIVES, {"input/content": content})) == []
+    assert judged(replaced(OBJECTIVES, {"input/content": content})) == []
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'"x"', b"null", b"{", b'{"a":NaN}', b"\xff", b'{"a":1,"a":1}'])
@@ -151,7 +150,7 @@ def test_an_invalid_message_is_refused_with_a_finding(text: bytes) -> None:
 def test_request_and_session_are_overwritten_from_the_parent_and_nothing_else() -> None:
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("plan"))
     bus.submit("obj", OBJECTIVES)
-    wrong = changed(GOALS, {"metadata/request_id": "req-made-up", "metadata/session_id": "session-made-up"})
+    wrong = replaced(GOALS, {"metadata/request_id": "req-made-up", "metadata/session_id": "session-made-up"})
     plan = bus.submit("goal", wrong)
     assert rules(plan.findings, "warning") == [
         ("/metadata/request_id", "inherited"),
@@ -171,7 +170,7 @@ def test_overwriting_comes_before_any_other_check(value: Any) -> None:
 
 
 def test_a_first_message_keeps_its_own_ids() -> None:
-    plan = SentientPeer("obj").plan(changed(OBJECTIVES, {"metadata/request_id": "r", "metadata/session_id": "s"}))
+    plan = SentientPeer("obj").plan(replaced(OBJECTIVES, {"metadata/request_id": "r", "metadata/session_id": "s"}))
     assert (plan.findings, plan.message["metadata"]["request_id"], plan.scope) == ((), "r", "s")
 
 
@@ -192,7 +191,7 @@ def test_the_parent_must_be_known_with_a_complete_history() -> None:
 
 
 def test_a_first_message_has_no_parent() -> None:
-    assert judged(changed(OBJECTIVES, {"metadata/parent_message_id": "x"})) == [
+    assert judged(replaced(OBJECTIVES, {"metadata/parent_message_id": "x"})) == [
         ("/metadata/sequence_number", "sequence")
     ]
 
@@ -203,23 +202,23 @@ def test_a_first_message_has_no_parent() -> None:
 @pytest.mark.parametrize("ref", ["src_0", "src_01", "source_1", "src_", "src_1 ", "store_1", "src_1234567890", "SRC_1"])
 def test_ref_grammar(ref: str) -> None:
     renamed = {"resources/source_refs/0/ref_id": ref, "resources/storage_refs": [], "output/content": "x"}
-    found = judged(changed(OBJECTIVES, renamed))
+    found = judged(replaced(OBJECTIVES, renamed))
     assert found == [("/resources/source_refs/0/ref_id", "ref_grammar")]
 
 
 def test_twice_used_dangling_and_circular_refs() -> None:
     source = OBJECTIVES["resources"]["source_refs"][0]
-    found = judged(changed(OBJECTIVES, {"resources/source_refs": [source, {**source, "url": "https://x.test/"}]}))
+    found = judged(replaced(OBJECTIVES, {"resources/source_refs": [source, {**source, "url": "https://x.test/"}]}))
     assert found == [("/resources/source_refs/1/ref_id", "ref_twice")]
-    found = judged(changed(OBJECTIVES, {"resources/storage_refs/0/source_ref_id": "src_2", "output/content": "x"}))
+    found = judged(replaced(OBJECTIVES, {"resources/storage_refs/0/source_ref_id": "src_2", "output/content": "x"}))
     assert found == [("/resources/storage_refs/0/source_ref_id", "ref_dangling")]
-    found = judged(changed(OBJECTIVES, {"resources/derived_refs": [{**DERIVED, "parent_ref_id": "store_9"}]}))
+    found = judged(replaced(OBJECTIVES, {"resources/derived_refs": [{**DERIVED, "parent_ref_id": "store_9"}]}))
     assert found == [("/resources/derived_refs/0/parent_ref_id", "ref_dangling")]
     circle = [
         {**DERIVED, "ref_id": f"derived_{here}", "parent_ref_id": f"derived_{parent}"}
         for here, parent in ((1, 2), (2, 3), (3, 2), (4, 4))
     ]
-    found = judged(changed(OBJECTIVES, {"resources/derived_refs": circle}))
+    found = judged(replaced(OBJECTIVES, {"resources/derived_refs": circle}))
     assert found == [(f"/resources/derived_refs/{index}/parent_ref_id", "ref_circular") for index in (1, 2, 3)]
 
 
@@ -228,7 +227,7 @@ def test_a_chain_of_ten_thousand_derived_refs_is_judged_quickly() -> None:
         {**DERIVED, "ref_id": f"derived_{n}", "parent_ref_id": f"derived_{n - 1}" if n > 1 else "store_1"}
         for n in range(10_000, 0, -1)
     ]
-    assert judged(changed(OBJECTIVES, {"resources/derived_refs": long})) == []
+    assert judged(replaced(OBJECTIVES, {"resources/derived_refs": long})) == []
 
 
 def test_refs_of_the_parent_are_neither_dropped_nor_renamed() -> None:
@@ -274,10 +273,10 @@ def test_a_second_chain_of_a_session_does_not_reuse_a_ref() -> None:
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"))
     bus.submit("obj", OBJECTIVES)
     again = {"message_id": "msg-2", "metadata/request_id": "req-2"}
-    assert rules(bus.peers["obj"].plan(changed(OBJECTIVES, again)).findings) == []
-    other = changed(OBJECTIVES, {**again, "resources/source_refs/0/url": "https://vimeo.com/1"})
+    assert rules(bus.peers["obj"].plan(replaced(OBJECTIVES, again)).findings) == []
+    other = replaced(OBJECTIVES, {**again, "resources/source_refs/0/url": "https://vimeo.com/1"})
     assert rules(bus.peers["obj"].plan(other).findings) == [("/resources/source_refs/0/ref_id", "ref_reused")]
-    elsewhere = changed(other, {"metadata/session_id": "another"})
+    elsewhere = replaced(other, {"metadata/session_id": "another"})
     assert rules(bus.peers["obj"].plan(elsewhere).findings) == []
 
 
@@ -329,18 +328,18 @@ def test_goals_are_counted_over_all_objectives_and_only_for_goals() -> None:
     ],
 )
 def test_governance_paths_are_relative_to_the_root(path: str, right: bool) -> None:
-    found = judged(changed(OBJECTIVES, {"audit/governance_files_consulted/1": path}))
+    found = judged(replaced(OBJECTIVES, {"audit/governance_files_consulted/1": path}))
     assert found == ([] if right else [("/audit/governance_files_consulted/1", "governance_path")])
 
 
 @pytest.mark.parametrize("reasoning", [None, "", " \n\u3000"])
 def test_reasoning_is_not_empty(reasoning: str | None) -> None:
-    assert judged(changed(OBJECTIVES, {"audit/reasoning": reasoning})) == [("/audit/reasoning", "reasoning")]
+    assert judged(replaced(OBJECTIVES, {"audit/reasoning": reasoning})) == [("/audit/reasoning", "reasoning")]
 
 
 def test_error_code_and_message_are_there_exactly_when_there_is_an_error() -> None:
-    assert judged(changed(OBJECTIVES, {"error/error_code": "TIMEOUT"})) == [("/error/error_code", "error_fields")]
-    assert judged(changed(OBJECTIVES, {"error/has_error": True, "error/error_code": "TIMEOUT"})) == [
+    assert judged(replaced(OBJECTIVES, {"error/error_code": "TIMEOUT"})) == [("/error/error_code", "error_fields")]
+    assert judged(replaced(OBJECTIVES, {"error/has_error": True, "error/error_code": "TIMEOUT"})) == [
         ("/error/error_message", "error_fields")
     ]
 
@@ -362,7 +361,7 @@ OBTAIN = "Obtain video content from src_1 and store as store_1"
     ],
 )
 def test_provenance_among_objectives(objectives: list[str], faulty: int | None) -> None:
-    found = judged(changed(OBJECTIVES, {"output/content": objectives}))
+    found = judged(replaced(OBJECTIVES, {"output/content": objectives}))
     assert found == ([] if faulty is None else [(f"/output/content/{faulty}", "provenance")])
 
 
@@ -383,7 +382,7 @@ def test_provenance_in_each_objectives_goals(goals: list[str], faulty: int | Non
 
 
 def test_provenance_binds_objectives_and_goals_only() -> None:
-    plan = changed(
+    plan = replaced(
         OBJECTIVES, {"output/content": ["Run on store_1"], "output/content_type": "plan", "agent/name": "obj"}
     )
     assert judged(plan) == []
@@ -392,7 +391,7 @@ def test_provenance_binds_objectives_and_goals_only() -> None:
 def test_secrets_are_warned_about_and_never_quoted() -> None:
     secret = "sk-" + "a1B2" * 8
     plan = SentientPeer("obj").plan(
-        changed(OBJECTIVES, {"input/content": {"api_key": "hunter2", "note": f"use {secret}"}})
+        replaced(OBJECTIVES, {"input/content": {"api_key": "hunter2", "note": f"use {secret}"}})
     )
     assert rules(plan.findings) == [("/input/content/api_key", "secret_like"), ("/input/content/note", "secret_like")]
     assert not any("hunter2" in one.message or secret in one.message for one in plan.findings)
@@ -400,8 +399,8 @@ def test_secrets_are_warned_about_and_never_quoted() -> None:
 
 def test_a_message_full_of_faults_has_a_bounded_list() -> None:
     names = ["audit.md"] * 5_000
-    assert len(judged(changed(OBJECTIVES, {"audit/governance_files_consulted": names}))) == 100
-    assert len(judged(changed(OBJECTIVES, {"resources/source_refs": [None] * 5_000}))) == 100
+    assert len(judged(replaced(OBJECTIVES, {"audit/governance_files_consulted": names}))) == 100
+    assert len(judged(replaced(OBJECTIVES, {"resources/source_refs": [None] * 5_000}))) == 100
 
 
 def test_the_given_message_is_not_modified() -> None:
@@ -417,7 +416,7 @@ def test_an_out_of_scope_message_is_complete() -> None:
 def test_a_text_that_names_very_many_refs_is_read_once() -> None:
     """Reading it once for every ref, 100 000 times 1 MB, would take hours."""
     text = "src_1 " + " ".join(f"store_{n}" for n in range(1, 100_001))
-    assert judged(changed(OBJECTIVES, {"output/content": [text]})) == []
+    assert judged(replaced(OBJECTIVES, {"output/content": [text]})) == []
 
 
 def test_a_status_message_of_a_megabyte_of_numbers_is_read_quickly() -> None:

@@ -39,16 +39,7 @@ from aghbus.protocol.agh.trust.keys import (
 from aghbus.protocol.agh.trust.proof import PROOF_BYTES, EnvelopeSigner, sign, verify, verify_envelope
 from aghbus.protocol.agh.trust.rotation import STATEMENT, read_rotation, rotation_statement
 from aghbus.protocol.agh.trust.trust import PROFILE, assess
-from tests.support.proof_cases import (
-    KEY,
-    KINDS,
-    OTHER,
-    Document,
-    document_of,
-    other_value,
-    signed,
-    without,
-)
+from tests.support.proof_cases import KEY, KINDS, OTHER, Document, document_of, other_value, signed, without
 from tests.support.wire import NOW, dump, json_values, texts
 
 SMALL_ORDER: Final = [  # points of order 1, 2, 4 and 8, and an encoding of the first that is not canonical

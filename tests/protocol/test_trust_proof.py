@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.send import Draft, apply_own, build
-from aghbus.protocol.agh.trust.canonical_json import (
-    MAX_INTEGER,
-)
-from aghbus.protocol.agh.trust.keys import (
-    handle_of,
-)
+from aghbus.protocol.agh.trust.canonical_json import MAX_INTEGER
+from aghbus.protocol.agh.trust.keys import handle_of
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify, verify_envelope
 from aghbus.protocol.agh.trust.trust import assess
 from aghbus.protocol.base.errors import InvalidRequest

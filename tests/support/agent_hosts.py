@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Self
 
 from tests.support.daemons import Home
 from tests.support.model_api import SERVER, Dialect, Messages, Model, ModelApi, Responses, Script
-from tests.support.shells import shell_env
-from tests.support.terminals import TerminalProgram
+from tests.support.terminals import TerminalProgram, shell_env
 
 _KEY = "sk-ant-standin-of-the-model"
 

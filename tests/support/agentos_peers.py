@@ -3,12 +3,14 @@
 import json
 from typing import Any, Final
 
+import msgspec
+
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.formats.agentos.adapter import AgentOs, AgentOsOptions
-from aghbus.protocol.formats.model import AgentMap, Delivered
+from aghbus.protocol.formats.model import Delivered
 from tests.support.bridge_peer import CHANNEL, WORKSPACE, BridgePeer
-from tests.support.seed_examples import examples
+from tests.support.seed_examples import examples, replaced
 
 NOW: Final = 1_769_000_000
 ASKER: Final = "one-brain.ob-001"
@@ -26,6 +28,13 @@ def varied(message: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {key: value for key, value in made.items() if value is not ...}
 
 
+V4 = "123e4567-e89b-42d3-a456-426614174000"
+STAMP = "2026-01-21T12:53:20Z"  # NOW
+ASKED = varied(QUERY, id=V4, timestamp=STAMP)
+ANSWERED = varied(RESPONSE, id=V4, timestamp=STAMP)
+FAILED = varied(ERROR, id=V4, timestamp=STAMP)
+
+
 def agent(peer: str) -> dict[str, str]:
     """The AgentIdentifier that is this dotted peer id."""
     name, _, instance = peer.partition(".")
@@ -35,10 +44,8 @@ def agent(peer: str) -> dict[str, str]:
 class AgentOsPeer(BridgePeer):
     """A peer with an agent of AgentOS."""
 
-    def __init__(
-        self, us: str, *, names: dict[str, str] | None = None, whole: bool = True, options: AgentOsOptions | None = None
-    ) -> None:
-        super().__init__(us, AgentOs(options), now=NOW, agents=AgentMap(names=names or {}))
+    def __init__(self, us: str, *, whole: bool = True, options: AgentOsOptions | None = None) -> None:
+        super().__init__(us, AgentOs(options), now=NOW)
         self.whole = whole
 
     def send(self, message: Any, now: int = NOW, **fields: Any) -> Envelope:
@@ -52,6 +59,14 @@ def pair(**options: Any) -> tuple[AgentOsPeer, AgentOsPeer]:
     """The asker and the analyst of the schema's examples."""
     made = AgentOsOptions(**options)
     return AgentOsPeer(ASKER, options=made), AgentOsPeer(ANALYST, options=made)
+
+
+def queried() -> tuple[AgentOsPeer, AgentOsPeer, Envelope]:
+    """The asker, the analyst that has received its query, and the envelope of the query."""
+    asker, analyst = pair()
+    question = asker.send(QUERY)
+    analyst.receive(question)
+    return asker, analyst, question
 
 
 def rules(findings: tuple[Any, ...]) -> list[tuple[str, str, str]]:
@@ -81,3 +96,13 @@ def native(sender: str, to: str | None, kind: str, body: dict[str, Any], **more:
         "body": body,
     }
     return Draft(**(fields | more))
+
+
+def on_work(draft: Draft, question: Envelope) -> Draft:
+    """The draft on the work that `question` opened."""
+    return msgspec.structs.replace(draft, work_id=question.work_id, container=question.container)
+
+
+def changed(message: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy with the member at `path` (keys joined by dots) replaced; `...` removes it."""
+    return replaced(message, {path.replace(".", "/"): value})

@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.daemon.api.server import ApiServer
 from tests.support.api_simulator import SimulatedDaemon
+from tests.support.daemons import UnixClient
 
 DEADLINE = 20.0  # seconds; what a test waits for takes milliseconds
 BODY_LIMIT = 100_000  # bytes, small so that tests are quick
@@ -32,19 +32,6 @@ class Reply:
         return json.loads(self.body)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """http.client over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=DEADLINE)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(DEADLINE)
-        self.sock.connect(str(self._path))
-
-
 def exchange(
     connection: http.client.HTTPConnection, method: str, target: str, body: bytes | None, headers: dict[str, str]
 ) -> Reply:
@@ -53,13 +40,6 @@ def exchange(
         connection.request(method, target, body, headers)
         response = connection.getresponse()
         return Reply(response.status, {key.lower(): value for key, value in response.getheaders()}, response.read())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until `condition` holds; fails after the deadline."""
-    async with asyncio.timeout(DEADLINE):
-        while not condition():  # noqa: ASYNC110 - conditions here are of any kind, files and counters too
-            await asyncio.sleep(0.002)
 
 
 class Api:
@@ -75,7 +55,7 @@ class Api:
         self, method: str, target: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Reply:
         """A request on a fresh connection."""
-        return await asyncio.to_thread(exchange, UnixConnection(self.path), method, target, body, headers or {})
+        return await asyncio.to_thread(exchange, UnixClient(self.path, DEADLINE), method, target, body, headers or {})
 
     async def get(self, target: str) -> Reply:
         return await self.request("GET", target)

@@ -1,8 +1,7 @@
 """Daemons with the bridge, and messages for them."""
 
-from __future__ import annotations
-
 import contextlib
+import itertools
 import json
 import uuid
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.support.bridging import NO_ERROR
 from tests.support.daemons import Daemon, Home, UnixClient, wait_for
 
 MAP = ("--bridge-agent", "asker=ops", "--bridge-agent", "helper=worker")
@@ -31,24 +31,10 @@ def daemons(root: Path, *starts: tuple[str, ...]) -> Iterator[list[Daemon]]:
 
 def messages(daemon: Daemon, name: str, count: int, query: str = "") -> list[dict[str, Any]]:
     """The next `count` events of a format's stream."""
-    client = UnixClient(daemon.socket_path, SHORT)
-    found: list[dict[str, Any]] = []
-    try:
-        client.request("GET", f"/v1/bridge/{name}/stream{query}")
-        response = client.getresponse()
-        assert response.status == 200, response.read()
-        while len(found) < count:
-            line = response.readline()
-            assert line, f"the stream ended after {found}"
-            if line.startswith(b"data:"):
-                found.append(json.loads(line[5:]))
-    finally:
-        client.close()
+    with contextlib.closing(daemon.stream(f"/v1/bridge/{name}/stream{query}", SHORT)) as stream:
+        found = list(itertools.islice(stream, count))
+    assert len(found) == count, f"the stream ended after {found}"
     return found
-
-
-def submit(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
-    return daemon.post(f"/v1/bridge/{name}", text=message if name == "sacp" else json.dumps(message), **more)
 
 
 def now() -> str:
@@ -65,13 +51,7 @@ def link(agent: str, following: str | None, number: int, parent: str | None = No
         "output": {"content": f"words of {agent}", "content_type": "plan"},
         "next_agent": {"name": following, "reason": "it is next"},
         "status": {"code": more.pop("code", "success"), "message": f"{agent} is done"},
-        "error": {
-            "has_error": False,
-            "error_code": None,
-            "error_message": None,
-            "retry_count": 0,
-            "recoverable": False,
-        },
+        "error": NO_ERROR,
         "metadata": {
             "session_id": more.pop("session", "session-1"),
             "request_id": more.pop("request", "req-1"),
@@ -132,3 +112,12 @@ def put_artifact(daemon: Daemon, work_id: str, name: str, content: bytes) -> str
     finally:
         client.close()
     return str(answer["uri"])
+
+
+OUTPUT = {
+    "success": True,
+    "summary": "the spec is written",
+    "artifacts": [{"path": "spec.md", "operation": "create", "content": "# Spec\n"}],
+    "notes": ["mind the tests"],
+    "recommendation": "proceed",
+}

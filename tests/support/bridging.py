@@ -8,10 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.daemons import Daemon, Home, UnixClient, wait_for
+from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 WITHIN: Final = 20.0  # seconds; the machine is shared
+NO_ERROR: Final = {
+    "has_error": False,
+    "error_code": None,
+    "error_message": None,
+    "retry_count": 0,
+    "recoverable": False,
+}
+"""The error of a message of a sentient chain that reports none."""
 
 Found = list[tuple[str, str, str]]
 """Path, rule and severity of each finding, sorted."""
@@ -52,24 +60,17 @@ def agent_map(names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def submit(daemon: Daemon, name: str, message: Any, **more: Any) -> Any:
-    """The API's answer to a message, submitted as the text that an agent writes."""
-    return daemon.post(f"/v1/bridge/{name}", text=json.dumps(message, ensure_ascii=False), **more)
+    """The API's answer to a message, submitted as the text that an agent writes; of SACP `message` is the text."""
+    text = message if name == "sacp" else json.dumps(message, ensure_ascii=False)
+    return daemon.post(f"/v1/bridge/{name}", text=text, **more)
 
 
 def handed_out(daemon: Daemon, name: str, envelope_id: str) -> Any:
     """What a format's stream, read from its beginning, has for an envelope; waits for it."""
-    client = UnixClient(daemon.socket_path, WITHIN)
-    try:
-        client.request("GET", f"/v1/bridge/{name}/stream?since=0")
-        response = client.getresponse()
-        assert response.status == 200, response.read()
-        while line := response.readline():
-            if line.startswith(b"data:"):
-                event = json.loads(line[5:])
-                if event.get("envelope_id") == envelope_id:
-                    return event
-    finally:
-        client.close()
+    with contextlib.closing(daemon.stream(f"/v1/bridge/{name}/stream?since=0", WITHIN)) as stream:
+        for event in stream:
+            if event.get("envelope_id") == envelope_id:
+                return event
     raise AssertionError(f"the stream ended without {envelope_id}")
 
 

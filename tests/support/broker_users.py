@@ -1,14 +1,13 @@
 """A nats-server with TLS and a user for each peer, made from deploy/nats/server.conf and `aghctl nats permissions`."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import json
 import subprocess
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import nkeys  # type: ignore[import-untyped] # the package has no types
 
@@ -17,11 +16,9 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
 from tests.support.daemons import Daemon, Home
 from tests.support.jetstream import Operator
+from tests.support.links import always, up
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 EXAMPLE = Path(__file__).parent.parent.parent / "deploy" / "nats" / "server.conf"
 OPS_PASSWORD = "a password of ops"
@@ -113,11 +110,8 @@ class Client:
     """A link and what the server has refused it."""
 
     def __init__(self, options: NatsOptions) -> None:
-        async def resolve() -> NatsOptions:
-            return options
-
         self.denied: list[str] = []
-        self.link = Link(resolve, name="client", no_echo=False, on_error=self._noted)
+        self.link = Link(always(options), name="client", no_echo=False, on_error=self._noted)
 
     def _noted(self, event: LinkEvent) -> None:
         assert isinstance(event, PermissionDenied), event
@@ -134,12 +128,8 @@ class Client:
 async def connected(options: NatsOptions) -> AsyncIterator[Client]:
     """A client that is up, with these credentials."""
     client = Client(options)
-    client.link.start()
-    try:
-        assert await client.link.wait_up(15), client.link.last_error
+    async with up(client.link):
         yield client
-    finally:
-        await client.link.close(1)
 
 
 def jwt(claims: dict[str, Any], signer: nkeys.KeyPair) -> str:

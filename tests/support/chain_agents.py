@@ -9,6 +9,7 @@ from tests.support.daemons import Daemon
 from tests.support.seed_examples import examples
 
 Envelope = dict[str, Any]
+REACH_WAIT = 60.0  # seconds
 
 
 Answer = Callable[["Agent", Envelope, int], None]
@@ -72,13 +73,13 @@ def show(ops: Daemon, run_id: str) -> dict[str, Any]:
     return found
 
 
-def reach(ops: Daemon, run_id: str, *states: str, timeout: float = 60.0) -> dict[str, Any]:
+def reach(ops: Daemon, run_id: str, *states: str) -> dict[str, Any]:
     """The run once it is in one of these states."""
-    deadline = time.monotonic() + timeout
+    deadline = time.monotonic() + REACH_WAIT
     run = show(ops, run_id)
     while run["state"] not in states:
         left = deadline - time.monotonic()
-        assert left > 0, f"waited {timeout} s for {run_id} to be {states}: {run['state']}"
+        assert left > 0, f"waited {REACH_WAIT} s for {run_id} to be {states}: {run['state']}"
         run = ops.request(
             "GET", f"/v1/chains/runs/{run_id}?since={run['version']}&wait={min(left, 10):.3f}", timeout=60
         )

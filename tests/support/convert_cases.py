@@ -1,19 +1,13 @@
 """Messages of each format for tests of aghctl convert."""
 
-import json
-from pathlib import Path
 from typing import Any
+
+from tests.support import seed_examples
 
 NOW = 1_780_000_000
 
 
 FOREIGN = ("sentient", "humaninloop", "agentos", "sacp")
-
-
-EXAMPLES = [
-    json.loads(line)
-    for line in (Path(__file__).parent.parent / "vectors" / "seed_examples.jsonl").read_text().splitlines()
-]
 
 
 RESPONSE = {"thought": "adding", "status": "success", "data": {"sum": 10}, "message": "It is ten."}
@@ -30,7 +24,7 @@ INPUT = {
 
 
 def examples(format: str) -> list[Any]:
-    return [example["value"] for example in EXAMPLES if example["format"] == format]
+    return [example.value for example in seed_examples.examples(format)]
 
 
 def envelope(**changes: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from aghbus.daemon.base.failpoints import VARIABLE
 from tests.support.daemons import Daemon, Home
+from tests.support.ledger import balance
 from tests.support.traffic import Traffic
 
 FIRES_WITHIN = 90.0  # seconds of traffic in which an armed point must have been passed often enough
@@ -145,3 +146,22 @@ def stop(daemons: Iterable[Daemon]) -> None:
     for daemon in daemons:
         if daemon.process is not None:
             daemon.stop()
+
+
+def die_at_every_point(
+    pair: tuple[Daemon, Daemon], points: Sequence[str], seed: int, *, latest: int, at_least: int, timeout: float
+) -> dict[str, int]:
+    """Both daemons die at every point, each time when it is passed for the n-th time, n up to `latest`; the balance."""
+    rng = random.Random(seed)
+    traffic = Traffic(*pair, seed)
+    keepers = []
+    for daemon in pair:
+        deaths = [f"{point}:{rng.randint(1, latest)}" for point in points]
+        rng.shuffle(deaths)
+        keepers.append(Keeper(daemon, deaths))
+    try:
+        run_until_done(traffic, keepers, at_least=at_least, timeout=timeout)
+        assert [len(keeper.fired) for keeper in keepers] == [len(points)] * 2
+        return balance(traffic.ledger, *pair)
+    finally:
+        stop(pair)

@@ -1,7 +1,5 @@
 """Real `aghd` processes in folders of their own, and a client of their API for tests."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -11,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -141,6 +139,12 @@ class Daemon:
 
         wait_for(ready, timeout, f"{self.name} to be ready")
 
+    def processor_seconds(self) -> float:
+        """Processor time that the process has had."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     # the API
 
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
@@ -163,10 +167,14 @@ class Daemon:
         return self.request("POST", path, body)
 
     def events(self, query: str = "", timeout: float = 30.0) -> Generator[dict[str, Any], None, None]:
-        """The event stream as JSON objects, keep-alives left out; ends with the daemon or the generator."""
+        """The event stream as JSON objects."""
+        return self.stream(f"/v1/events{query}", timeout)
+
+    def stream(self, path: str, timeout: float = 30.0) -> Generator[dict[str, Any], None, None]:
+        """A stream as JSON objects, keep-alives left out; ends with the daemon or the generator."""
         client = UnixClient(self.socket_path, timeout)
         try:
-            client.request("GET", f"/v1/events{query}")
+            client.request("GET", path)
             response = client.getresponse()
             assert response.status == 200, response.read()
             while line := response.readline():
@@ -201,6 +209,14 @@ def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None
         before = now
         assert left > 0, f"waited {timeout} s for {what}"
         time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def ops_and_worker(home: Home, *flags: str, env: dict[str, str] | None = None) -> Iterator[tuple[Daemon, Daemon]]:
+    """The daemons `ops` and `worker` with the same flags and variables, once they know each other."""
+    with Daemon(home, "worker", *flags, env=env) as worker, Daemon(home, "ops", *flags, env=env) as ops:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        yield ops, worker
 
 
 # Retry never comes to help here, so that what arrives has come through the stream.

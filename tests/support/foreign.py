@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import nats
 from nats.aio.client import Client
@@ -13,15 +13,16 @@ from nats.aio.msg import Msg
 
 from aghbus.protocol.agh.identifiers import subject_for
 
+WORKSPACE: Final = "ws_local"
+CHANNEL: Final = "default"
+
 
 class Foreign:
-    """One bare client of one channel under a peer id; `received` holds what was directed to it or broadcast."""
+    """One bare client under a peer id; `received` holds what was directed to it or broadcast."""
 
-    def __init__(self, client: Client, peer_id: str, workspace: str, channel: str) -> None:
+    def __init__(self, client: Client, peer_id: str) -> None:
         self.client = client
         self.peer_id = peer_id
-        self.workspace = workspace
-        self.channel = channel
         self.received: list[dict[str, Any]] = []
         self._news = asyncio.Event()
         self._count = 0
@@ -31,11 +32,8 @@ class Foreign:
             self.received.append(json.loads(message.data))
             self._news.set()
 
-        for subject in (
-            subject_for(self.workspace, self.channel, None),
-            subject_for(self.workspace, self.channel, self.peer_id),
-        ):
-            await self.client.subscribe(subject, cb=hear)
+        for to in (None, self.peer_id):
+            await self.client.subscribe(subject_for(WORKSPACE, CHANNEL, to), cb=hear)
         await self.client.flush()
 
     def envelope(self, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -44,9 +42,9 @@ class Foreign:
         return {
             "protocol": "agh-network/v0",
             "id": f"msg_{self.peer_id}_{self._count}_{time.time_ns()}",
-            "workspace_id": self.workspace,
+            "workspace_id": WORKSPACE,
             "kind": kind,
-            "channel": self.channel,
+            "channel": CHANNEL,
             "from": self.peer_id,
             "to": None,
             "ts": int(time.time()),
@@ -64,7 +62,7 @@ class Foreign:
         """To the subject of the envelope's own `to`, or of `to` for raw bytes."""
         raw = envelope if isinstance(envelope, bytes) else json.dumps(envelope).encode()
         target = envelope.get("to") if isinstance(envelope, dict) else to
-        await self.client.publish(subject_for(self.workspace, self.channel, target), raw)
+        await self.client.publish(subject_for(WORKSPACE, CHANNEL, target), raw)
         await self.client.flush()
 
     async def expect(self, timeout: float = 40.0, **wanted: Any) -> dict[str, Any]:
@@ -85,12 +83,10 @@ class Foreign:
 
 
 @asynccontextmanager
-async def foreign_peer(
-    url: str, peer_id: str, *, workspace: str = "ws_local", channel: str = "default", token: str | None = None
-) -> AsyncIterator[Foreign]:
+async def foreign_peer(url: str, peer_id: str) -> AsyncIterator[Foreign]:
     """Connect, listen, and disconnect at the end."""
-    client = await nats.connect(url, token=token) if token else await nats.connect(url)
-    peer = Foreign(client, peer_id, workspace, channel)
+    client = await nats.connect(url)
+    peer = Foreign(client, peer_id)
     try:
         await peer.listen()
         yield peer

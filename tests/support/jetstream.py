@@ -1,31 +1,28 @@
-"""Rows of the outbox and a receiver for tests of the JetStream profile."""
-
-from __future__ import annotations
+"""Rows of the outbox and a receiver for tests of the JetStream profile, and the state of streams and consumers on the broker."""
 
 import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 from aghbus.daemon.config.settings import JetStreamSettings, Settings
 from aghbus.daemon.jetstream.profile import JetStreamProfile
+from aghbus.daemon.jetstream.stream import STREAM
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import InboundMessage, JetStreamError, Link
-from aghbus.daemon.nats.options import NatsOptions
-from aghbus.protocol.agh.identifiers import subject_for
-from aghbus.protocol.agh.nats.names import inbox
+from aghbus.protocol.agh.identifiers import route_token, subject_for
+from aghbus.protocol.agh.nats.names import durable_name, inbox
 from aghbus.store.tables.outbox import Outgoing
+from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 WORKSPACE = "ws_test"
 CHANNEL = "builders"
 
 
-def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0, life: int = 3600) -> Outgoing:
+def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0) -> Outgoing:
     """Envelope number `seq` of peer `sender`; its bytes are its number unless `raw` says otherwise."""
     return Outgoing(
         seq=seq,
@@ -34,7 +31,7 @@ def row(seq: int, to: str | None = None, *, raw: bytes = b"", attempts: int = 0,
         sender="sender",
         recipient=to,
         message_id=f"msg_{seq}",
-        expires_at=int(time.time()) + life,
+        expires_at=int(time.time()) + 3600,
         attempts=attempts,
         answerable=True,
         raw=raw or str(seq).encode(),
@@ -53,9 +50,6 @@ class Peer:
         observe: bool = False,
         **more: Any,
     ) -> None:
-        async def resolve() -> NatsOptions:
-            return NatsOptions(servers=(server.url,))
-
         self.settings = settings or JetStreamSettings()
         self.settles = True
         self.messages: list[InboundMessage] = []
@@ -63,7 +57,7 @@ class Peer:
         self.problems: dict[str, str] = {}
         self.history: list[str] = []
         self.link = Link(
-            resolve,
+            to(server),
             name=name,
             inbox_prefix=inbox(name, "api"),
             on_down=lambda _link, _why: self.profile.link_down(),
@@ -106,7 +100,7 @@ class Peer:
             self.history.append(sentence)
 
     @contextlib.asynccontextmanager
-    async def running(self, *, attached: bool = True) -> AsyncIterator[Peer]:
+    async def running(self, *, attached: bool = True) -> AsyncIterator["Peer"]:
         """Link and profile up, and down at the end."""
         self.link.start()
         self._task = asyncio.create_task(self.profile.run(self._offered))
@@ -149,13 +143,21 @@ class Operator:
 async def admin(server: NatsServer) -> AsyncIterator[Operator]:
     """An operator on a link of its own."""
 
-    async def resolve() -> NatsOptions:
-        return NatsOptions(servers=(server.url,))
-
-    link = Link(resolve, name="admin")
-    link.start()
-    assert await link.wait_up(15)
-    try:
+    async with up(Link(to(server), name="admin")) as link:
         yield Operator(link)
-    finally:
-        await link.close(1)
+
+
+async def stream_info(api: Operator) -> dict[str, Any]:
+    return await api.call(f"STREAM.INFO.{STREAM}")
+
+
+async def consumer_info(api: Operator, peer: str) -> dict[str, Any]:
+    return await api.call(f"CONSUMER.INFO.{STREAM}.{durable_name(WORKSPACE, CHANNEL, route_token(peer))}")
+
+
+async def settled(api: Operator, peer: str) -> None:
+    """Wait until the broker knows that `peer` has settled everything."""
+    deadline = asyncio.get_running_loop().time() + 15
+    while (info := await consumer_info(api, peer))["num_ack_pending"] or info["num_pending"]:
+        assert asyncio.get_running_loop().time() < deadline, info
+        await asyncio.sleep(0.01)

@@ -5,7 +5,6 @@ import queue
 import socket
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 SECRET = "5ecret-of-the-host"
@@ -29,9 +28,7 @@ class MessagingSocket:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()

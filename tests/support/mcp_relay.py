@@ -5,7 +5,6 @@ import queue
 import subprocess
 import sys
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 from tests.support.daemons import Home
@@ -42,9 +41,7 @@ class RelayProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self.process.stdin is not None
         assert self.process.stderr is not None
         with self.process:  # closes its streams

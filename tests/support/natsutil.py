@@ -1,7 +1,5 @@
 """A real nats-server for tests, and waiting for conditions instead of sleeping."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -10,14 +8,11 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from aghbus.daemon.broker.binary import find_binary
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
 
 NATS_SERVER: Final = find_binary(None).path
 """The nats-server that an embedded broker would run."""
@@ -72,9 +67,7 @@ class NatsServer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._end()
 
     @property

@@ -3,10 +3,7 @@
 import copy
 from typing import Any, Final
 
-from aghbus.protocol.agh.trust.keys import (
-    SigningKey,
-    handle_of,
-)
+from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
 from aghbus.protocol.agh.trust.proof import sign
 from tests.support.wire import BODIES, CARD, NOW, wire
 

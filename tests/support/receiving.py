@@ -4,7 +4,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,12 @@ class Messages:
             "body": {"text": "hello"},
             **fields,
         }
+
+    def discovery(self, sender: str, kind: str, body: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+        """A greet or whois."""
+        document = self.say(sender, kind=kind, body=body, **{"to": None, **fields})
+        del document["surface"], document["thread_id"]
+        return document
 
     def signed(self, signer: EnvelopeSigner, **fields: Any) -> dict[str, Any]:
         return signer(self.say(signer.handle, **fields))

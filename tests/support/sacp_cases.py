@@ -5,10 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.formats.model import (
-    Delivered,
-    SubmitPlan,
-)
+from aghbus.protocol.formats.model import Delivered, SubmitPlan
 from aghbus.protocol.formats.sacp.adapter import Sacp, SacpOptions
 from aghbus.protocol.formats.sacp.guardrails import Guardrail
 from tests.support.bridge_peer import BridgePeer

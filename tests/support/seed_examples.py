@@ -4,6 +4,7 @@ A line is `{"format", "source", "value"}`; `source` is the heading above the exa
 seeds' text.
 """
 
+import copy
 import json
 import re
 from collections.abc import Iterator
@@ -44,3 +45,18 @@ def extract(name: str, seed: str) -> Iterator[Example]:
         except ValueError:  # a template with <placeholders>
             continue
         yield Example(name, headings[-1], value)
+
+
+def replaced(message: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """A copy with members set by `/`-separated path; `...` removes one."""
+    made = copy.deepcopy(message)
+    for path, value in changes.items():
+        *outer, last = path.split("/")
+        inner: Any = made
+        for key in outer:
+            inner = inner[int(key) if isinstance(inner, list) else key]
+        if value is ...:
+            del inner[last]
+        else:
+            inner[int(last) if isinstance(inner, list) else last] = value
+    return made

@@ -14,7 +14,18 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from aghbus.daemon.base.failpoints import VARIABLE
-from tests.support.bridging import WITHIN, agent_map, broker, daemons, found, handed_out, same_json, submit, the_say
+from tests.support.bridging import (
+    NO_ERROR,
+    WITHIN,
+    agent_map,
+    broker,
+    daemons,
+    found,
+    handed_out,
+    same_json,
+    submit,
+    the_say,
+)
 from tests.support.daemons import Daemon, HttpError, wait_for
 
 PEERS: Final = {
@@ -124,13 +135,7 @@ def link(agent: str, following: str | None, at: str, **more: Any) -> dict[str, A
         "output": {"content": f"what {agent} says", "content_type": "plan"},
         "next_agent": {"name": following, "reason": "it is next"},
         "status": {"code": "success", "message": f"{agent} is done"},
-        "error": {
-            "has_error": False,
-            "error_code": None,
-            "error_message": None,
-            "retry_count": 0,
-            "recoverable": False,
-        },
+        "error": NO_ERROR,
         "metadata": metadata,
         "resources": {"source_refs": [], "storage_refs": [], "derived_refs": []},
         "audit": {

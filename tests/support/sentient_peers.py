@@ -1,6 +1,5 @@
 """Peers with agents of Sentient on a bus in memory, and variations of the examples of its specification."""
 
-import copy
 from typing import Any, Final
 
 from aghbus.protocol.agh.envelope import Envelope
@@ -25,21 +24,6 @@ def at(message: Message) -> int:
 
 
 NOW: Final = at(OBJECTIVES) + 2
-
-
-def changed(message: Message, changes: dict[str, Any]) -> Message:
-    """A copy with members set by `/`-separated path; `...` removes one."""
-    made = copy.deepcopy(message)
-    for path, value in changes.items():
-        *outer, last = path.split("/")
-        inner: Any = made
-        for key in outer:
-            inner = inner[int(key) if isinstance(inner, list) else key]
-        if value is ...:
-            del inner[last]
-        else:
-            inner[int(last) if isinstance(inner, list) else last] = value
-    return made
 
 
 def rules(findings: tuple[Finding, ...], severity: str | None = None) -> list[tuple[str, str]]:

@@ -1,15 +1,17 @@
-"""Programs that draw on a terminal, run on a pseudo-terminal of their own."""
+"""Shells, and programs that draw, on a pseudo-terminal, as a person uses them."""
 
 import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
+import sys
 import termios
 import threading
+import time
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 _ANSWERS: Final = {b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?1;2c"}
@@ -35,9 +37,7 @@ class TerminalProgram:
         self._reader.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.kill(self._process, signal.SIGTERM)
         os.waitpid(self._process, 0)
         self._reader.join()
@@ -52,3 +52,40 @@ class TerminalProgram:
                 self.shown += read
                 for question, answer in _ANSWERS.items():
                     os.write(self._terminal, answer * read.count(question))
+
+
+STEP_SECONDS = 30.0
+
+
+def shell_env(home: Path) -> dict[str, str]:
+    """An environment in which a shell finds the programs under test, and nothing of the person who runs the tests."""
+    programs = Path(sys.executable).parent
+    return {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(home), "PS1": "$ ", "TERM": "dumb"}
+
+
+class InteractiveShell:
+    """A shell that reads what `type` writes."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        self.process, self.terminal = pty.fork()
+        if self.process == 0:
+            os.execvpe(command[0], command, env)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.kill(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        os.close(self.terminal)
+
+    def type(self, text: str, until: str) -> str:
+        """Write `text`, and read until the shell has shown `until`, which is returned with all before it; AssertionError
+        when it does not come."""
+        os.write(self.terminal, text.encode())
+        shown, deadline = b"", time.monotonic() + STEP_SECONDS
+        while until.encode() not in shown:
+            ready = select.select([self.terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
+            assert ready, f"after {text!r} the shell never showed {until!r}, but {shown!r}"
+            shown += os.read(self.terminal, 4096)
+        return shown.decode(errors="replace")

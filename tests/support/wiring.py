@@ -1,10 +1,12 @@
 """The parts of a daemon over a real store, without running tasks."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
@@ -30,3 +32,11 @@ def daemon_parts(
     """Without a `link` there is no broker."""
     link = link or Link(no_broker, name="test")
     return DaemonParts(context, store, link, instance="0", replaced=replaced or Replacements())
+
+
+def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> DaemonParts:
+    """Those of the peer `ops` with these settings of [trust]."""
+    settings = Settings(
+        name="ops", peer_id="ops", workspace="local", channels=("default",), trust=TrustSettings(**trust)
+    )
+    return daemon_parts(daemon_context(settings, clock), store)

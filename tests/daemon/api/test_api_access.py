@@ -19,8 +19,9 @@ from aghbus.daemon.api.http.connection import MAX_CONNECTIONS
 from aghbus.daemon.api.http.listeners import ListenError
 from aghbus.daemon.api.http.token_file import MAX_TOKEN_BYTES, read_token
 from aghbus.daemon.api.server import ApiServer
-from tests.support.api_harness import DEADLINE, Api, until
+from tests.support.api_harness import DEADLINE, Api
 from tests.support.api_simulator import SimulatedDaemon
+from tests.support.natsutil import wait_until
 
 NOBODY = 65_534
 TOKEN = "correct-horse-battery"
@@ -109,7 +110,7 @@ async def test_connections_on_tcp_do_not_count_on_the_socket(socket_path: Path) 
     assert server.tcp_address is not None
     silent = [await asyncio.open_connection(*server.tcp_address) for _ in range(MAX_CONNECTIONS + 10)]
     try:
-        await until(lambda: len(server.connections) >= MAX_CONNECTIONS)
+        await wait_until(lambda: len(server.connections) >= MAX_CONNECTIONS)
         assert (await Api(server, node, socket_path).get("/v1/status")).status == 200
     finally:
         for _, writer in silent:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from aghbus.daemon.api.http.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 from aghbus.daemon.api.http.timeouts import HttpTimeouts
 from aghbus.protocol.api.status import StatusResponse
-from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving, until
+from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving
 from tests.support.api_simulator import example
+from tests.support.natsutil import wait_until
 from tests.support.tools import require_tool
 
 
@@ -59,7 +60,7 @@ async def test_bodies_come_with_their_heads_or_after_them(api: Api) -> None:
         assert start.startswith(b"HTTP/1.1 201 Created\r\n") and b'"id"' in content
         for piece in pieces:
             writer.write(piece)
-            await until(lambda: bool(api.server.requests))  # which its head has begun
+            await wait_until(lambda: bool(api.server.requests))  # which its head has begun
 
 
 NEXT = b'{"wait":60}'
@@ -75,13 +76,13 @@ async def test_a_client_that_pipelined_and_disconnected_is_noticed(
     api: Api, first: bytes, more: int, apart: bool
 ) -> None:
     _, writer = await api.raw(first if apart else first + more * ALIVE)
-    await until(lambda: api.node.waiting.is_set() or api.node.open_streams == 1)
+    await wait_until(lambda: api.node.waiting.is_set() or api.node.open_streams == 1)
     for _ in range(more if apart else 0):
         writer.write(ALIVE)
         await writer.drain()
     writer.close()
-    await until(lambda: api.node.wait_ended.is_set() or api.node.open_streams == 0)
-    await until(lambda: not api.server.requests)
+    await wait_until(lambda: api.node.wait_ended.is_set() or api.node.open_streams == 0)
+    await wait_until(lambda: not api.server.requests)
     assert api.node.names() in (["POST /v1/inbox/next"], ["GET /v1/events"]), "no further request is begun"
 
 
@@ -90,7 +91,7 @@ async def test_a_pipelined_request_is_not_served_and_closes_the_connection(api: 
     say = b'{"kind":"say","to":"ops","body":{"text":"hello"}}'
     second = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(say), say)
     reader, writer = await api.raw(WAITING if apart else WAITING + second)
-    await until(api.node.waiting.is_set)
+    await wait_until(api.node.waiting.is_set)
     if apart:
         writer.write(second)
         await writer.drain()
@@ -106,7 +107,7 @@ async def test_a_pipelined_request_is_not_served_and_closes_the_connection(api: 
 
 async def test_a_client_that_pipelines_without_end_keeps_nothing_in_memory_and_gets_its_response(api: Api) -> None:
     reader, writer = await api.raw(WAITING)
-    await until(api.node.waiting.is_set)
+    await wait_until(api.node.waiting.is_set)
     for _ in range(200):
         writer.write(500 * ALIVE)
         await writer.drain()
@@ -123,7 +124,7 @@ async def test_bytes_sent_into_a_stream_get_no_response(api: Api, sent: bytes) -
     writer.write_eof()
     rest = await asyncio.wait_for(reader.read(), DEADLINE)
     assert b"HTTP/1.1" not in rest
-    await until(lambda: api.node.open_streams == 0)
+    await wait_until(lambda: api.node.open_streams == 0)
 
 
 async def test_a_client_that_does_not_read_its_responses_is_read_no_further(socket_path: Path) -> None:
@@ -134,7 +135,7 @@ async def test_a_client_that_does_not_read_its_responses_is_read_no_further(sock
                 while True:
                     writer.write(b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n")
                     await writer.drain()
-        await until(lambda: not api.server.connections)
+        await wait_until(lambda: not api.server.connections)
 
 
 async def test_a_response_to_head_has_no_body(api: Api) -> None:
@@ -188,7 +189,7 @@ async def test_a_refused_client_that_sends_without_end_is_disconnected(api: Api)
 
     with pytest.raises((ConnectionResetError, BrokenPipeError)):
         await asyncio.wait_for(pour(), DEADLINE)
-    await until(lambda: not api.server.connections)
+    await wait_until(lambda: not api.server.connections)
 
 
 async def test_ambiguous_framing_is_refused(api: Api) -> None:
@@ -307,7 +308,7 @@ async def test_a_client_that_disconnects_during_its_request_leaves_nothing(
         _, writer = await api.raw(data)
         await writer.drain()
         writer.close()
-    await until(lambda: not api.server.connections and not api.server.requests)
+    await wait_until(lambda: not api.server.connections and not api.server.requests)
     assert (await api.get("/healthz")).status == 200
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
@@ -329,11 +330,11 @@ async def test_an_upgrade_offer_with_a_body_is_refused_since_the_parser_would_sk
 
 async def test_too_many_connections_are_refused(api: Api) -> None:
     held = [await api.raw(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(MAX_CONNECTIONS)]
-    await until(lambda: api.node.open_streams == MAX_CONNECTIONS)
+    await wait_until(lambda: api.node.open_streams == MAX_CONNECTIONS)
     assert (await talk(api, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
     held.pop()[1].close()
-    await until(lambda: api.node.open_streams == MAX_CONNECTIONS - 1)
-    await until(lambda: len(api.server.connections) < MAX_CONNECTIONS)
+    await wait_until(lambda: api.node.open_streams == MAX_CONNECTIONS - 1)
+    await wait_until(lambda: len(api.server.connections) < MAX_CONNECTIONS)
     assert (await api.get("/healthz")).status == 200
     for _, writer in held:
         writer.close()
@@ -352,7 +353,7 @@ async def test_stop_finishes_messages_in_flight(api: Api) -> None:
     request = asyncio.create_task(api.get("/v1/status"))
     await asyncio.wait_for(entered.wait(), DEADLINE)
     stopping = asyncio.create_task(api.server.stop(DEADLINE))
-    await until(lambda: not api.path.exists())
+    await wait_until(lambda: not api.path.exists())
     gate.set()
     reply = await request
     assert reply.status == 200

@@ -11,7 +11,8 @@ import pytest
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.queries import ArtifactsQuery
 from aghbus.protocol.base.errors import Refused, Unavailable
-from tests.support.api_harness import Api, until
+from tests.support.api_harness import Api
+from tests.support.natsutil import wait_until
 
 
 async def test_content_is_returned_with_size_and_digest(api: Api) -> None:
@@ -72,7 +73,7 @@ async def test_a_client_that_disconnects_stores_nothing(api: Api) -> None:
     _, writer = await api.raw(b"PUT /v1/artifacts/w/n HTTP/1.1\r\nhost: d\r\ncontent-length: 10\r\n\r\nabc")
     writer.close()
     await writer.wait_closed()
-    await until(lambda: not api.server.requests)
+    await wait_until(lambda: not api.server.requests)
     assert api.node.content == {}
 
 

@@ -11,8 +11,9 @@ from aghbus.daemon.api.http.sse import WRITE_BYTES, frame, writes
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.peers import WhoisResponse
 from aghbus.protocol.base.errors import Unavailable
-from tests.support.api_harness import DEADLINE, Api, until
+from tests.support.api_harness import DEADLINE, Api
 from tests.support.api_simulator import message
+from tests.support.natsutil import wait_until
 
 
 def envelope(seq: int, text: str = "hello") -> Event:
@@ -80,7 +81,7 @@ async def test_stream_opens_immediately_and_stays_alive(api: Api) -> None:
 
 async def test_events_have_id_type_and_one_line_of_json(api: Api) -> None:
     client = await SseClient.open(api)
-    await until(lambda: api.node.open_streams == 1)
+    await wait_until(lambda: api.node.open_streams == 1)
     gap = Event(seq=4, type="gap", pruned_from=2)
     await api.node.append(gap, envelope(5, "two\nlines\r\u2028"))
     first = await client.event()
@@ -133,8 +134,8 @@ async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
     assert item["id"] == "5"
     client.close()
     client = await SseClient.open(api)
-    await until(lambda: len(api.node.calls) == 3)
-    await until(lambda: api.node.open_streams == 1)
+    await wait_until(lambda: len(api.node.calls) == 3)
+    await wait_until(lambda: api.node.open_streams == 1)
     await api.node.append(envelope(6))
     item = await client.event()
     assert item is not None
@@ -146,7 +147,7 @@ async def test_resume_by_since_and_by_last_event_id(api: Api) -> None:
 async def test_filters_reach_the_operation(api: Api) -> None:
     query = "?since=0&kind=trace&kind=receipt&work=w&thread=t&direct=d&peer=p&channel=c&direction=observed&inbox=1"
     client = await SseClient.open(api, query)
-    await until(lambda: bool(api.node.calls))
+    await wait_until(lambda: bool(api.node.calls))
     (wanted,) = api.node.calls[0][1]
     assert wanted.since == 0
     assert wanted.kinds == {"trace", "receipt"}
@@ -178,10 +179,10 @@ async def test_bad_stream_query_is_an_ordinary_error(api: Api, query: str) -> No
 
 async def test_disconnect_releases_the_iterator(api: Api) -> None:
     clients = [await SseClient.open(api) for _ in range(5)]
-    await until(lambda: api.node.open_streams == 5)
+    await wait_until(lambda: api.node.open_streams == 5)
     for client in clients:
         client.close()
-    await until(lambda: api.node.open_streams == 0)
+    await wait_until(lambda: api.node.open_streams == 0)
     assert (await api.get("/healthz")).status == 200
 
 
@@ -197,7 +198,7 @@ async def test_a_slow_reader_blocks_only_its_own_stream(api: Api) -> None:
 
     api.node.respond["GET /v1/events"] = lambda query: watched()
     client = await SseClient.open(api, "?since=0")
-    await until(lambda: taken > 0)
+    await wait_until(lambda: taken > 0)
     for _ in range(50):  # another client is served all the while
         assert (await api.get("/v1/status")).status == 200
     assert taken < 8
@@ -210,7 +211,7 @@ async def test_a_slow_reader_blocks_only_its_own_stream(api: Api) -> None:
 
 async def test_drain_ends_streams_with_a_comment(api: Api) -> None:
     client = await SseClient.open(api)
-    await until(lambda: api.node.open_streams == 1)
+    await wait_until(lambda: api.node.open_streams == 1)
     await api.node.append(envelope(1))
     assert await client.event() is not None
     async with asyncio.timeout(DEADLINE):
@@ -223,12 +224,12 @@ async def test_drain_ends_streams_with_a_comment(api: Api) -> None:
 async def test_drain_does_not_wait_for_a_stalled_reader(api: Api) -> None:
     client = await SseClient.open(api, "?since=0")
     await api.node.append(*[envelope(seq, "x" * 1_000_000) for seq in range(1, 5)])
-    await until(lambda: any(connection.stalled for connection in api.server.connections))
+    await wait_until(lambda: any(connection.stalled for connection in api.server.connections))
     loop = asyncio.get_running_loop()
     started = loop.time()
     await api.server.stop(15.0)
     assert loop.time() - started < 10.0
-    await until(lambda: api.node.open_streams == 0)
+    await wait_until(lambda: api.node.open_streams == 0)
     client.close()
 
 

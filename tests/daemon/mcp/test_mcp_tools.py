@@ -4,7 +4,6 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,8 +237,7 @@ def test_the_prompt_and_the_instructions_are_there_in_both_eras(ops: McpClient) 
     }
 
 
-def test_a_waiting_call_ends_when_the_daemon_does(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+def test_a_waiting_call_ends_when_the_daemon_does(home: Home) -> None:
     with Daemon(home, "ops") as daemon:
         client = McpClient(daemon.socket_path)
         replies: list[Any] = []
