@@ -1,7 +1,7 @@
 """Checks of the store's file for `aghd check-store`, without the daemon and without changing anything.
 
 The quick check is that of the next start: owner, version, commit watermark, and the pages if the file was not closed cleanly.
-The whole check reads every page, index entry and envelope, and verifies the chain of commits.
+The whole check reads every page, index entry and envelope, and verifies the ledger.
 Only `accept_loss` and `rebuild_indexes` write.
 """
 
@@ -190,7 +190,7 @@ def _indexes(db: Connection) -> StoreCheck:
 
 
 def _chain(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:
-    """The stored envelopes against the chain of commits (docs/audit.md)."""
+    """The stored envelopes against the ledger (docs/audit.md)."""
     db.execute("BEGIN")
     try:
         report = verify(AuditReader(db, watermark), None, lambda _: None)

@@ -109,7 +109,7 @@ class Node:
             tracing=self._tracing,
         )
         self._retirement = Retirement(context, store, self._retired)
-        self._retention = Retention(context, store, parts.steps, parts.trust)
+        self._retention = Retention(context, store, parts.clock_changes, parts.trust)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
 
     # start
@@ -121,7 +121,7 @@ class Node:
         await self._retirement.check()
         self._parts.presence.load(await peers.load(self._store.reader))
         await self._parts.standings.load(self._store.reader)
-        await self._parts.steps.resume()
+        await self._parts.clock_changes.resume()
         settings = self.settings.current
         if settings.health.listen is not None:
             self._health = _health_server(settings.health.listen, self._parts)
@@ -153,7 +153,7 @@ class Node:
         self._run("catalog", self._catalog.run)
         self._run("retention", self._retention.run)
         self._run("retirement", self._retirement.run)
-        self._run("clock steps", self._parts.steps.run)
+        self._run("clock changes", self._parts.clock_changes.run)
         self._run("store probe", self._parts.store_probe.run)
         self.link.start()
         self._run("link", self.link.ended)

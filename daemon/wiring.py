@@ -125,7 +125,7 @@ class DaemonParts:
         self.presence = PresenceTable(self.settings.current.discovery.interval, store.memory.acknowledging)
         self.own_card = OwnCard(self.identity, self.settings)
         self.signatures = SignaturePool(replaced.verifier)
-        self.steps = ClockChanges(self.clock, store, self.presence, self.counters)
+        self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
         self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
         self.closer = WorkCloser(context)
@@ -135,19 +135,19 @@ class DaemonParts:
         self._build_api(embedded)
 
     def _build_outbound(self, replaced: Replacements) -> None:
-        context, store, link, steps = self.context, self.store, self.link, self.steps
+        context, store, link, clock_changes = self.context, self.store, self.link, self.clock_changes
         presence, closer, notifier, waiters = self.presence, self.closer, self.notifier, self.waiters
         self.ack_inboxes = AckInboxes(link, inbox_subject(self.identity.self_id, "ack"), self._acks_flooded)
         self.jetstream = self._jetstream()
         of_link: Carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(link, self.ack_inboxes)
         carrier = replaced.carrier or of_link
         self.publisher = publisher = Publisher(
-            context, carrier, link, store, steps, presence, closer, notifier, waiters
+            context, carrier, link, store, clock_changes, presence, closer, notifier, waiters
         )
         self.ack_receiver = AckReceiver(
             store, publisher, publisher.unresponsive, publisher.delivery_times, self.counters
         )
-        self.deadlines = deadlines = Deadlines(context, store, steps, closer, publisher, notifier, waiters)
+        self.deadlines = deadlines = Deadlines(context, store, clock_changes, closer, publisher, notifier, waiters)
         guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
             context, store, link, guard, deadlines, publisher, notifier, self.standings, self._spans
@@ -205,18 +205,20 @@ class DaemonParts:
         """The bridge to agents of foreign formats, and chains."""
         context, store, link, sender = self.context, self.store, self.link, self.sender
         settings, identity, presence = self.settings, self.identity, self.presence
-        steps, closer, notifier = self.steps, self.closer, self.notifier
+        clock_changes, closer, notifier = self.clock_changes, self.closer, self.notifier
         self.bridge = bridge = Bridge(
-            context, store, link, presence, steps, self.denied, closer, sender, notifier, replaced.artifacts
+            context, store, link, presence, clock_changes, self.denied, closer, sender, notifier, replaced.artifacts
         )
         messages = ChainMessages(
             identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
         opener = WorkOpener(settings, identity, self.clock, presence, closer, messages)
-        transitions = RunTransitions(settings, identity, steps, opener, WorkResults(messages), Questions(self.waiters))
+        transitions = RunTransitions(
+            settings, identity, clock_changes, opener, WorkResults(messages), Questions(self.waiters)
+        )
         workspace, counters, limits = identity.workspace, self.counters, replaced.runner_limits
         self.chains = ChainRunner(
-            workspace, store, steps, presence, notifier, counters, sender, messages, transitions, limits
+            workspace, store, clock_changes, presence, notifier, counters, sender, messages, transitions, limits
         )
 
     def _build_api(self, embedded: bool) -> None:
@@ -224,7 +226,7 @@ class DaemonParts:
         settings, identity, clock, notifier = self.settings, self.identity, self.clock, self.notifier
         broker = BrokerView(self.link, self.denied, self.jetstream, embedded)
         self.status = StatusService(
-            context, self.presence, store, broker, self.steps, self.limited, sender, self.queue, self._restored
+            context, self.presence, store, broker, self.clock_changes, self.limited, sender, self.queue, self._restored
         )
         recipients = Recipients(identity, self.presence, clock)
         drafts = DraftBuilder(context, self.own_card, recipients)
@@ -233,7 +235,7 @@ class DaemonParts:
             store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
         works = WorkService(store, sender, drafts, recipients, settings)
-        self.inbox = inbox = InboxService(self.waiters, clock, store, self.steps, self.counters)
+        self.inbox = inbox = InboxService(self.waiters, clock, store, self.clock_changes, self.counters)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
         purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
         explainer = TrustExplainer(identity, store, trust)

@@ -31,7 +31,7 @@ def copied(target: Path, mode: int) -> Path:
     return target
 
 
-def test_two_builds_in_different_places_and_circumstances_give_the_same_files(tmp_path: Path) -> None:
+def test_builds_are_reproducible_across_folders_and_environments(tmp_path: Path) -> None:
     moment = {"SOURCE_DATE_EPOCH": "1700000000"}
     first = built(ROOT, tmp_path / "first", 0o022, TZ="UTC", PYTHONHASHSEED="1", **moment)
     other = copied(tmp_path / "checkout", 0o600)

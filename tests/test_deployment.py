@@ -62,7 +62,7 @@ def test_containers_run_closed() -> None:
             assert container["resources"]["limits"]["memory"], where
 
 
-def test_the_daemon_is_a_native_sidecar_with_probes_on_its_health_listener() -> None:
+def test_daemon_is_a_native_sidecar_with_health_listener_probes() -> None:
     (sidecar,) = (one for _, pod in pods() for one in pod.get("initContainers", []))
     assert sidecar["restartPolicy"] == "Always"
     env = {one["name"]: one["value"] for one in sidecar["env"]}

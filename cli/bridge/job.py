@@ -8,7 +8,7 @@ from typing import Any
 
 from aghbus.cli.bridge.conversation import Said, transcript, with_conversation
 from aghbus.cli.worker.conversation import Question, Turn
-from aghbus.cli.worker.job import Job, plain
+from aghbus.cli.worker.job import CommandJob, plain
 from aghbus.cli.worker.journal import JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import Process, ProcessExit
@@ -33,7 +33,7 @@ SHOWN_CHARACTERS = 16_384
 """Characters of a refused message in the trace about it."""
 
 
-class BridgeJob(Job):
+class BridgeJob(CommandJob):
     """A job whose input and output are messages of `format`."""
 
     keep = MAX_MESSAGE_BYTES

@@ -176,11 +176,11 @@ def _case(case: dict[str, Any]) -> str:
             ("note", case["note"]),
         ]
     )
-    steps = "\n".join(
-        f"{'yes' if step['passed'] else 'NO ':<4}{safe(step['check']):<14}{safe(step['detail'])}"
-        for step in case["steps"]
+    checks = "\n".join(
+        f"{'yes' if check['passed'] else 'NO ':<4}{safe(check['check']):<14}{safe(check['detail'])}"
+        for check in case["checks"]
     )
-    return f"{head}\n{indented(steps)}" if steps else head
+    return f"{head}\n{indented(checks)}" if checks else head
 
 
 COMMANDS = {

@@ -18,7 +18,7 @@ from aghbus.cli.convert.history import ConvertedMessage, LineHistory, PeerHistor
 from aghbus.cli.convert.loss import lost_members
 from aghbus.protocol.agh.envelope import WORK_KINDS, Envelope, decode_document, parse
 from aghbus.protocol.agh.errors import ProtocolError
-from aghbus.protocol.agh.lifecycle import Step
+from aghbus.protocol.agh.lifecycle import Transition
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.agh.send import Draft, build, wire_document
 from aghbus.protocol.base.errors import InvalidRequest, RequestError
@@ -197,7 +197,7 @@ class Converter:
         return envelopes
 
     def _deliver_all(
-        self, plan: SubmitPlan, envelopes: Sequence[Envelope], verdicts: Sequence[Step | None]
+        self, plan: SubmitPlan, envelopes: Sequence[Envelope], verdicts: Sequence[Transition | None]
     ) -> tuple[list[Any], list[Finding]]:
         if self._target is None:
             return [json.loads(envelope.raw) for envelope in envelopes], []
@@ -227,7 +227,7 @@ class Converter:
     # to a foreign format
 
     def _deliver(
-        self, envelope: Envelope, verdict: Step | None, target: Adapter, *, ours: bool = False
+        self, envelope: Envelope, verdict: Transition | None, target: Adapter, *, ours: bool = False
     ) -> tuple[list[Any], list[Finding]]:
         """The message for the receiving peer's agent. `ours`: the envelope was made from a foreign line."""
         us, names = self._receiver(envelope), self._options.agents

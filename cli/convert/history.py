@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from aghbus.protocol.agh.effects import Advance, Open
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
-from aghbus.protocol.agh.lifecycle import Step, WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import Transition, WorkView, after, opened_by, transition
 from aghbus.protocol.agh.send import apply_own
 from aghbus.protocol.formats.derived_ids import digest
 from aghbus.protocol.formats.model import BridgeDirection, BridgedMessage
@@ -94,14 +94,14 @@ class LineHistory:
                 elif isinstance(effect, Advance):
                     works[effect.after.work_id] = effect.after
 
-    def apply(self, envelope: Envelope) -> Step | None:
+    def apply(self, envelope: Envelope) -> Transition | None:
         """Add an envelope and apply it to its work; the lifecycle's verdict."""
         self._envelopes.setdefault((envelope.sender, envelope.id), envelope)
         if envelope.work_id is None:
             return None
         self._of_work[envelope.work_id].append(envelope)
         work = self.work(envelope.work_id)
-        verdict = step(work, envelope)
+        verdict = transition(work, envelope)
         if verdict.outcome == "opened":
             opened = self._works[envelope.work_id] = opened_by(envelope)
             self._open[opened.target][opened.work_id] = None

@@ -44,8 +44,8 @@ def steps_of_run(history: Sequence[HistoryEntry], own: str, since: int, heartbea
 
     `heartbeats` begins the ids of traces that say nothing about the question.
     """
-    later = [step for step in history if step.seq > since and not step.id.startswith(heartbeats)]
-    asked = [at for at, step in enumerate(later) if step.event == NEED_INPUT and step.actor == own]
+    later = [entry for entry in history if entry.seq > since and not entry.id.startswith(heartbeats)]
+    asked = [at for at, entry in enumerate(later) if entry.event == NEED_INPUT and entry.actor == own]
     return later[asked[-1] :] if asked else []
 
 

@@ -87,9 +87,9 @@ class Heartbeats:
         if unread:
             lost = f"{unread} message{'s' * (unread > 1)} not delivered"
             text += f" ({lost}: the command reads its input only at start)"
-        step = WorkActionRequest(message=text, ext=ext, replace_secrets=True)
-        step.id = f"{self.prefix}_{time.time_ns()}"
-        await self._core.step("update", step)
+        action = WorkActionRequest(message=text, ext=ext, replace_secrets=True)
+        action.id = f"{self.prefix}_{time.time_ns()}"
+        await self._core.act("update", action)
         self._emit("heartbeat", message=text)
         if unread:
             await self._core.read()

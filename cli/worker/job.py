@@ -45,7 +45,7 @@ BUSY = "the worker is busy"
 RESTARTED = "the worker was restarted while the command ran; it was not run again"
 
 
-class Job:
+class CommandJob:
     """One work of this worker. `run` carries it out; other tasks call `stop`.
 
     `counts`: the outcome is part of the worker's exit code. `on_waiting` is called when its command has asked a question.
@@ -257,21 +257,21 @@ class Job:
 
     async def _send_end(self, finished: dict[str, Any]) -> None:
         verb, result = finished["verb"], finished["result"]
-        step = WorkActionRequest(message=finished["message"], result=result, artifacts=finished["artifacts"] or None)
+        action = WorkActionRequest(message=finished["message"], result=result, artifacts=finished["artifacts"] or None)
         try:
-            sent = await self._send(verb, step, "end")
+            sent = await self._send(verb, action, "end")
         except RefusedByDaemon as error:
             self.emit("problem", message=f"the result was refused: {error.message}")
             bare = {name: value for name, value in result.items() if name in ("exit_code", "duration_s")}
-            step = WorkActionRequest(message="the result itself could not be sent", result=bare)
-            sent = await self._send(verb, step, "end")
+            action = WorkActionRequest(message="the result itself could not be sent", result=bare)
+            sent = await self._send(verb, action, "end")
         self.emit("reported" if sent else "dropped", verb=verb)
 
-    async def _send(self, verb: WorkVerb, step: WorkActionRequest, what: str) -> bool:
-        """One step of the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
-        step.id, step.ext, step.replace_secrets = f"msg_{self.entry.token}_{what}", self._ext, True
+    async def _send(self, verb: WorkVerb, action: WorkActionRequest, what: str) -> bool:
+        """One action on the work, with a fixed id so that retries are idempotent; False when the work has ended or is not ours."""
+        action.id, action.ext, action.replace_secrets = f"msg_{self.entry.token}_{what}", self._ext, True
         try:
-            await self.core.step(verb, step)
+            await self.core.act(verb, action)
         except (JobCanceled, Conflict):
             return False
         return True

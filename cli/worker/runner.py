@@ -17,7 +17,7 @@ import msgspec
 
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.output import Output
-from aghbus.cli.worker.job import BUSY, Job, plain
+from aghbus.cli.worker.job import BUSY, CommandJob, plain
 from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.reporter import Reporter
@@ -51,7 +51,7 @@ class CommandRunner:
         timeout: float,
         journal: Journal,
         output: Output,
-        make_job: Callable[..., Job] = Job,
+        make_job: Callable[..., CommandJob] = CommandJob,
     ) -> None:
         """`make_job` creates a job from its leased work, a journal entry, the options, the client and the reporter. `timeout` in
         seconds bounds every step of a request."""
@@ -65,7 +65,7 @@ class CommandRunner:
         self._journal = journal
         self._reporter = Reporter(output, self._stop)
         self._slots = _Slots(options.concurrency, self._feed.wake)
-        self._jobs: dict[asyncio.Task[None], Job] = {}
+        self._jobs: dict[asyncio.Task[None], CommandJob] = {}
         self._changed = asyncio.Event()
         self._signals: list[signal.Signals] = []
         self._taken = self._accepted = 0
@@ -167,12 +167,12 @@ class CommandRunner:
                 await self._slots.acquire()
                 self._start(job, self._accept(job))
 
-    def _job(self, core: JobCore, entry: JournalEntry) -> Job:
+    def _job(self, core: JobCore, entry: JournalEntry) -> CommandJob:
         job = self._make_job(core, entry, self.options, self._client, self._reporter)
         job.on_waiting = self._changed.set
         return job
 
-    async def _accept(self, job: Job) -> None:
+    async def _accept(self, job: CommandJob) -> None:
         """Run a work that was taken, if it can be accepted; a slot is reserved for it."""
         try:
             job.counts = await job.core.accept()
@@ -189,7 +189,7 @@ class CommandRunner:
             self._feed.stop()
         await job.run(self._slots, reserved=True)
 
-    async def _reject(self, job: Job) -> None:
+    async def _reject(self, job: CommandJob) -> None:
         if await job.core.reject(BUSY):
             job.emit("rejected", reason="busy", message=BUSY)
             job.entry.remove()
@@ -198,7 +198,7 @@ class CommandRunner:
 
     # running
 
-    def _start(self, job: Job, steps: Coroutine[None, None, None]) -> None:
+    def _start(self, job: CommandJob, steps: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(self._carry_out(job, steps))
         self._jobs[task] = job
         task.add_done_callback(self._on_end)
@@ -208,7 +208,7 @@ class CommandRunner:
         self._changed.set()
         self._feed.wake()
 
-    async def _carry_out(self, job: Job, steps: Coroutine[None, None, None]) -> None:
+    async def _carry_out(self, job: CommandJob, steps: Coroutine[None, None, None]) -> None:
         """A whole job. What prevents it from being reported concerns only this job, which stays in the journal for the next
         worker that gets its lease."""
         try:
@@ -226,11 +226,11 @@ class CommandRunner:
         if job.counts and job.verb != "complete":
             self._all_completed = False
 
-    def _leave_in_journal(self, job: Job, event: str, **more: str) -> None:
+    def _leave_in_journal(self, job: CommandJob, event: str, **more: str) -> None:
         job.emit(event, **more)
         self._unreported += 1
 
-    async def _recover(self, job: Job) -> None:
+    async def _recover(self, job: CommandJob) -> None:
         """Carry on with the job of a dead worker: report what has finished; terminate what runs, and fail or rerun it; return
         what was not started to the inbox."""
         phase, options = job.entry.phase, self.options
@@ -268,7 +268,7 @@ class CommandRunner:
             task.cancel()
         await self._until(lambda: not self._jobs)
 
-    def _running(self) -> list[Job]:
+    def _running(self) -> list[CommandJob]:
         return [job for job in self._jobs.values() if not job.is_waiting]
 
     def _exit_code(self) -> int:

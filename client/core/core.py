@@ -142,8 +142,8 @@ class Core:
 
     # works
 
-    async def step(self, work_id: str, verb: WorkVerb, form: WorkActionRequest) -> SendResponse:
-        """One step of a work."""
+    async def act(self, work_id: str, verb: WorkVerb, form: WorkActionRequest) -> SendResponse:
+        """One action on a work."""
         return await self.call(Operations.act_on_work, work_id, verb, **msgspec.structs.asdict(form))
 
     async def work(self, work_id: str, channel: str | None = None) -> Work:

@@ -39,7 +39,7 @@ from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
-"""Refusals of a step that a retry cannot change: the work has ended, or is not (any longer) ours."""
+"""Refusals of an action that a retry cannot change: the work has ended, or is not (any longer) ours."""
 REFUSED_PAUSE: Final = 60.0
 """Seconds after which a work is taken again whose acceptance the daemon refused."""
 MESSAGE_CHARACTERS: Final = 500
@@ -106,7 +106,7 @@ class JobCore:
         try:
             work = await self.core.work(self.work_id, self.channel)
             if work.state == "submitted":
-                await self.step("accept", WorkActionRequest())
+                await self.act("accept", WorkActionRequest())
             if work.state not in TERMINAL_STATES and not self.state.canceled:
                 return True
         except (JobCanceled, NotFound):
@@ -140,7 +140,7 @@ class JobCore:
 
     async def update(self, message: str | None = None, *, result: dict[str, Any] | None = None) -> None:
         """Report progress: trace `working`. It resets the progress deadline of the work. Raises JobCanceled."""
-        await self.step("update", WorkActionRequest(message=message, result=result))
+        await self.act("update", WorkActionRequest(message=message, result=result))
 
     async def ask(self, question: str, *, result: dict[str, Any] | None = None, timeout: float | None = None) -> str:
         """Ask the initiator, and wait for the answer. Raises JobCanceled, and TimeoutError after `timeout` seconds.
@@ -149,13 +149,13 @@ class JobCore:
         that was given meanwhile.
         """
         self._asked += 1
-        step = WorkActionRequest(message=question, result=result)
-        step.id = derived_id("msg_", "ask", self.channel, self.work_id, self.state.item.message.id, str(self._asked))
+        action = WorkActionRequest(message=question, result=result)
+        action.id = derived_id("msg_", "ask", self.channel, self.work_id, self.state.item.message.id, str(self._asked))
         try:
-            seq = await self.step("need-input", step)
+            seq = await self.act("need-input", action)
         except Conflict:  # another question was asked in this place before
-            step.id = new_id("msg_")
-            seq = await self.step("need-input", step)
+            action.id = new_id("msg_")
+            seq = await self.act("need-input", action)
         return await self._answer(seq, timeout)
 
     async def complete(
@@ -230,10 +230,10 @@ class JobCore:
         with suppress(NotFound, Conflict):  # removed by retention, or handled by another consumer
             await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
 
-    async def _end(self, verb: WorkVerb, step: WorkActionRequest) -> bool:
+    async def _end(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
         self.state.reporting = True  # the event of our own report cancels nothing
         try:
-            await self.step(verb, step)
+            await self.act(verb, action)
         except JobCanceled:
             await self.settle()
             return False
@@ -243,13 +243,13 @@ class JobCore:
         await self.settle()
         return True
 
-    async def step(self, verb: WorkVerb, step: WorkActionRequest) -> int:
-        """One step of the work; the sequence of its envelope. Raises JobCanceled."""
+    async def act(self, verb: WorkVerb, action: WorkActionRequest) -> int:
+        """One action on the work; the sequence of its envelope. Raises JobCanceled."""
         if self.state.ended:
             raise RuntimeError("the job has ended already")
-        step.channel = self.channel
+        action.channel = self.channel
         try:
-            return (await self.core.step(self.work_id, verb, step)).seq
+            return (await self.core.act(self.work_id, verb, action)).seq
         except ENDED as error:
             self.state.canceled = True
             raise JobCanceled(f"the work {self.work_id} has ended: {error.message}", error.hint, error.code) from None

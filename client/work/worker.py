@@ -132,7 +132,7 @@ class Worker:
             await asyncio.wait(self._running)
 
     async def _handle(self, job: JobCore) -> None:
-        last = JobCore(self._patient, job.state)  # its last step is carried out, however long the daemon is away
+        last = JobCore(self._patient, job.state)  # its last action is carried out, however long the daemon is away
         try:
             await self._finish(job, last)
         except asyncio.CancelledError:

@@ -3,8 +3,8 @@
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
-from aghbus.daemon.bridge.chain_ends import ChainEnds
 from aghbus.daemon.bridge.deliver import MessageDelivery
+from aghbus.daemon.bridge.follow_up_ends import FollowUpEnds
 from aghbus.daemon.bridge.follower import Follower
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.bridge.log_files import LogFiles
@@ -33,7 +33,7 @@ class Bridge:
         store: Store,
         link: Link,
         presence: PresenceTable,
-        steps: ClockChanges,
+        clock_changes: ClockChanges,
         denied: DeniedSubjects,
         closer: WorkCloser,
         sender: Sender,
@@ -50,8 +50,8 @@ class Bridge:
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
         self.log = LogFiles(settings, context.log_limiter, clock, store, counters)
         unanswered = UnansweredMessages(closer, counters)
-        ends = ChainEnds(settings, identity, clock, counters, agents, self.log)
-        self.follower = Follower(notifier, clock, store, steps, agents, sender, translator, unanswered, ends)
+        ends = FollowUpEnds(settings, identity, clock, counters, agents, self.log)
+        self.follower = Follower(notifier, clock, store, clock_changes, agents, sender, translator, unanswered, ends)
         self.submitter = MessageSubmitter(
             settings, identity, clock, link, counters, agents, sender, formats, artifacts, self.log
         )

@@ -10,7 +10,7 @@ from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory
-from aghbus.daemon.bridge.chain_ends import ChainEnds
+from aghbus.daemon.bridge.follow_up_ends import FollowUpEnds
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
@@ -43,12 +43,12 @@ class Follower:
     notifier: Notifier
     clock: Clock
     store: Store
-    steps: ClockChanges
+    clock_changes: ClockChanges
     agents: AgentDirectory
     sender: Sender
     translator: InboundTranslator
     unanswered: UnansweredMessages
-    ends: ChainEnds
+    ends: FollowUpEnds
     _position: int = field(default=0, init=False)
     _saved_position: int = field(default=0, init=False)
 
@@ -80,7 +80,7 @@ class Follower:
             except Unavailable:
                 return  # draining: the next start continues
             if self.notifier.seq <= self._position:
-                left = _MAX_WAIT if due_ms is None else self.steps.seconds_until(due_ms)
+                left = _MAX_WAIT if due_ms is None else self.clock_changes.seconds_until(due_ms)
                 await self.notifier.wait(min(max(left, 0.0), _MAX_WAIT))
                 await asyncio.sleep(_COALESCE if self.store.memory.bridged else _UNUSED_COALESCE)
 
@@ -131,7 +131,7 @@ class Follower:
             return None
 
         def job(tx: Transaction, batch: Batch) -> int | None:
-            now_ms = self.steps.now_after_clock_check(tx)
+            now_ms = self.clock_changes.now_after_clock_check(tx)
             for entry in bridge_log.due(tx, now_ms, _PAGE):
                 self.unanswered.handle(tx, batch, entry, now_ms)
             return bridge_log.next_due_ms(tx)

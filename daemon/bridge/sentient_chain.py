@@ -12,11 +12,10 @@ from aghbus.protocol.formats.attachments import size_of
 from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id, work_id
 from aghbus.protocol.formats.model import BridgeContext, SubmitPlan
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
-from aghbus.protocol.formats.sentient.native import CHAIN, ChainIds
+from aghbus.protocol.formats.sentient.native import CHAIN, SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import follow_ups as links
-from aghbus.store.tables import works
+from aghbus.store.tables import follow_ups, works
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"
@@ -42,7 +41,7 @@ class ChainMessage(NamedTuple):
         for key in self.opened:
             following = works.load(tx, *key)
             if following is not None:
-                links.link(tx, self.assigned, following)
+                follow_ups.add(tx, self.assigned, following)
 
 
 def of(
@@ -71,7 +70,7 @@ def memory_draft(
     context: BridgeContext,
     self_id: str,
     memory_agent: str | None,
-    chain: ChainIds,
+    chain: SentientIds,
     message: Any,
     entries: tuple[SentientLogEntry, ...],
     ending_id: str,
@@ -101,10 +100,10 @@ def memory_draft(
     return with_log(draft, entries)
 
 
-def ids_of(message: Any) -> ChainIds:
+def ids_of(message: Any) -> SentientIds:
     """Session and request of a valid message."""
     metadata = message["metadata"]
-    return ChainIds(metadata["session_id"], metadata["request_id"])
+    return SentientIds(metadata["session_id"], metadata["request_id"])
 
 
 def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, ...]:

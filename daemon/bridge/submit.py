@@ -9,7 +9,7 @@ import msgspec
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.bridge import sentient_chain as chains
+from aghbus.daemon.bridge import sentient_chain as sentient
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.format_log import FORMATS_LOGGING_REFUSED, check_log_duplicate
 from aghbus.daemon.bridge.large_messages import is_too_large, store_large, with_reference
@@ -82,7 +82,7 @@ class MessageSubmitter:
                 hint="put large content into the artifact store and send a reference to it",
                 code="too_large",
             )
-        texts = branches_in(text) if name == chains.NAME else (text,)
+        texts = branches_in(text) if name == sentient.NAME else (text,)
         references: dict[str, Reference] = {}
         while True:
             try:
@@ -137,9 +137,9 @@ class MessageSubmitter:
         if plan.repeats:
             return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
         chain = None
-        if name == chains.NAME:
+        if name == sentient.NAME:
             memory_agent = self.settings.current.sentient.memory_agent
-            chain = chains.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
+            chain = sentient.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
         drafts = [
             with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
         ]

@@ -47,7 +47,7 @@ class ChainRunner:
 
     workspace: str
     store: Store
-    steps: ClockChanges
+    clock_changes: ClockChanges
     presence: PresenceTable
     notifier: Notifier
     counters: Counters
@@ -112,7 +112,7 @@ class ChainRunner:
         if not count:
             return None
         found = await chains.pending(
-            self.store.reader, self.workspace, self.steps.now_millis(), self.limits.page, excluded=apart
+            self.store.reader, self.workspace, self.clock_changes.now_millis(), self.limits.page, excluded=apart
         )
         if self.draining:
             return _MAX_WAIT
@@ -122,7 +122,7 @@ class ChainRunner:
                 raise result  # raised only after all of them have finished
         if any(results):
             return 0.0  # works may have changed again, and more runs may be due than fit a page
-        left = _MAX_WAIT if due_ms is None else self.steps.seconds_until(due_ms)
+        left = _MAX_WAIT if due_ms is None else self.clock_changes.seconds_until(due_ms)
         return max(_MIN_WAIT, min(left, _MAX_WAIT))
 
     def _counts(self) -> list[int]:

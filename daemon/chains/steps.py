@@ -53,14 +53,14 @@ class RunTransitions:
 
     settings: LiveSettings
     identity: Identity
-    steps: ClockChanges
+    clock_changes: ClockChanges
     opener: WorkOpener
     results: WorkResults
     questions: Questions
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
         """Add a run and visit its start nodes."""
-        self.steps.now_after_clock_check(tx)
+        self.clock_changes.now_after_clock_check(tx)
         if chains.count_open(tx) >= chains.MAX_OPEN:
             raise Refused(
                 f"{chains.MAX_OPEN} runs are in progress already", code="refused", hint="`aghctl chain list` shows them"
@@ -76,7 +76,7 @@ class RunTransitions:
         before = chains.load(tx, run_id)
         if before is None or before.state in ENDED:
             return False
-        self.steps.now_after_clock_check(tx)
+        self.clock_changes.now_after_clock_check(tx)
         for visit in chains.open_visits(tx, run_id):
             run = _known(tx, run_id)
             if run.state not in ENDED:
@@ -84,7 +84,7 @@ class RunTransitions:
         return _known(tx, run_id).version != before.version
 
     def _advance(self, tx: Transaction, batch: Batch, run: Run, visit: Visit) -> None:
-        now_ms = self.steps.now_millis()
+        now_ms = self.clock_changes.now_millis()
         late = visit.due_ms is not None and visit.due_ms <= now_ms
         if visit.work_id is None or visit.open_ms is not None:
             if late:
@@ -106,7 +106,7 @@ class RunTransitions:
         Raises NotFound, or Refused when there is no such question.
         """
         run = _known(tx, run_id)
-        self.steps.now_after_clock_check(tx)
+        self.clock_changes.now_after_clock_check(tx)
         visit = asking_node(tx, run, node)
         found = self._followed(tx, run, visit)
         if found is None or found.work.is_terminal:
@@ -160,7 +160,7 @@ class RunTransitions:
             message=f"{found.work.target} is busy",
             seen_seq=found.last_seq,
             retries=retries,
-            open_ms=self.steps.now_millis() + int(retry_pause(retries) * 1000),
+            open_ms=self.clock_changes.now_millis() + int(retry_pause(retries) * 1000),
         )
         self._show(tx, run)
 
@@ -168,7 +168,7 @@ class RunTransitions:
         """The node asks: the question goes to the inbox, and the time for the answer begins."""
         node = _chain(run).nodes[visit.node]
         asked_already = visit.work_state == "needs_input"
-        due_ms = visit.due_ms if asked_already else self.steps.now_millis() + int(node.answer_timeout * 1000)
+        due_ms = visit.due_ms if asked_already else self.clock_changes.now_millis() + int(node.answer_timeout * 1000)
         self.questions.put(tx, visit, question_seq)
         self._record(tx, visit, result, due_ms=due_ms, question_seq=question_seq)
         self._show(tx, run)
@@ -199,7 +199,7 @@ class RunTransitions:
     ) -> None:
         """Record the result of a visit, and take the decision that follows from it."""
         self.questions.remove(tx, visit)
-        self._record(tx, visit, result, ended_ms=self.steps.now_millis(), due_ms=None, question_seq=None)
+        self._record(tx, visit, result, ended_ms=self.clock_changes.now_millis(), due_ms=None, question_seq=None)
         chain = _chain(run)
         wanted = {
             path.root for edge in chain.edges_of(visit.node) if edge.when for path in read_condition(edge.when).paths()
@@ -274,7 +274,7 @@ class RunTransitions:
             branch=branch,
             previous=previous,
             due_ms=self._due_ms(run, node),
-            started_ms=self.steps.now_millis(),
+            started_ms=self.clock_changes.now_millis(),
         )
         chains.add_visit(tx, visit)
         run = self._show(tx, msgspec.structs.replace(run, step=step), node)
@@ -287,7 +287,7 @@ class RunTransitions:
         try:
             opened = self.opener.open(tx, batch, run, visit, node, causation_id)
         except (ChainError, InvalidRequest, Refused) as error:
-            now_ms = self.steps.now_millis()
+            now_ms = self.clock_changes.now_millis()
             ended = {"work_state": "failed", "message": error.message, "ended_ms": now_ms, "due_ms": None}
             chains.change_visit(tx, visit, peer=node.peer, **ended)
             self._fail(tx, batch, run, f"the input of node {visit.node}: {error.message}")
@@ -301,7 +301,7 @@ class RunTransitions:
 
     def _show(self, tx: Transaction, run: Run, node: str | None = None) -> Run:
         """The state of a run in progress, from its visits: it waits while a node asks."""
-        now = {"step": run.step, "updated_ms": self.steps.now_millis()}
+        now = {"step": run.step, "updated_ms": self.clock_changes.now_millis()}
         asked = asking(tx, run)
         if not asked:
             return chains.change(tx, run, state="running", node=node or run.node, question=None, **now)
@@ -314,7 +314,7 @@ class RunTransitions:
         self, tx: Transaction, batch: Batch | None, run: Run, state: RunState, error: str | None, why: str
     ) -> None:
         """End a run. With a `batch` its open works are canceled, with the reason `why`."""
-        now_ms = self.steps.now_millis()
+        now_ms = self.clock_changes.now_millis()
         for visit in chains.open_visits(tx, run.run_id):
             found = None if batch is None else self._followed(tx, run, visit)
             if batch is not None and found is not None and not found.work.is_terminal:
@@ -325,10 +325,10 @@ class RunTransitions:
             )
         chains.change(tx, run, state=state, error=error, question=None, updated_ms=now_ms)
         age_ms = self.settings.current.store.retention_age * 1000
-        chains.forget(tx, self.steps.retention_now_ms() - age_ms)
+        chains.forget(tx, self.clock_changes.retention_now_ms() - age_ms)
 
     def _due_ms(self, run: Run, node: str) -> int:
-        return self.steps.now_millis() + int(_chain(run).nodes[node].timeout * 1000)
+        return self.clock_changes.now_millis() + int(_chain(run).nodes[node].timeout * 1000)
 
 
 def _known(tx: Transaction, run_id: str) -> Run:

@@ -25,7 +25,7 @@ _STALL: Final = (0.1, 0.5)  # seconds without an answer, after at least one and 
 _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed round trips
 
 
-class Question:
+class PendingWhois:
     """A pending whois with the answers received so far."""
 
     def __init__(self, ask: WhoisRequest, request: Draft, started: float) -> None:
@@ -61,10 +61,10 @@ class WhoisQuestions:
         self._background = background
         self._presence = presence
         self._publisher = publisher
-        self._pending: dict[str, Question] = {}
+        self._pending: dict[str, PendingWhois] = {}
         self._slowest = 0.0  # seconds, the slowest recent answer; decays
 
-    def find(self, request_id: str | None) -> Question | None:
+    def find(self, request_id: str | None) -> PendingWhois | None:
         """The pending question with this id."""
         return self._pending.get(request_id or "")
 
@@ -87,14 +87,14 @@ class WhoisQuestions:
         self._review(question)
         return question.answer
 
-    async def _ask_later(self, question: Question, subject: str, raw: bytes, headers: Headers) -> None:
+    async def _ask_later(self, question: PendingWhois, subject: str, raw: bytes, headers: Headers) -> None:
         try:
             await self._link.publish(subject, raw, headers)
         except LinkError as error:
             if not question.answer.done():
                 question.answer.set_exception(_down(error))
 
-    def _question(self, ask: WhoisRequest) -> Question:
+    def _question(self, ask: WhoisRequest) -> PendingWhois:
         identity = self._identity
         channel = ask.channel or identity.channels[0][1]
         if (identity.workspace, channel) not in identity.joined:
@@ -112,15 +112,15 @@ class WhoisQuestions:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
         request = self._publisher.draft("whois", identity.workspace, channel, body, to=ask.to, ext=ext)
-        return Question(ask, request, self._clock.monotonic())
+        return PendingWhois(ask, request, self._clock.monotonic())
 
-    def _expected(self, question: Question) -> frozenset[str]:
+    def _expected(self, question: PendingWhois) -> frozenset[str]:
         ask, request = question.ask, question.request
         if ask.to is not None:
             return frozenset({ask.to})
         return self._presence.expected(request.workspace_id, request.channel, ask.query, self._clock.millis())
 
-    def _review(self, question: Question) -> None:
+    def _review(self, question: PendingWhois) -> None:
         """End the question, or look again when that is due, or after the next answer."""
         question.is_due = False
         if question.answer.done():
@@ -138,7 +138,7 @@ class WhoisQuestions:
             question.timer.cancel()
         question.timer = asyncio.get_running_loop().call_later(min(until, deadline) - now, self._review, question)
 
-    def _end(self, question: Question, ended: str, now: float) -> None:
+    def _end(self, question: PendingWhois, ended: str, now: float) -> None:
         question.answer.set_result(
             WhoisResponse(
                 request_id=question.request.id,
@@ -150,12 +150,12 @@ class WhoisQuestions:
             )
         )
 
-    def _forget(self, question: Question, _answer: asyncio.Future[WhoisResponse]) -> None:
+    def _forget(self, question: PendingWhois, _answer: asyncio.Future[WhoisResponse]) -> None:
         del self._pending[question.request.id]
         if question.timer is not None:
             question.timer.cancel()
 
-    def _until(self, question: Question) -> tuple[str, float]:
+    def _until(self, question: PendingWhois) -> tuple[str, float]:
         """Why and when a question ends without a further answer: complete, after a grace time; or no answer came for a stall time
         (by observed round trips), or for `wait`."""
         round_trip = max(self._slowest, (self._link.rtt_ms() or 0.0) / 1000)
@@ -167,7 +167,7 @@ class WhoisQuestions:
         least = _STALL[0] if question.found else _STALL[1]
         return "quiet", question.last + max(least, _STALL_ROUND_TRIPS * round_trip)
 
-    def answered(self, question: Question, effect: Discovered, envelope: Envelope) -> None:
+    def answered(self, question: PendingWhois, effect: Discovered, envelope: Envelope) -> None:
         """Take an answer to `question`."""
         if (envelope.workspace_id, envelope.channel) != (question.request.workspace_id, question.request.channel):
             return

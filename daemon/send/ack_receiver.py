@@ -116,7 +116,7 @@ class AckReceiver:
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None
             self._publisher.give_up(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)
-            if ack.reason in NOT_STORED:  # later messages of the stream wait for the header that settles this one
+            if ack.reason in NOT_STORED:  # later messages of the flow wait for the header that settles this one
                 self._unresponsive.mark(sent.subject)
         self._unresponsive.answered(tx, sent.subject)
         return True

@@ -33,7 +33,7 @@ class Deadlines:
         self,
         context: DaemonContext,
         store: Store,
-        steps: ClockChanges,
+        clock_changes: ClockChanges,
         closer: WorkCloser,
         publisher: Publisher,
         notifier: Notifier,
@@ -42,7 +42,7 @@ class Deadlines:
         self._store = store
         self._settings = context.settings
         self._identity = context.identity
-        self._steps = steps
+        self._clock_changes = clock_changes
         self._closer = closer
         self._publisher = publisher
         self._notifier = notifier
@@ -70,13 +70,13 @@ class Deadlines:
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
             if self._identity.participant_in(work) is not None and (accept or progress):
-                now_ms = self._steps.now_after_clock_check(tx)
+                now_ms = self._clock_changes.now_after_clock_check(tx)
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
                 tx.after_commit(self._changed.set)
             return
         if not applied.may_be_due:
             return
-        now_ms = self._steps.now_after_clock_check(tx)
+        now_ms = self._clock_changes.now_after_clock_check(tx)
         traced = envelope.kind == "trace"
         accepted = applied.before.state == "submitted" and work.state != "submitted"
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)
@@ -96,12 +96,12 @@ class Deadlines:
             await self._pause(due_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
-        left = _LONGEST if due_ms is None else self._steps.seconds_until(due_ms)
+        left = _LONGEST if due_ms is None else self._clock_changes.seconds_until(due_ms)
         await wait_set(self._changed, min(max(left, 0.0), _LONGEST))
 
     def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
         rows: list[Outgoing] = []
-        for late in deadlines.overdue(tx, self._steps.now_after_clock_check(tx)):
+        for late in deadlines.overdue(tx, self._clock_changes.now_after_clock_check(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._closing(work, late)

@@ -79,7 +79,7 @@ class DraftBuilder:
     def for_work_action(
         self, work: WorkView, verb: WorkVerb, ask: WorkActionRequest, trace_id: str | None, now_ms: int
     ) -> Draft:
-        """One step of a work that we take part in, at Unix millisecond `now_ms`."""
+        """One action on a work that we take part in, at Unix millisecond `now_ms`."""
         own_id = self._identity.participant_in(work)
         other = work.target if own_id == work.initiator else work.initiator
         if own_id is None:

@@ -66,7 +66,7 @@ class Publisher:
         carrier: Carrier,
         link: Link,
         store: Store,
-        steps: ClockChanges,
+        clock_changes: ClockChanges,
         presence: PresenceTable,
         closer: WorkCloser,
         notifier: Notifier,
@@ -78,7 +78,7 @@ class Publisher:
         self._identity = context.identity
         self._settings = context.settings
         self._clock = context.clock
-        self._steps = steps
+        self._clock_changes = clock_changes
         self._presence = presence
         self._closer = closer
         self._notifier = notifier
@@ -289,7 +289,7 @@ class Publisher:
             _log.error("published messages could not be recorded", exc_info=error)
 
     def _record(self, tx: Transaction, rows: list[Outgoing], impossible: Sequence[tuple[int, str]]) -> None:
-        now_ms = self._steps.now_after_clock_check(tx)
+        now_ms = self._clock_changes.now_after_clock_check(tx)
         schedules: list[RetrySchedule] = []
         first_ms: float = float("inf")
         for row in rows:
@@ -307,7 +307,7 @@ class Publisher:
 
     def _in_order(self, tx: Transaction, rows: list[Outgoing], catching_up: frozenset[str]) -> list[Outgoing]:
         tx.after_commit(self._timer.trigger)  # for the messages that got a later due time
-        now_ms = self._steps.now_after_clock_check(tx)
+        now_ms = self._clock_changes.now_after_clock_check(tx)
         return self.unresponsive.in_order(tx, rows, catching_up, self._settings.current.retry.ceiling, now_ms)
 
     # retries
@@ -355,7 +355,7 @@ class Publisher:
             return await self._timer.wait()
 
     def _take_due(self, tx: Transaction) -> _Due:
-        policy, now_ms = self._settings.current.retry, self._steps.now_after_clock_check(tx)
+        policy, now_ms = self._settings.current.retry, self._clock_changes.now_after_clock_check(tx)
         longest = (1 + _JITTER) * max(policy.first, policy.ceiling, FIRST_PAUSE)
         retry.pull_in(tx, now_ms, now_ms + int(1000 * longest))
         if self._timer.may_have_expired(self._clock.seconds()):
@@ -393,11 +393,11 @@ class Publisher:
         tx.after_commit(lambda: self._gave_up(rows))
 
     def _release(self, tx: Transaction, failed: Failed) -> None:
-        """The next message of the stream does not wait for one that ended without effect."""
+        """The next message of the flow does not wait for one that ended without effect."""
         if tx.memory.flows.is_last(failed.seq):
             if retry.is_settled(tx, failed.workspace_id, failed.message_id):
                 tx.memory.flows.settle(tx, failed.seq)
-        elif retry.release_next(tx, failed.seq, self._steps.now_after_clock_check(tx)):
+        elif retry.release_next(tx, failed.seq, self._clock_changes.now_after_clock_check(tx)):
             tx.after_commit(partial(self._timer.due_at, self._clock.monotonic()))
 
     def _gave_up(self, rows: list[Outgoing]) -> None:

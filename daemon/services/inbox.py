@@ -37,12 +37,12 @@ class InboxService:
     waiters: InboxWaiters
     clock: Clock
     store: Store
-    steps: ClockChanges
+    clock_changes: ClockChanges
     counters: Counters
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
-        reader = await expire_leases(self.store, self.steps)
+        reader = await expire_leases(self.store, self.clock_changes)
         page = await inbox_list.items(reader, states=query.states, since=query.since, limit=query.limit)
         counts = await inbox_list.counts(reader, self.store.memory.inbox.waiting)
         return InboxResponse(items=page.items, next_since=page.next_since, counts=counts)
@@ -83,7 +83,7 @@ class InboxService:
         return item, inbox.due_ms(tx)
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
-        now_ms, visible_ms = self.steps.now_after_clock_check(tx), int(request.visibility * 1000)
+        now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
         item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
         if item is None:
             return None
@@ -103,7 +103,7 @@ class InboxService:
         self.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
-        now_ms = self.steps.now_after_clock_check(tx)
+        now_ms = self.clock_changes.now_after_clock_check(tx)
         item = inbox.give_back(tx, seq, lease)
         if item is not None:
             audit.note_delivery(tx, now_ms, item.seq, "returned")
@@ -112,13 +112,13 @@ class InboxService:
     def _until_due(self, deadline: float, due_ms: int | None) -> float:
         """Seconds until a lease expires or a returned message is ready again, up to `deadline`; 0 once the daemon drains."""
         left = 0.0 if self.waiters.closed else max(0.0, deadline - self.clock.monotonic())
-        return left if due_ms is None else min(left, max(_SHORTEST, self.steps.seconds_until(due_ms)))
+        return left if due_ms is None else min(left, max(_SHORTEST, self.clock_changes.seconds_until(due_ms)))
 
     async def lease(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
         """Lease one ready message, or renew its lease. Refused when another lease is the current one."""
 
         def job(tx: Transaction) -> InboxItem:
-            now_ms, visible_ms = self.steps.now_after_clock_check(tx), int(request.visibility * 1000)
+            now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms)
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
             return self._noted(tx, item, "leased") if new else item
@@ -144,7 +144,7 @@ class InboxService:
         delay_ms = None if request.delay is None else int(request.delay * 1000)
 
         def job(tx: Transaction) -> InboxItem:
-            now_ms = self.steps.now_after_clock_check(tx)
+            now_ms = self.clock_changes.now_after_clock_check(tx)
             item = inbox.nack(tx, seq, now_ms=now_ms, lease=request.lease, delay_ms=delay_ms, error=request.error)
             tx.after_commit(self.waiters.wake_all)
             return self._noted(tx, item, "dead" if item.state == "dead" else "returned")

@@ -96,7 +96,7 @@ class StatusService:
     presence: PresenceTable
     store: Store
     broker: BrokerView
-    steps: ClockChanges
+    clock_changes: ClockChanges
     limited: LimitedPeers
     sender: Sender
     queue: ReceiveQueue
@@ -127,7 +127,7 @@ class StatusService:
     async def status(self) -> StatusResponse:
         """The state of every part, and the problems for a person."""
         context, settings = self.context, self.context.settings.current
-        reader = await expire_leases(self.store, self.steps)
+        reader = await expire_leases(self.store, self.clock_changes)
         former = await former_identities(self.store, context.identity)
         restored = await self._restored()
         return StatusResponse(

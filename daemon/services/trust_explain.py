@@ -54,7 +54,7 @@ class TrustExplainer:
             accepted=True,
             trust=found.verdict,
             decided_by=found.decided_by,
-            steps=_steps(found),
+            checks=_checks(found),
             note=changed,
         )
 
@@ -63,7 +63,7 @@ class TrustExplainer:
         opens = whole and await self._would_open(one)
         found = explain(one.raw, one.received_ms // 1000, self.trust.now, self.identity, opens_work=opens)
         if not whole:  # truncated: it cannot be parsed
-            found = Explanation(verdict="rejected", key_id=None, steps=())
+            found = Explanation(verdict="rejected", key_id=None, checks=())
         return trust_api.TrustCase(
             place="quarantine",
             direction=None,
@@ -76,7 +76,7 @@ class TrustExplainer:
             accepted=False,
             trust=found.verdict,
             decided_by=found.decided_by,
-            steps=_steps(found),
+            checks=_checks(found),
             note=_note(one, found, whole=whole),
         )
 
@@ -102,5 +102,7 @@ def _note(one: QuarantinedEnvelope, found: Explanation, *, whole: bool) -> str:
     return "trust did not decide: it was refused for the recorded reason"
 
 
-def _steps(found: Explanation) -> list[trust_api.TrustCheck]:
-    return [trust_api.TrustCheck(check=step.check, passed=step.passed, detail=step.detail) for step in found.steps]
+def _checks(found: Explanation) -> list[trust_api.ExplainedCheck]:
+    return [
+        trust_api.ExplainedCheck(check=check.check, passed=check.passed, detail=check.detail) for check in found.checks
+    ]

@@ -48,7 +48,7 @@ class WorkService:
         return self.sender.send_all(job)
 
     def act_on_work(self, work_id: str, verb: WorkVerb, request: WorkActionRequest) -> Awaitable[SendResponse]:
-        """Carry out one step of a work that this daemon takes part in."""
+        """Carry out one action on a work that this daemon takes part in."""
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, work_id, request.channel)

@@ -23,16 +23,16 @@ _EXPIRY_WAIT: Final = 0.5  # seconds that a read of the inbox waits for the stor
 Take = Callable[[Transaction, int | None], InboxItem | None]
 
 
-async def expire_leases(store: Store, steps: ClockChanges) -> Reader:
+async def expire_leases(store: Store, clock_changes: ClockChanges) -> Reader:
     """Return expired leases to the queue, and the store's reader.
 
     If the store cannot write within half a second, the expired leases stay: reads work without writes.
     """
     reader = store.reader
-    if await inbox_list.some_expired(reader, steps.now_millis()):
+    if await inbox_list.some_expired(reader, clock_changes.now_millis()):
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_EXPIRY_WAIT):
-                await store.write(lambda tx: inbox.expire_leases(tx, steps.now_after_clock_check(tx)))
+                await store.write(lambda tx: inbox.expire_leases(tx, clock_changes.now_after_clock_check(tx)))
     return reader
 
 

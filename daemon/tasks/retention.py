@@ -17,10 +17,10 @@ _INTERVAL: Final = 30.0  # seconds between two sweeps
 class Retention:
     """Sweeps the store of one daemon; also flushes the log limiter."""
 
-    def __init__(self, context: DaemonContext, store: Store, steps: ClockChanges, trust: LivePolicy) -> None:
+    def __init__(self, context: DaemonContext, store: Store, clock_changes: ClockChanges, trust: LivePolicy) -> None:
         self._store = store
         self._settings = context.settings
-        self._steps = steps
+        self._clock_changes = clock_changes
         self._trust = trust
         self._counters = context.counters
         self._log_limiter = context.log_limiter
@@ -37,7 +37,7 @@ class Retention:
 
     async def _sweep(self) -> None:
         bounds, log = self._settings.current.store, self._settings.current.audit
-        now_ms = self._steps.retention_now_ms()
+        now_ms = self._clock_changes.retention_now_ms()
         policy = RetentionPolicy(max_age=bounds.retention_age, max_bytes=bounds.retention_size)
         swept = await sweep(self._store, policy, now_ms)
         await sweep_audit(self._store, log.max_rows, log.max_age, now_ms)

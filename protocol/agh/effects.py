@@ -13,7 +13,7 @@ import msgspec
 
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import Step, WorkView
+from aghbus.protocol.agh.lifecycle import Transition, WorkView
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.trust.trust import Trust
 
@@ -58,7 +58,7 @@ class StoreEnvelope(msgspec.Struct, frozen=True):
 
     direction: Direction
     trust: Trust
-    verdict: Step | None = None
+    verdict: Transition | None = None
     pair: tuple[str, str] | None = None
 
 

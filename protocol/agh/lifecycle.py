@@ -108,7 +108,7 @@ class WorkView(msgspec.Struct, frozen=True, kw_only=True):
         return {self.initiator: self.target, self.target: self.initiator}.get(peer)
 
 
-class Step(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True):
     """The verdict on one envelope. `state` is the work's state afterwards, None without a work.
 
     `reason` is set for `ignored` and `rejected`: not_found, work_container_mismatch, actor_not_allowed, work_closed,
@@ -128,32 +128,32 @@ def event_of(envelope: Envelope) -> str:
     return _RECEIPTS[body.status] if type(body) is Receipt else "message"
 
 
-def step(work: WorkView | None, envelope: Envelope) -> Step:
+def transition(work: WorkView | None, envelope: Envelope) -> Transition:
     """The verdict on `envelope`, which carries a work_id, given our copy of the work (spec section 6, checks in order)."""
     conversation = envelope.kind in OPENING_KINDS
     if work is None:
         return _without_work(conversation, envelope)
     if (envelope.surface, envelope.container) != (work.surface, work.container):
-        return Step("rejected" if conversation else "ignored", work.state, "work_container_mismatch")
+        return Transition("rejected" if conversation else "ignored", work.state, "work_container_mismatch")
     other = work.other(envelope.sender)
     if other is None or (conversation and envelope.to != other):
-        return Step("ignored", work.state, "actor_not_allowed")
+        return Transition("ignored", work.state, "actor_not_allowed")
     if work.state in TERMINAL_STATES:
-        return Step("rejected" if conversation else "ignored", work.state, "work_closed")
+        return Transition("rejected" if conversation else "ignored", work.state, "work_closed")
     event = event_of(envelope)
     if event == "receipt:accepted" and envelope.sender != work.target:
-        return Step("ignored", work.state, "actor_not_allowed")
+        return Transition("ignored", work.state, "actor_not_allowed")
     after = TRANSITIONS.get((work.state, event))
     if after is None:
-        return Step("ignored", work.state, "invalid_transition")
+        return Transition("ignored", work.state, "invalid_transition")
     moved = after != work.state or (work.state, event) in PROGRESS
-    return Step("advanced" if moved else "unchanged", after)
+    return Transition("advanced" if moved else "unchanged", after)
 
 
-def _without_work(conversation: bool, envelope: Envelope) -> Step:
+def _without_work(conversation: bool, envelope: Envelope) -> Transition:
     if not conversation:
-        return Step("ignored", None, "not_found")
-    return Step("opened", "submitted") if envelope.to is not None else Step("unchanged", None)
+        return Transition("ignored", None, "not_found")
+    return Transition("opened", "submitted") if envelope.to is not None else Transition("unchanged", None)
 
 
 def opened_by(envelope: Envelope, reactions: Reactions = "none") -> WorkView:
@@ -174,7 +174,7 @@ def opened_by(envelope: Envelope, reactions: Reactions = "none") -> WorkView:
     )
 
 
-def after(work: WorkView, envelope: Envelope, verdict: Step) -> WorkView:
+def after(work: WorkView, envelope: Envelope, verdict: Transition) -> WorkView:
     """`work` after an applied envelope (outcome advanced or unchanged)."""
     state = verdict.state or work.state
     ended = state in TERMINAL_STATES and not work.is_terminal

@@ -1,6 +1,6 @@
 """Decisions about received envelopes: steps 6 to 9 of spec section 5, and automatic receipts with their reason codes.
 
-The reason code of a receipt is that of the error (`refuse`; protocol/agh/errors.py) or of the lifecycle (`Step.reason`).
+The reason code of a receipt is that of the error (`refuse`; protocol/agh/errors.py) or of the lifecycle (`Transition.reason`).
 daemon/receive/receipt_policy.py only decides whether the receipt is sent.
 
 `decide` takes a valid envelope and the stored state, and returns effects. It has no state, clock or randomness of its own:
@@ -39,7 +39,7 @@ from aghbus.protocol.agh.effects import (
 from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelope, fresh_until
 from aghbus.protocol.agh.errors import FormerPeer, NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
-from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Step, WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Transition, WorkView, after, opened_by, transition
 from aghbus.protocol.agh.rooms import Binding, admit
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.agh.trust.policy import TrustPolicy
@@ -80,7 +80,7 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
     our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
     `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
-    unanswered own envelope in the stream of a receipt to that target. `restored` is the epoch of our store, if it was restored.
+    unanswered own envelope in the flow of a receipt to that target. `restored` is the epoch of our store, if it was restored.
     """
 
     self_id: str
@@ -290,7 +290,7 @@ def _observe(envelope: Envelope, trust: Trust, view: StoredState) -> Effects:
         return (Ignore("discovery_of_others"),)
     if view.duplicate:
         return (Ignore("duplicate"),)
-    verdict = step(view.work, envelope) if envelope.work_id is not None else None
+    verdict = transition(view.work, envelope) if envelope.work_id is not None else None
     kept: list[Effect] = [RecordId(envelope.fresh_until), StoreEnvelope("observed", trust, verdict)]
     return (*kept, *_work_effects(envelope, view.work, verdict))
 
@@ -299,7 +299,7 @@ def _in_work(
     envelope: Envelope, trust: Trust, pair: tuple[str, str] | None, view: StoredState, receiver: Receiver
 ) -> Effects:
     """Step 9: the lifecycle's verdict and its effects."""
-    verdict = step(view.work, envelope)
+    verdict = transition(view.work, envelope)
     effects: list[Effect] = [StoreEnvelope("in", trust, verdict, pair), *_work_effects(envelope, view.work, verdict)]
     conversation = envelope.kind in OPENING_KINDS and verdict.outcome not in ("ignored", "rejected")
     restored = receiver.restored
@@ -316,7 +316,7 @@ def _in_work(
     return tuple(effects)
 
 
-def _needs_reaction(envelope: Envelope, verdict: Step, work: WorkView | None) -> bool:
+def _needs_reaction(envelope: Envelope, verdict: Transition, work: WorkView | None) -> bool:
     """Whether our agent gets this trace or receipt in its inbox: a question, or the end, of a work that it opened.
 
     Not a receipt that refuses the opening: that one is put into the inbox with its reason (`WorkCloser.after_failure`).
@@ -330,7 +330,7 @@ def _needs_reaction(envelope: Envelope, verdict: Step, work: WorkView | None) ->
     return verdict.state in TERMINAL_STATES and work.reactions == "all" and not refuses
 
 
-def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Step | None) -> Effects:
+def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Transition | None) -> Effects:
     if verdict is None or verdict.outcome in ("ignored", "rejected"):
         return ()
     if verdict.outcome == "opened":
@@ -338,7 +338,7 @@ def _work_effects(envelope: Envelope, work: WorkView | None, verdict: Step | Non
     return (Advance(work, after(work, envelope, verdict)),) if work is not None else ()
 
 
-def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: Receiver) -> Effects:
+def _rejection(envelope: Envelope, verdict: Transition, view: StoredState, receiver: Receiver) -> Effects:
     source = source_of(envelope)
     if source is None:
         return ()
@@ -346,7 +346,7 @@ def _rejection(envelope: Envelope, verdict: Step, view: StoredState, receiver: R
     return (*again, *_receipt(source, "rejected", verdict.reason or "internal", None, None, receiver, again))
 
 
-def _close_unanswered(envelope: Envelope, verdict: Step, work: WorkView, receiver: Receiver) -> Effects:
+def _close_unanswered(envelope: Envelope, verdict: Transition, work: WorkView, receiver: Receiver) -> Effects:
     """As initiator, closes a work whose opening was answered `expired` or `unsupported` and that has not advanced since."""
     body = envelope.body
     if not isinstance(body, Receipt) or body.status not in ("expired", "unsupported") or verdict.outcome != "unchanged":
@@ -413,7 +413,7 @@ def _receipt(
         envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
             trust: Trust = "unverified" if envelope.proof is None else "verified"
-            return (Queue(envelope, (StoreEnvelope("out", trust, Step("unchanged", None), pair),)),)
+            return (Queue(envelope, (StoreEnvelope("out", trust, Transition("unchanged", None), pair),)),)
         room = Binding(pair, authoritative=False) if pair is not None else None
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):

@@ -9,7 +9,7 @@ import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.errors import ProtocolError
-from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, transition
 from aghbus.protocol.agh.partial_parse import identity, readable
 from aghbus.protocol.agh.trust.trust import Verifier, assess
 
@@ -75,7 +75,7 @@ class Replay:
     def _apply(self, envelope: Envelope, work: WorkView | None) -> Replayed:
         if envelope.work_id is None:
             return Replayed(envelope.id, "unchanged", None, None)
-        verdict = step(work, envelope)
+        verdict = transition(work, envelope)
         key = (envelope.workspace_id, envelope.channel, envelope.work_id)
         if verdict.outcome == "opened":
             self._works[key] = opened_by(envelope)

@@ -11,7 +11,7 @@ from aghbus.protocol.agh.effects import Advance, Bind, Effect, Effects, Open, St
 from aghbus.protocol.agh.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, pair_of
-from aghbus.protocol.agh.lifecycle import Reactions, WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import Reactions, WorkView, after, opened_by, transition
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.trust.trust import Signer
@@ -24,7 +24,7 @@ _NOT_JSON: Final = (TypeError, ValueError, RecursionError, msgspec.EncodeError)
 class Draft(msgspec.Struct, frozen=True):
     """An own envelope before it is encoded. Absent optional fields are left out of the JSON; `to` is always written.
 
-    `after` is the envelope before it in its stream (protocol/agh/delivery/order.py), while that is unanswered.
+    `after` is the envelope before it in its flow (protocol/agh/delivery/order.py), while that is unanswered.
     """
 
     id: str
@@ -150,7 +150,7 @@ def apply_own(
             effects.append(Bind(binding))
     verdict = None
     if envelope.work_id is not None:
-        verdict = step(work, envelope)
+        verdict = transition(work, envelope)
         if verdict.outcome in ("ignored", "rejected"):
             raise _refused(envelope, work, verdict.reason or "")
     effects.append(StoreEnvelope("out", "unverified" if envelope.proof is None else "verified", verdict, pair))

@@ -102,7 +102,7 @@ class Operations:
     )
     act_on_work = Operation(
         "POST /v1/works/{id}/{verb}",
-        "One step of a work",
+        "One action on a work",
         takes(WorkActionRequest, q.WorkActionPath),
         SendResponse,
         status=201,

@@ -48,7 +48,7 @@ class TrustChangeResponse(ResponseModel):
     notes: list[str]  # for people
 
 
-class TrustCheck(ResponseModel):
+class ExplainedCheck(ResponseModel):
     """One check of an envelope."""
 
     check: str  # its name
@@ -70,7 +70,7 @@ class TrustCase(ResponseModel):
     accepted: bool  # whether it was accepted
     trust: Literal["verified", "unverified", "rejected"]  # by the rules now
     decided_by: str | None  # the check that fails now, null when all pass
-    steps: list[TrustCheck]  # every check, in order
+    checks: list[ExplainedCheck]  # every check, in order
     note: str  # for people
 
 

@@ -53,7 +53,7 @@ class WorkOpenRequest(RequestModel):
 
 
 class WorkActionRequest(RequestModel):
-    """One step of a work; the daemon fills in container, receiver and correlation.
+    """One action on a work; the daemon fills in container, receiver and correlation.
 
     accept, reject, and cancel by the initiator send a receipt. update, need-input, complete, fail, and cancel by the target send
     a trace. say is conversation inside the work.

@@ -1,4 +1,4 @@
-"""The clocks of the last run: one row of `meta`, from which a start finds steps in between."""
+"""The clocks of the last run: one row of `meta`, from which a start finds changes in between."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _PUT: Final = "INSERT INTO meta (key, value) VALUES ('clock', ?) ON CONFLICT DO 
 
 
 class ClockChange(msgspec.Struct, frozen=True, array_like=True):
-    """A step of the wall clock by `millis`, noticed at `steady_ms`. `certain`: measured against a clock that ran on."""
+    """A change of the wall clock by `millis`, noticed at `steady_ms`. `certain`: measured against a clock that ran on."""
 
     steady_ms: int
     millis: int
@@ -20,12 +20,12 @@ class ClockChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClockRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The wall clock and the steady clock at one moment, the boot of the steady clock ("" unknown), and recent steps."""
+    """The wall clock and the steady clock at one moment, the boot of the steady clock ("" unknown), and recent changes."""
 
     wall_ms: int
     steady_ms: int
     boot: str
-    steps: list[ClockChange]
+    changes: list[ClockChange]
 
 
 def put(tx: Transaction, record: ClockRecord) -> None:

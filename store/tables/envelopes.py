@@ -11,7 +11,7 @@ import msgspec
 from aghbus.protocol.agh.delivery.acks import Ack, stored_ack
 from aghbus.protocol.agh.effects import StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import State, Step, event_of
+from aghbus.protocol.agh.lifecycle import State, Transition, event_of
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.bulk_statement import BulkStatement, Rank
@@ -207,7 +207,9 @@ def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
     if row is None:
         return Ack(envelope.id, "refused", "duplicate", envelope.digest)
     raw, outcome, state, reason = row
-    return stored_ack(envelope.id, sha256(raw).hexdigest(), None if outcome is None else Step(outcome, state, reason))
+    return stored_ack(
+        envelope.id, sha256(raw).hexdigest(), None if outcome is None else Transition(outcome, state, reason)
+    )
 
 
 def message_row_of(row: Row) -> MessageRow:

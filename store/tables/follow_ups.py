@@ -1,4 +1,4 @@
-"""Links between works of chains: an assigned work ends when the works that were opened for the next agents have ended."""
+"""The works that follow an assigned one: an assigned work ends when the works that were opened for the next agents have ended."""
 
 from typing import Final, NamedTuple
 
@@ -23,9 +23,9 @@ WHERE assigned = (SELECT assigned FROM follow_ups WHERE id = ?) ORDER BY id
 
 
 class EndedWork(NamedTuple):
-    """A work that ended, and the assigned work that closes with it, if there is one; `link` names the row."""
+    """A work that ended, and the assigned work that closes with it, if there is one; `row` is that of the follow-up."""
 
-    link: int
+    row: int
     workspace_id: str
     channel: str
     work_id: str
@@ -33,8 +33,8 @@ class EndedWork(NamedTuple):
     assigned_work: str | None
 
 
-def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
-    """`assigned` closes with the end of `following`, and of the other works linked to it; None: a chain begins with
+def add(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
+    """`assigned` closes with the end of `following`, and of the other works that follow it; None: a chain begins with
     `following`."""
     tx.memory.bridged = True
     held = (None, None, None) if assigned is None else _key(assigned)
@@ -42,27 +42,27 @@ def link(tx: Transaction, assigned: WorkView | None, following: WorkView) -> Non
 
 
 def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
-    """Works that ended and whose outcome is not stored yet, in the order in which they were linked."""
+    """Works that ended and whose outcome is not stored yet, in the order in which they were added."""
     return [EndedWork(*row) for row in tx.db.execute(_ENDED, (limit,))]
 
 
-def outcomes(tx: Transaction, link: int) -> list[bytes | None]:
-    """The outcomes of all branches of the assigned work of `link`, in the order in which they were opened; None: not ended."""
-    return [row[0] for row in tx.db.execute(_OUTCOMES, (link,))]
+def outcomes(tx: Transaction, row: int) -> list[bytes | None]:
+    """The outcomes of all branches of the assigned work of `row`, in the order in which they were opened; None: not ended."""
+    return [row[0] for row in tx.db.execute(_OUTCOMES, (row,))]
 
 
-def end_branch(tx: Transaction, link: int, outcome: bytes) -> None:
-    """Store how the work of `link` ended, while other branches of the same assigned work may be open."""
-    tx.db.execute("UPDATE follow_ups SET outcome = ? WHERE id = ?", (outcome, link))
+def end_branch(tx: Transaction, row: int, outcome: bytes) -> None:
+    """Store how the work of `row` ended, while other branches of the same assigned work may be open."""
+    tx.db.execute("UPDATE follow_ups SET outcome = ? WHERE id = ?", (outcome, row))
 
 
-def settle(tx: Transaction, link: int) -> None:
-    """The assigned work of `link` has ended: outcomes of its branches are no longer needed. Without one the row is removed."""
-    tx.db.execute("DELETE FROM follow_ups WHERE id = ? AND assigned IS NULL", (link,))
+def settle(tx: Transaction, row: int) -> None:
+    """The assigned work of `row` has ended: outcomes of its branches are no longer needed. Without one the row is removed."""
+    tx.db.execute("DELETE FROM follow_ups WHERE id = ? AND assigned IS NULL", (row,))
     tx.db.execute(
         "UPDATE follow_ups SET outcome = x'' WHERE id = ?1 OR outcome IS NOT NULL"
         " AND assigned = (SELECT assigned FROM follow_ups WHERE id = ?1)",
-        (link,),
+        (row,),
     )
 
 

@@ -90,7 +90,7 @@ def test_files_are_created_and_updated_in_folders_that_are_made(root: Path) -> N
     }
 
 
-def test_an_updated_file_keeps_its_permissions_and_a_new_one_obeys_the_umask(root: Path) -> None:
+def test_updated_file_keeps_its_mode_and_new_file_obeys_umask(root: Path) -> None:
     (root / "docs" / "spec.md").chmod(0o640)
     before = os.umask(0o027)
     try:

@@ -30,7 +30,7 @@ async def test_the_bench_measures_on_a_given_broker(tmp_path: Path) -> None:
         assert found["works"]["per_second"] > 0 and found["messages"]["per_second"] > 0
 
 
-def test_a_missing_broker_is_distinguished_from_a_daemon_that_is_not_ready(tmp_path: Path) -> None:
+def test_unreachable_broker_has_its_own_error_code(tmp_path: Path) -> None:
     done = Home(tmp_path).ctl("bench", "--nats", "nats://127.0.0.1:1", "-o", "json")
     assert done.returncode == 1, done.stderr
     error = json.loads(done.stderr)

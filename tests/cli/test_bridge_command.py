@@ -78,7 +78,7 @@ def test_contradictions_are_usage_errors(words: list[str]) -> None:
     assert done.stderr.startswith(b"aghctl: ")
 
 
-def test_a_command_of_another_format_is_named_rather_than_looked_for_on_the_path() -> None:
+def test_subcommand_of_another_format_gets_a_hint() -> None:
     done = ctl("bridge", "humaninloop", "prompt")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"`bridge sacp prompt`" in done.stderr

@@ -136,7 +136,7 @@ def test_next_steps_reach_the_same_daemon(bus: Bus) -> None:
     assert home.ctl(*steps[1].split()).returncode == 0
 
 
-def test_an_undelivered_message_of_our_own_is_shown_as_such_and_not_as_work(bus: Bus) -> None:
+def test_own_undelivered_message_is_not_shown_as_work(bus: Bus) -> None:
     home, _, _ = bus
     opened = home.ctl_json(
         "--name", "ops", "work", "open", "--to", "nobody.there", "--text", "anybody?", "--expires-in", "1s"
@@ -231,7 +231,7 @@ def test_every_reading_command_has_all_forms(bus: Bus, args: list[str]) -> None:
     assert all(json.loads(line) for line in lines.stdout.splitlines())
 
 
-def test_traces_continue_after_a_kill_of_the_daemon_without_gaps_or_repeats(home: Home) -> None:
+def test_trace_stream_has_no_gaps_or_duplicates_after_daemon_kill(home: Home) -> None:
     with ops_and_worker(home) as (_ops, worker):
         work_id = opened(home)
         home.ctl_json("--name", "worker", "work", "accept", work_id)

@@ -51,7 +51,7 @@ def ctl(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
 # the fixed form
 
 
-def test_one_line_of_json_per_message_findings_on_standard_error_and_exit_1() -> None:
+def test_output_is_json_lines_with_findings_on_stderr_and_exit_1() -> None:
     lines = [json.dumps(RESPONSE).encode(), b"", b"   ", b'"text that is no\\nresponse"']
     done = ctl("--from", "sacp", "--to", "sacp", stdin=b"\n".join(lines))
     first, second = (json.loads(line) for line in done.stdout.splitlines())
@@ -123,7 +123,7 @@ def test_every_seed_example_is_unchanged_in_its_own_format(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FOREIGN)
-def test_every_seed_example_survives_the_bus_form_as_text_between_two_runs(format: str) -> None:
+def test_seed_examples_round_trip_through_envelopes_as_text(format: str) -> None:
     envelopes = [message for one in convert(format, "agh", *examples(format)) for message in one["messages"]]
     back = convert("agh", format, *envelopes)
     assert [message for one in back for message in one["messages"]] == examples(format)
@@ -260,7 +260,7 @@ def test_the_same_message_again_is_the_same_envelope() -> None:
     assert ("/id", "id_conflict") in errors(changed)
 
 
-def test_envelopes_are_judged_as_in_their_own_second_and_their_rules_named() -> None:
+def test_envelopes_are_validated_at_their_own_timestamp() -> None:
     fine, bad, none = convert("agh", "agh", envelope(future="kept"), envelope(kind="shout"), b"{")
     assert fine["messages"] == [envelope(future="kept")]
     assert errors(bad) == [("/kind", "unsupported_kind")]

@@ -95,14 +95,14 @@ def test_a_pending_first_message_reports_on_the_missing_work(following: str | No
     assert convert("sentient", "sentient", message)[0].messages == [message]
 
 
-def test_the_user_is_the_other_end_even_for_an_agent_of_the_default_target() -> None:
+def test_user_is_the_peer_even_of_the_default_target_agent() -> None:
     message = changed(LAST, "agent", name="agent-b")
     (result,) = convert("sentient", "agh", message)
     assert errors(result) == []
     assert [(one["from"], one["to"]) for one in result.messages] == [("agent-b", "agent-a")]
 
 
-def test_an_unknown_parent_is_judged_against_the_earlier_lines_of_its_session() -> None:
+def test_unknown_parent_is_an_error_only_in_a_session_with_history() -> None:
     orphan = changed(SECOND, "metadata", parent_message_id="msg-nobody")
     alone, (_, after) = convert("sentient", "sentient", orphan)[0], convert("sentient", "sentient", FIRST, orphan)
     assert errors(alone) == []
@@ -116,7 +116,7 @@ def test_a_parent_of_a_later_part_of_the_chain_may_be_missing() -> None:
     assert [errors(result) for result in convert("sentient", "sentient", SECOND, twin)] == [[], []]
 
 
-def test_session_and_request_are_overwritten_where_the_parent_is_of_another_agent_and_session() -> None:
+def test_session_and_request_are_inherited_from_a_foreign_parent() -> None:
     stray = changed(changed(SECOND, "agent", name="third_agent"), "metadata", session_id="elsewhere", request_id=7)
     _, result = convert("sentient", "sentient", FIRST, stray)
     assert errors(result) == []
@@ -132,14 +132,14 @@ def test_session_and_request_are_overwritten_where_the_parent_is_of_another_agen
     assert said["/metadata/session_id"].startswith("was 'elsewhere', ")
 
 
-def test_the_same_id_with_other_content_is_an_error_in_another_session_too() -> None:
+def test_id_reused_with_other_content_conflicts_across_sessions() -> None:
     other = changed(changed(FIRST, "metadata", session_id="elsewhere"), "status", message="other words")
     _, result = convert("sentient", "sentient", FIRST, other)
     assert ("/message_id", "id_conflict") in errors(result)
 
 
 @pytest.mark.parametrize("type", ["response", "event", "gap", "evidence", "error"])
-def test_a_type_that_asks_for_nothing_does_not_travel_in_a_say_that_opens_work(type: str) -> None:
+def test_non_request_type_in_an_opening_say_becomes_a_query(type: str) -> None:
     (envelope,) = convert("agentos", "agh", QUERY)[0].messages
     envelope["ext"]["agentos.message"]["type"] = type
     (result,) = convert("agh", "agentos", envelope)

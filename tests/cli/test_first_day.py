@@ -84,7 +84,7 @@ def test_instances_are_listed_and_removed(home: Home) -> None:
     assert home.ctl("instances", "rm", "../ops").returncode == 2
 
 
-def test_the_size_of_an_instance_has_what_is_not_yet_in_the_main_file(two: Home) -> None:
+def test_instance_size_includes_data_not_yet_in_the_main_file(two: Home) -> None:
     (ops,) = [one for one in two.ctl_json("instances", "list")["instances"] if one["name"] == "ops"]
     stored = two.root / "state" / "aghbus" / "instances" / "ops" / "store.db"
     assert ops["bytes"] > stored.stat().st_size

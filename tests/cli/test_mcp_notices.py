@@ -28,7 +28,7 @@ def step(notices: Notices, waiting: list[Waiting], now: float, how: str | None =
     return bool(causes)
 
 
-def test_a_notice_that_is_not_followed_by_a_fetch_is_repeated_with_growing_pauses() -> None:
+def test_notice_without_fetch_is_repeated_with_exponential_backoff() -> None:
     notices, now, told = Notices(LoopGuard()), 0.0, []
     while now < 1500:
         if step(notices, ready(1, 2), now):
@@ -42,7 +42,7 @@ def test_a_notice_that_is_not_followed_by_a_fetch_is_repeated_with_growing_pause
     assert (notices.state, notices.attempts) == ("noticed", 8)
 
 
-def test_messages_that_came_after_a_fetch_are_told_and_those_before_it_later() -> None:
+def test_new_messages_are_notified_at_once_unfetched_ones_later() -> None:
     notices = Notices(LoopGuard())
     assert step(notices, ready(1, 2), 0)
     notices.fetching()
@@ -98,7 +98,7 @@ def test_without_a_way_to_tell_a_notice_is_stored_and_tried_again() -> None:
     assert (notices.state, notices.how, notices.attempts) == ("noticed", "claude-socket", 1)
 
 
-def test_a_peer_that_wakes_too_often_is_held_back_for_the_window_and_others_are_not() -> None:
+def test_wakes_are_rate_limited_per_peer_within_the_window() -> None:
     notices, now = Notices(LoopGuard(wakes=3, window=100)), 0.0
 
     def wake(seq: int, sender: str) -> bool:

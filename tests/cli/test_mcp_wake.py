@@ -82,7 +82,7 @@ def test_twenty_messages_give_one_notice_until_they_are_fetched(
     assert SECRET not in ops.log.read_text() + relay.errors
 
 
-def test_a_restart_of_the_daemon_loses_no_notice_and_the_session_is_reported_again(
+def test_notices_and_session_report_survive_a_daemon_restart(
     home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
 ) -> None:
     with RelayProcess(home, "ops", env=claude.env) as relay:
@@ -135,7 +135,7 @@ def test_messages_that_waited_before_the_session_are_told_once_it_is_open(
         assert claude.receive() == "aghbus: 1 message waits. Call the inbox tool."
 
 
-def test_codex_is_woken_through_its_queue_and_never_through_the_socket_of_another_host(
+def test_codex_is_woken_through_its_queue_not_another_hosts_socket(
     home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket, tmp_path: Path
 ) -> None:
     codex = CodexProgram(tmp_path / "bin", home.env["PATH"])
@@ -263,7 +263,7 @@ def test_sessions_of_one_daemon_compete_for_messages(tmp_path: Path) -> None:
         assert len(ops.get("/v1/mcp/sessions")["sessions"]) == 2
 
 
-def test_a_session_can_be_a_peer_of_its_own_that_ends_with_it_and_comes_back(tmp_path: Path) -> None:
+def test_per_session_peer_ends_with_its_session_and_is_restored(tmp_path: Path) -> None:
     home, name = Home(tmp_path), "ops-0199a213"
     env = {"CLAUDE_CODE_SESSION_ID": "0199A213-81c0-7800"}
     with Daemon(home, "worker") as peer:
@@ -293,6 +293,6 @@ def test_the_daemon_of_a_session_ends_when_its_relay_is_killed(home: Home) -> No
     wait_for(lambda: home.ctl("--name", "ops-0199a213", "status").returncode == 3, 30, "the end of the daemon")
 
 
-def test_a_daemon_of_its_own_and_the_address_of_another_exclude_each_other(tmp_path: Path) -> None:
+def test_peer_per_session_excludes_the_socket_option(tmp_path: Path) -> None:
     done = Home(tmp_path).ctl("--socket", "/tmp/x.sock", "mcp", "--peer-per-session")
     assert (done.returncode, b"leave out --socket" in done.stderr) == (2, True)

@@ -44,7 +44,7 @@ def test_a_handle_with_another_fingerprint_gets_the_known_one_suggested(home: Ho
 
 
 @pytest.mark.parametrize(("to", "recipient"), [("worker", "present"), ("nobody", "unknown")])
-def test_the_answer_says_what_is_known_of_the_recipient(home: Home, to: str, recipient: str) -> None:
+def test_response_reports_whether_the_recipient_is_present(home: Home, to: str, recipient: str) -> None:
     assert home.ctl_json("--name", "ops", "say", "hello", "--to", to)["recipient"] == recipient
     assert home.ctl_json("--name", "ops", "work", "open", "--text", "t", "--to", to)["recipient"] == recipient
 

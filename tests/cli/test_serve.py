@@ -217,7 +217,7 @@ def test_further_work_waits_in_the_inbox_up_to_the_length_of_the_queue(bus: Bus,
     assert order == [("started", first), ("reported", first), ("started", second), ("reported", second)]
 
 
-def test_a_work_that_was_canceled_while_it_waited_takes_no_place_in_the_queue(bus: Bus, tmp_path: Path) -> None:
+def test_a_canceled_work_takes_no_place_in_the_queue(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, "--queue", "1", "--max-jobs", "2", command=script(tmp_path, WAITS)) as serve:
         bus.open()
         serve.until("started")

@@ -184,7 +184,7 @@ def test_the_waiting_work_survives_its_daemon_and_its_worker(tmp_path: Path) -> 
             assert output(bus.end_of(second))["answer"] == "the main branch"
 
 
-def test_a_question_that_was_not_yet_in_the_journal_is_waited_for_after_a_restart(bus: Bus, tmp_path: Path) -> None:
+def test_unjournaled_question_is_awaited_after_a_restart(bus: Bus, tmp_path: Path) -> None:
     command = script(tmp_path, ASKS_ONCE)
     with serving(bus, tmp_path, command=command) as serve:
         work_id = bus.open()

@@ -172,7 +172,7 @@ def return_to_inbox(bus: Bus, work_id: str) -> None:
     bus.worker.post(f"/v1/inbox/{item['seq']}/nack", delay=0)
 
 
-def test_a_living_worker_recovers_the_job_of_a_killed_one_when_its_lease_ends(bus: Bus, tmp_path: Path) -> None:
+def test_worker_recovers_a_killed_workers_job_at_lease_expiry(bus: Bus, tmp_path: Path) -> None:
     options, command = ["--grace", "0.2s"], script(tmp_path, FAMILY)
     with serving(bus, tmp_path, *options, command=command) as killed:
         work_id = bus.open()

@@ -69,9 +69,7 @@ def test_rules_of_the_configuration_are_not_changed_here(home: Home, daemon: Dae
     assert "is denied" in no(home, "allow", OTHER)
 
 
-def test_notes_say_whom_the_first_rule_excludes_and_that_without_rules_all_are_admitted(
-    home: Home, daemon: Daemon
-) -> None:
+def test_notes_report_first_rule_exclusions_and_admission_without_rules(home: Home, daemon: Daemon) -> None:
     assert "messages of every other key are refused" in yes(home, "allow", KEY)[1]
     assert "every key" in yes(home, "allow", KEY, "--remove")[1]
     assert "no other peer may open work" in yes(home, "allow", "dave", "--channel", "default")[1]

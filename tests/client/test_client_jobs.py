@@ -129,7 +129,7 @@ def test_a_question_ends_with_the_work(pair: Pair) -> None:
         worker.result()
 
 
-def test_the_lease_is_kept_while_the_block_runs_and_is_free_soon_after_a_death(pair: Pair) -> None:
+def test_lease_is_renewed_while_block_runs_and_expires_on_crash(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
     jobs = pair.working.jobs(lease=2)
     job = next(jobs)
@@ -167,7 +167,7 @@ def test_a_released_job_is_taken_again_by_the_same_consumer(pair: Pair) -> None:
     assert opened.result().message == "done"
 
 
-def test_a_job_that_another_consumer_took_is_left_to_it_and_taken_again_when_it_is_returned(pair: Pair) -> None:
+def test_job_leased_by_another_consumer_is_retaken_after_its_nack(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
     jobs = pair.working.jobs(lease=1.5)
     job = next(jobs)

@@ -73,7 +73,7 @@ def test_at_most_so_many_jobs_run_and_all_are_done(pair: Pair, kind: str) -> Non
     assert (most, running) == (3, 0)
 
 
-def test_a_work_goes_to_the_handler_that_its_intent_names_else_to_the_first(pair: Pair) -> None:
+def test_work_goes_to_the_handler_of_its_intent_else_to_the_first(pair: Pair) -> None:
     worker = worker_of(pair)
     worker.capability("test.run")(lambda job: "first")
     worker.capability("other")(lambda job: "second")
@@ -121,7 +121,7 @@ def test_a_coroutine_is_cancelled_with_its_work_and_a_function_sees_it(pair: Pai
         wait_for(lambda: not sum(pair.working.inbox().counts.values()), 30, "the acknowledgements")
 
 
-def test_a_result_is_reported_after_an_outage_that_is_longer_than_a_call_may_take(pair: Pair) -> None:
+def test_result_is_reported_after_outage_beyond_the_call_timeout(pair: Pair) -> None:
     worker, started, proceed = worker_of(pair, timeout=0.1), threading.Event(), threading.Event()
     ended = threading.Event()
 
@@ -181,7 +181,7 @@ def test_what_runs_is_finished_when_the_worker_stops_and_no_more_is_taken(pair: 
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine"])
-def test_what_is_not_finished_in_the_drain_is_ready_for_the_next_worker(pair: Pair, kind: str) -> None:
+def test_jobs_unfinished_after_drain_are_ready_for_the_next_worker(pair: Pair, kind: str) -> None:
     worker, started = worker_of(pair, drain=0.1), threading.Event()
 
     async def coroutine(job: AsyncJob) -> None:

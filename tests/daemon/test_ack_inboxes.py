@@ -48,7 +48,7 @@ def taken(answers: int) -> int:
     return len(got)
 
 
-def test_an_inbox_takes_some_answers_for_each_publish_and_is_replaced_beyond_them() -> None:
+def test_ack_inbox_is_replaced_above_its_answer_limit_per_publish() -> None:
     assert taken(1) == AT_FIRST + 4
 
 

@@ -56,7 +56,7 @@ async def test_an_end_by_our_own_daemon_does_not_answer_the_question(store: Stor
     assert await rows(store) == {"q": ("timeout", 2_000), "a": ("success", 500)}
 
 
-async def test_an_answer_received_in_time_and_processed_later_settles_the_question(store: Store) -> None:
+async def test_answer_received_in_time_settles_despite_late_processing(store: Store) -> None:
     await asked(store)
     assert await ran_out(store, ASKED_MS + 2_000) == 1
     await answered(store, ASKED_MS + 1_999)

@@ -71,7 +71,7 @@ async def arrived(parts: DaemonParts, *said: dict[str, Any]) -> list[int]:
     return seqs
 
 
-async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_whole_afterwards(store: Store) -> None:
+async def test_stream_waits_for_an_unreachable_artifact_then_delivers(store: Store) -> None:
     artifacts = Away()
     parts = parts_of(store, artifacts)
     first, large, last = await arrived(parts, {"text": "one"}, {"ext": REFERRING}, {"text": "three"})
@@ -88,7 +88,7 @@ async def test_the_stream_waits_at_a_message_that_cannot_be_fetched_and_has_it_w
     assert (fetched.native, fetched.message) == (False, MESSAGE)
 
 
-async def test_one_message_that_cannot_be_fetched_is_unavailable_and_not_noted_as_another(store: Store) -> None:
+async def test_get_of_an_unreachable_artifact_fails_and_can_be_retried(store: Store) -> None:
     artifacts = Away()
     parts = parts_of(store, artifacts)
     (large,) = await arrived(parts, {"ext": REFERRING})

@@ -214,7 +214,7 @@ async def test_guard_and_server_killed_together(folder: BrokerFolder) -> None:
         assert record(folder).port == before.port
 
 
-async def test_a_terminated_guard_stops_its_server_and_the_members_start_another(folder: BrokerFolder) -> None:
+async def test_terminated_guard_stops_server_and_members_restart_it(folder: BrokerFolder) -> None:
     async with joined(folder) as (_, link, _):
         before = record(folder)
         os.kill(before.guard_pid, signal.SIGTERM)

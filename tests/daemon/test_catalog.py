@@ -118,7 +118,7 @@ def test_a_bad_field_is_named(tmp_path: Path, change: dict[str, Any], key: str) 
     assert problem_keys(write_json(tmp_path / "c.json", [{**ONE, **change}])) == [f"capabilities[0].{key}"]
 
 
-def test_a_valid_digest_and_the_workspace_of_the_public_example_are_accepted(tmp_path: Path) -> None:
+def test_valid_digest_and_public_example_workspace_are_accepted(tmp_path: Path) -> None:
     digest = load_catalog(write_json(tmp_path / "c.json", [ONE])).records[0].digest
     catalog = load_catalog(write_json(tmp_path / "c.json", [{**ONE, "digest": digest, "workspace_id": "ws_alpha"}]))
     assert catalog.records[0].digest == digest

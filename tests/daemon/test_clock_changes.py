@@ -76,9 +76,9 @@ async def test_a_step_shifts_a_lease_once_by_the_same_amount(parts: DaemonParts,
     before = await lease(parts)
     clock.wrong_ms = step
     for _ in range(3):
-        await parts.store.write(parts.steps.now_after_clock_check)
+        await parts.store.write(parts.clock_changes.now_after_clock_check)
     assert abs(await leased_until(parts) - before - step) <= 2  # milliseconds, of rounding
-    assert parts.counters["clock.steps"] == 1
+    assert parts.counters["clock.changes"] == 1
     assert parts.counters.problems(clock.monotonic())
 
 
@@ -86,9 +86,9 @@ async def test_slewing_by_a_time_service_is_not_a_step(parts: DaemonParts, clock
     before = await lease(parts)
     for _ in range(20):
         clock.wrong_ms += STEP_MS // 4
-        await parts.store.write(parts.steps.now_after_clock_check)
+        await parts.store.write(parts.clock_changes.now_after_clock_check)
     assert await leased_until(parts) == before
-    assert parts.counters["clock.steps"] == 0
+    assert parts.counters["clock.changes"] == 0
 
 
 async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: DaemonParts, clock: SetClock) -> None:
@@ -96,26 +96,26 @@ async def test_a_transaction_that_fails_leaves_the_step_for_the_next(parts: Daem
     clock.wrong_ms = 7_200_000
 
     def settle_and_fail(tx: Transaction) -> None:
-        parts.steps.now_after_clock_check(tx)
+        parts.clock_changes.now_after_clock_check(tx)
         raise RuntimeError("after it")
 
     with pytest.raises(RuntimeError):
         await parts.store.write(settle_and_fail)
     assert await leased_until(parts) == before
-    assert parts.counters["clock.steps"] == 0
-    await parts.store.write(parts.steps.now_after_clock_check)
+    assert parts.counters["clock.changes"] == 0
+    await parts.store.write(parts.clock_changes.now_after_clock_check)
     assert abs(await leased_until(parts) - before - 7_200_000) <= 2
 
 
 async def test_retention_uses_a_step_forward_after_a_day(parts: DaemonParts, clock: SetClock) -> None:
     true_ms = clock.millis()
     clock.wrong_ms = 10 * DAY_MS
-    await parts.store.write(parts.steps.now_after_clock_check)
-    assert abs(parts.steps.retention_now_ms() - true_ms) < 60_000
+    await parts.store.write(parts.clock_changes.now_after_clock_check)
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms) < 60_000
     clock.elapsed = 86_400.0 - 60
-    assert parts.steps.retention_now_ms() < true_ms + DAY_MS
+    assert parts.clock_changes.retention_now_ms() < true_ms + DAY_MS
     clock.elapsed = 86_400.0 + 1
-    assert parts.steps.retention_now_ms() >= true_ms + 11 * DAY_MS
+    assert parts.clock_changes.retention_now_ms() >= true_ms + 11 * DAY_MS
 
 
 def restarted(parts: DaemonParts) -> DaemonParts:
@@ -128,35 +128,33 @@ def ahead(parts: DaemonParts) -> list[str]:
     return [problem for problem in problems if "the wall clock jumped forward" in problem]
 
 
-async def test_a_step_forward_while_the_daemon_was_down_is_ignored_for_a_day_and_is_a_problem(
-    parts: DaemonParts, clock: SetClock
-) -> None:
-    await parts.steps.resume()
+async def test_clock_change_in_downtime_is_reported_and_ignored_one_day(parts: DaemonParts, clock: SetClock) -> None:
+    await parts.clock_changes.resume()
     clock.wrong_ms, clock.elapsed = 2 * DAY_MS, 60.0
     true_ms = clock.millis() - 2 * DAY_MS
     parts = restarted(parts)
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - true_ms) < 60_000
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms) < 60_000
     assert "48.0 h" in ahead(parts)[0]
     clock.elapsed += 7_200
     parts = restarted(parts)  # once more, with the same clock
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - true_ms - 7_200_000) < 60_000
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms - 7_200_000) < 60_000
     assert "another 22.0 h" in ahead(parts)[0]
     clock.wrong_ms = 0
     parts = restarted(parts)
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - true_ms - 7_200_000) < 60_000
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms - 7_200_000) < 60_000
     assert ahead(parts) == []
 
 
 async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: DaemonParts, clock: SetClock) -> None:
-    await parts.steps.resume()
+    await parts.clock_changes.resume()
     before = await lease(parts)
     clock.elapsed = 5 * 86_400.0
     parts = restarted(parts)
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - clock.millis()) <= 2
     assert await leased_until(parts) == before
     assert ahead(parts) == []
 
@@ -165,74 +163,72 @@ async def test_time_that_passes_while_the_daemon_is_down_is_not_a_step(parts: Da
 async def test_a_step_while_the_daemon_was_down_shifts_a_lease_once(
     parts: DaemonParts, clock: SetClock, step: int
 ) -> None:
-    await parts.steps.resume()
+    await parts.clock_changes.resume()
     before = await lease(parts)
     clock.wrong_ms = step
     for _ in range(2):
         parts = restarted(parts)
-        await parts.steps.resume()
+        await parts.clock_changes.resume()
         assert abs(await leased_until(parts) - before - step) <= 2
 
 
-async def test_time_during_which_the_machine_was_off_is_ignored_by_retention_for_a_day(
-    parts: DaemonParts, clock: SetClock
-) -> None:
-    await parts.steps.resume()
+async def test_retention_ignores_machine_off_time_for_a_day(parts: DaemonParts, clock: SetClock) -> None:
+    await parts.clock_changes.resume()
     before = await lease(parts)
     true_ms = clock.millis()
     clock.wrong_ms = 2 * DAY_MS
     clock.reboot("boot 2")
     clock.elapsed = 300.0
     parts = restarted(parts)
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - true_ms - 300_000) < 60_000
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms - 300_000) < 60_000
     assert await leased_until(parts) == before  # nothing tells a step from a machine that was off
     assert "48.0 h" in ahead(parts)[0]
     clock.reboot("boot 3")
     clock.elapsed = 600.0
     parts = restarted(parts)
-    await parts.steps.resume()
-    assert abs(parts.steps.retention_now_ms() - true_ms - 600_000) < 60_000
+    await parts.clock_changes.resume()
+    assert abs(parts.clock_changes.retention_now_ms() - true_ms - 600_000) < 60_000
     clock.elapsed += 86_400
-    assert abs(parts.steps.retention_now_ms() - clock.millis()) < 60_000
+    assert abs(parts.clock_changes.retention_now_ms() - clock.millis()) < 60_000
 
 
 async def test_a_step_forward_and_back_cancels_out(parts: DaemonParts, clock: SetClock) -> None:
     for wrong in (5 * DAY_MS, 0):
         clock.wrong_ms = wrong
-        await parts.store.write(parts.steps.now_after_clock_check)
-    assert abs(parts.steps.retention_now_ms() - clock.millis()) <= 2
+        await parts.store.write(parts.clock_changes.now_after_clock_check)
+    assert abs(parts.clock_changes.retention_now_ms() - clock.millis()) <= 2
 
 
 async def test_a_step_back_never_makes_the_retention_time_later_than_now(parts: DaemonParts, clock: SetClock) -> None:
     clock.wrong_ms = -5 * DAY_MS
-    await parts.store.write(parts.steps.now_after_clock_check)
-    assert parts.steps.retention_now_ms() <= clock.millis()
+    await parts.store.write(parts.clock_changes.now_after_clock_check)
+    assert parts.clock_changes.retention_now_ms() <= clock.millis()
 
 
 async def test_a_step_shifts_presence(parts: DaemonParts, clock: SetClock) -> None:
     seen = parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
     assert parts.presence.of(seen, clock.millis()) == "active"
     clock.wrong_ms = -9 * DAY_MS
-    await parts.store.write(parts.steps.now_after_clock_check)
+    await parts.store.write(parts.clock_changes.now_after_clock_check)
     (peer,) = parts.presence.all()
     assert parts.presence.of(peer, clock.millis()) == "active"
     assert parts.presence.of(peer, clock.millis() + 61_000) == "expired"
 
 
 @pytest.mark.parametrize("step", [3_600_000, -3_600_000])
-async def test_a_peer_seen_before_a_step_is_detected_does_not_stay_active_for_hours(
+async def test_peer_seen_before_clock_change_is_detected_expires_on_time(
     parts: DaemonParts, clock: SetClock, step: int
 ) -> None:
     clock.wrong_ms = step
     parts.presence.observe("ws_test", "builders", PeerCard(peer_id="bob"), "unverified", clock.millis())
-    await parts.store.write(parts.steps.now_after_clock_check)
+    await parts.store.write(parts.clock_changes.now_after_clock_check)
     (peer,) = parts.presence.all()
     assert parts.presence.of(peer, clock.millis() + 61_000) == "expired"
 
 
 @given(st.integers(1_700_000_000_000, 1_900_000_000_000), st.integers(1_000, 604_800_000))
-def test_expiry_is_at_most_a_second_later_than_the_lifetime_and_never_earlier(now_ms: int, life_ms: int) -> None:
+def test_expiry_rounds_the_lifetime_up_by_at_most_a_second(now_ms: int, life_ms: int) -> None:
     expires_ms = 1000 * expiry(now_ms, life_ms / 1000)
     assert now_ms + life_ms - 1 <= expires_ms < now_ms + life_ms + 1000  # the millisecond is of floating point
 

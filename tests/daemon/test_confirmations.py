@@ -89,7 +89,7 @@ async def config(api: Operator) -> dict[str, object]:
     return dict((await api.call(f"STREAM.INFO.{STREAM}"))["config"])
 
 
-async def test_a_peer_cannot_confirm_by_its_own_copy_what_a_full_stream_has_refused(server: NatsServer) -> None:
+async def test_peer_cannot_confirm_a_rejected_publish_with_its_own_copy(server: NatsServer) -> None:
     """It stores a few bytes of its own under the id that it has seen: the stream calls the real message a duplicate of it."""
     async with Peer(server, "a", settings=SMALL).running() as sender, admin(server) as api:
         await fill(sender, api)

@@ -97,7 +97,7 @@ async def test_a_new_message_does_not_overtake_one_that_was_returned(store: Stor
     assert item.seq == old.seq
 
 
-async def test_a_message_of_a_work_is_leased_to_waiters_for_that_work_or_for_any(store: Store) -> None:
+async def test_message_is_leased_to_waiters_for_its_work_or_any_work(store: Store) -> None:
     consumers = InboxWaiters()
     other = await waiting(store, consumers, "work_other")
     mine = await waiting(store, consumers, "work_mine")
@@ -254,7 +254,7 @@ async def test_a_message_leased_at_the_end_of_a_wait_is_returned(store: Store, a
     assert item.state == ("acked" if ack else "leased")
 
 
-async def test_a_waiter_gets_the_message_of_a_dead_consumer_when_its_lease_runs_out(store: Store) -> None:
+async def test_waiter_gets_a_dead_consumers_message_at_lease_expiry(store: Store) -> None:
     parts = parts_of(store)
     first, second = await asking(parts, 2, InboxNextRequest(wait=60, visibility=1))
     await store.write(lambda tx: arrives(tx, parts.waiters))
@@ -266,7 +266,7 @@ async def test_a_waiter_gets_the_message_of_a_dead_consumer_when_its_lease_runs_
     assert (item.seq, item.attempts) == (dies.seq, 2)
 
 
-async def test_a_waiter_that_leases_an_older_message_leaves_the_new_one_to_the_next(store: Store) -> None:
+async def test_waiter_leases_older_message_and_the_next_the_new_one(store: Store) -> None:
     parts = parts_of(store)
     await store.write(receiving(say()))
     old = await store.write(lambda tx: inbox.lease_next(tx, NOW_MS - 60_000, 1_000, "of a dead one"))

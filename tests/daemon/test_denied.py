@@ -44,7 +44,7 @@ def test_an_unknown_error_message_is_shown() -> None:
     assert 'with reply of "x' in denied.problems(0.0)[0]
 
 
-def test_a_refused_publish_is_found_by_the_beginning_of_its_subject_in_any_case() -> None:
+def test_denied_publish_matches_subject_prefix_ignoring_case() -> None:
     denied = DeniedSubjects("ops")
     denied.note(PUBLISH.format("$js.api.direct.get.obj_x"), 0.0)
     assert denied.refuses("$JS.API", 300.0)

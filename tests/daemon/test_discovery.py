@@ -204,7 +204,7 @@ class Unhurried(Clock):
         return super().monotonic() + self.ahead
 
 
-async def test_a_question_is_sent_at_once_and_forgotten_when_its_client_has_gone(tmp_path: Path) -> None:
+async def test_question_is_sent_at_once_and_dropped_on_disconnect(tmp_path: Path) -> None:
     link = RecordingLink()
     async with bench(tmp_path, link=link) as b:
         asking = asyncio.ensure_future(b.parts.questions.whois(WhoisRequest(first=True, wait=60)))

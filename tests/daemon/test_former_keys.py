@@ -78,7 +78,7 @@ def test_a_renamed_daemon_keeps_its_key_file(places: Locations, tmp_path: Path) 
     assert ours.shares_subject(HANDLE)
 
 
-def test_an_id_without_a_key_is_used_again_only_if_it_is_the_configured_one(places: Locations) -> None:
+def test_former_id_without_a_key_must_be_the_configured_peer_id(places: Locations) -> None:
     assert load_former("ops", settings(), places, {}) == FormerKey(peer_id="ops")
     refused = load_former("somebody", settings(), places, {})
     assert "--peer-id somebody" in str(refused.error)
@@ -95,7 +95,7 @@ def test_a_retired_key_file_is_not_found_again_and_not_lost(places: Locations) -
         retire_key_file(kept)
 
 
-async def test_a_message_refused_in_a_room_of_a_former_id_is_quarantined_with_its_content(tmp_path: Path) -> None:
+async def test_refused_message_in_a_former_ids_room_keeps_content(tmp_path: Path) -> None:
     async with bench(tmp_path, signer=OTHER, former=[FormerKey(peer_id="earlier")]) as b:
         for to in (OTHER.handle, "earlier", "another"):
             room = direct_id("ws_local", "default", "peer", to)

@@ -79,7 +79,7 @@ async def test_a_try_that_a_slow_broker_did_not_confirm_is_repeated_soon(tmp_pat
         assert wire.tries == 0
 
 
-async def test_a_retry_that_just_fits_the_payload_limit_is_sent_like_the_first_try() -> None:
+async def test_retry_at_the_payload_limit_is_sent_like_first_attempt() -> None:
     """It has no room for the header that a further try brings."""
     async with NatsServer() as server, up(Link(to(server), name="a")) as link:
         carrier = CoreCarrier(link, AckInboxes(link, "_INBOX.test"))
@@ -100,7 +100,7 @@ class Silent(Wire):
         return Carried([row.seq for row in rows], [])
 
 
-async def test_a_refusal_in_a_rerun_transaction_still_releases_the_messages_after_it(tmp_path: Path) -> None:
+async def test_refusal_in_a_rerun_transaction_releases_next_messages(tmp_path: Path) -> None:
     def late(tx: Transaction) -> None:
         tx.db.execute("INSERT INTO meta (key, value) VALUES ('late', 1)")
         raise NotFound("changed my mind")
@@ -142,7 +142,7 @@ async def test_what_follows_an_expired_message_goes_out_at_once_with_the_header(
         assert parts.counters["outbox.expired"] == 1
 
 
-async def test_a_damaged_message_is_not_published_and_the_next_one_does_not_follow_it(tmp_path: Path) -> None:
+async def test_damaged_message_is_dead_and_does_not_block_the_next(tmp_path: Path) -> None:
     wire = Wire(from_copy=0)
     async with publishing(tmp_path, wire) as (publisher, parts):
         now, store = parts.clock.seconds(), parts.store
@@ -202,7 +202,7 @@ class Regular(Hand):
         return 0.5
 
 
-async def test_each_pause_before_a_retry_is_twice_the_one_before_up_to_the_ceiling(tmp_path: Path) -> None:
+async def test_retry_backoff_doubles_up_to_the_ceiling(tmp_path: Path) -> None:
     clock, pauses = Regular(), list[float]()
     async with publishing(tmp_path, Silent(), clock, retry_after=0.1, ceiling=0.5) as (publisher, parts):
         await send(publisher, parts, 1)

@@ -69,7 +69,7 @@ async def test_half_of_the_store_is_a_bound_too(tmp_path: Path) -> None:
         assert waiting(desk) == {"peer0": 8}  # 2 MiB, a quarter of 8 MiB
 
 
-async def test_unknown_names_fill_half_known_peers_three_quarters_and_verified_ones_the_rest(tmp_path: Path) -> None:
+async def test_unknown_peers_fill_half_the_inbox_and_known_three_quarters(tmp_path: Path) -> None:
     async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
         desk.parts.standings.engage(["known", FRIEND.handle, *(f"known{n}" for n in range(20))])
         await fill(desk, CAPACITY, 1)

@@ -163,7 +163,7 @@ async def test_too_little_room_for_the_stream_names_the_setting() -> None:
         assert "1GiB" in peer.problems["jetstream"] and "jetstream.max_bytes" in peer.problems["jetstream"]
 
 
-async def test_a_broker_without_jetstream_is_reported_with_a_hint_until_it_has_it() -> None:
+async def test_broker_without_jetstream_is_reported_until_enabled() -> None:
     async with NatsServer() as server:
         peer = Peer(server, "a")
         async with peer.running(attached=False):
@@ -179,7 +179,7 @@ async def test_a_broker_without_jetstream_is_reported_with_a_hint_until_it_has_i
             await peer.has(1)
 
 
-async def test_a_message_arrives_with_its_acknowledgement_subject_and_is_settled(server: NatsServer) -> None:
+async def test_message_carries_its_ack_subject_and_is_settled(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
         carried = await sender.profile.carrier.carry([row(1, "b"), row(2)])
         await receiver.has(2)
@@ -217,7 +217,7 @@ async def test_messages_sent_to_an_absent_peer_arrive_when_it_returns(server: Na
             assert back.texts == [str(seq) for seq in range(1, 1001)]
 
 
-async def test_messages_pending_at_a_crash_are_redelivered_immediately_before_newer_ones(server: NatsServer) -> None:
+async def test_pending_messages_are_redelivered_first_after_a_crash(server: NatsServer) -> None:
     """ack_wait is an hour here: nothing comes by itself."""
     patient = JetStreamSettings(ack_wait=3600)
     async with Peer(server, "a").running() as sender:
@@ -302,7 +302,7 @@ async def test_large_messages_keep_flowing(server: NatsServer) -> None:
         assert [int(message.data[:6]) for message in receiver.messages] == list(range(1, 61))
 
 
-async def test_an_idle_peer_has_one_request_at_the_broker_and_repeats_it_only_when_it_is_lost(
+async def test_idle_peer_repeats_its_pull_request_only_when_it_is_lost(
     server: NatsServer,
 ) -> None:
     async with admin(server) as api:
@@ -367,7 +367,7 @@ async def test_a_push_consumer_is_replaced_without_a_gap_once_nobody_uses_it(ser
             assert receiver.texts == ["2", "3", "4"]  # the third is a duplicate, as after a crash
 
 
-async def test_a_second_daemon_with_the_same_peer_id_is_refused_and_the_first_continues(server: NatsServer) -> None:
+async def test_second_daemon_with_the_same_peer_id_is_refused(server: NatsServer) -> None:
     async with Peer(server, "a").running() as first, Peer(server, "a").running(attached=False) as second:
         await wait_until(lambda: second.problems, 20, "the report")
         assert "another daemon receives as a" in second.problems["jetstream"]

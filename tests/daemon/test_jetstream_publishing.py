@@ -67,7 +67,7 @@ async def test_a_full_stream_leaves_messages_in_the_outbox_until_there_is_room(s
         assert "jetstream.publish" not in sender.problems
 
 
-async def test_a_message_too_large_for_the_stream_is_impossible_and_does_not_block_others(server: NatsServer) -> None:
+async def test_message_over_stream_limit_fails_without_blocking_others(server: NatsServer) -> None:
     async with admin(server) as api:
         await api.call(f"STREAM.CREATE.{STREAM}", {**wanted(JetStreamSettings(), expires=True), "max_msg_size": 10_000})
         async with Peer(server, "a").running() as sender:
@@ -97,7 +97,7 @@ async def test_a_message_leaves_the_stream_at_its_time_to_live(server: NatsServe
             await asyncio.sleep(0.05)
 
 
-async def test_a_retry_is_stored_again_only_when_its_receiver_has_settled_the_first_copy(server: NatsServer) -> None:
+async def test_retry_is_stored_only_after_receiver_settled_first_copy(server: NatsServer) -> None:
     """Copies for a peer that is away would fill the stream; a peer whose answer was lost needs one more."""
     async with Peer(server, "a").running() as sender, admin(server) as api:
 
@@ -222,7 +222,7 @@ async def test_a_subscription_that_the_broker_does_not_end_counts_as_lost(
             await consumer_info(api, "b")
 
 
-async def test_messages_are_purged_when_all_consumers_of_their_subject_have_acknowledged_them(
+async def test_messages_are_purged_once_all_subject_consumers_acked(
     server: NatsServer,
 ) -> None:
     async with (

@@ -73,7 +73,7 @@ async def rows_out(b: Bench) -> int:
     return await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'")
 
 
-async def test_unknown_names_leave_processing_to_known_peers_and_these_to_verified_ones(tmp_path: Path) -> None:
+async def test_processing_is_reserved_for_known_and_verified_peers(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.parts.standings.engage([*(f"known{number}" for number in range(1000)), FRIEND.handle])
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
@@ -94,7 +94,7 @@ async def test_unknown_names_leave_processing_to_known_peers_and_these_to_verifi
         assert not await b.count("SELECT count(*) FROM quarantine")
 
 
-async def test_a_problem_names_all_unknown_peers_together_while_they_are_limited(tmp_path: Path) -> None:
+async def test_one_problem_names_all_rate_limited_unknown_peers(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         (problem,) = problems(b)
@@ -164,7 +164,7 @@ def test_notes_of_limited_peers_are_bounded() -> None:
     assert "(1000 in 1 s, of peers" in problem
 
 
-async def test_greets_of_many_names_fill_half_of_the_remembered_ids_and_directed_messages_find_room(
+async def test_greets_fill_half_of_dedup_and_directed_messages_still_fit(
     tmp_path: Path,
 ) -> None:
     clock = Stepped()
@@ -191,7 +191,7 @@ async def test_greets_of_fresh_keys_leave_room_too(tmp_path: Path) -> None:
         assert await b.senders() == [FRIEND.handle]
 
 
-async def test_an_id_of_discovery_lives_as_long_as_the_replay_window_and_its_message_is_not_taken_after_it(
+async def test_discovery_id_expires_with_replay_window_and_replay_is_stale(
     tmp_path: Path,
 ) -> None:
     clock = Stepped()
@@ -277,7 +277,7 @@ def give_catalog(b: Bench, size: int) -> None:
     b.parts.own_card.catalog = Catalog(records=(Record("test.run", "runs tests", "sha256:0", document),))
 
 
-async def test_a_large_catalog_goes_to_directed_questions_of_verified_peers_only(tmp_path: Path) -> None:
+async def test_large_catalog_is_sent_only_to_verified_directed_questions(tmp_path: Path) -> None:
     link = Recording()
     async with bench(tmp_path, link=link) as b:
         give_catalog(b, SMALL_CATALOG)

@@ -243,7 +243,7 @@ def test_sizes_are_not_read_from_headers(sizes: list[int]) -> None:
     assert outcome(False, [data])[0] != expected  # once it is fixed there, this test may go
 
 
-def test_a_subject_that_is_not_utf8_is_delivered_with_replacement_characters() -> None:
+def test_non_utf8_subject_is_delivered_with_replacement_characters() -> None:
     calls, error = outcome(True, [b"MSG a.\xff 1 \xfe 2\r\nhi\r\n"])
     assert (calls, error) == ([("message", 1, "a.\ufffd".encode(), "\ufffd".encode(), b"hi", None)], "")
 

@@ -44,7 +44,7 @@ def test_the_decision_lists_every_private_name_in_use() -> None:
     assert used == listed
 
 
-def test_no_other_module_of_the_daemon_uses_private_names_of_the_connection() -> None:
+def test_no_other_module_uses_private_names_of_the_connection() -> None:
     folders = (ROOT / "daemon" / name for name in ("nats", "jetstream", "artifacts"))
     others = [module for folder in folders for module in folder.glob("*.py") if module.name not in MODULES]
     assert {module.name: names for module in others if (names := foreign_private_names(module))} == {}

@@ -52,7 +52,7 @@ async def test_the_operators_consumer_is_used_unchanged(server: NatsServer) -> N
         ("push consumer", {"deliver_subject": f"_INBOX.b.deliver.{NAME}"}),
     ],
 )
-async def test_an_operators_consumer_that_loses_messages_is_refused_until_corrected(
+async def test_provisioned_consumer_that_would_lose_messages_is_refused(
     server: NatsServer, key: str, changes: dict[str, Any]
 ) -> None:
     async with admin(server) as api:

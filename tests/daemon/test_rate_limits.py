@@ -31,7 +31,7 @@ from tests.support.receiving import FRIEND, OTHER, Messages, Recorded, Settled, 
 PER_MINUTE = 50
 
 
-async def test_messages_over_a_senders_limit_are_rejected_and_cost_no_other_sender(tmp_path: Path) -> None:
+async def test_messages_over_the_limit_are_rejected_per_sender(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=LimitsSettings(messages_per_minute=PER_MINUTE)) as b:
         for _ in range(PER_MINUTE):
             await b.offer(b.say("flood"))
@@ -49,7 +49,7 @@ async def test_messages_over_a_senders_limit_are_rejected_and_cost_no_other_send
         assert (await b.senders()).count("flood") == PER_MINUTE + 1
 
 
-async def test_a_duplicate_of_a_committed_message_is_acknowledged_even_if_its_sender_is_refused_by_now(
+async def test_duplicate_of_committed_message_is_acked_despite_new_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[str] = []
@@ -69,7 +69,7 @@ async def test_a_duplicate_of_a_committed_message_is_acknowledged_even_if_its_se
         assert answers == ["committed", "committed", "refused"]
 
 
-async def test_unverified_messages_of_a_handle_are_not_answered_and_those_refused_by_policy_are(
+async def test_policy_refusals_are_answered_but_not_failed_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers: list[tuple[str, str]] = []
@@ -105,7 +105,7 @@ async def test_forgeries_do_not_spend_the_message_budget_of_the_real_sender(tmp_
         assert b.counters["overload.sender"] == 1  # its own messages do spend it
 
 
-async def test_a_flood_of_wrong_signatures_is_rejected_and_a_verified_peer_gets_through(tmp_path: Path) -> None:
+async def test_verified_peer_is_served_during_an_invalid_signature_flood(tmp_path: Path) -> None:
     budget = VerificationBudget(TokenBuckets(60, 6), TokenBuckets(600, 30))  # smaller than real, for a slow machine
     async with bench(tmp_path, replaced=Replacements(failed_signatures=budget)) as b:
         await b.offer(b.signed(FRIEND))
@@ -291,7 +291,7 @@ async def test_a_changed_signed_envelope_is_not_delivered(tmp_path: Path, field:
         assert await b.senders() == []
 
 
-async def test_an_acknowledgement_waits_for_a_full_connection_and_is_dropped_when_too_many_wait(
+async def test_acks_wait_for_full_connection_and_drop_above_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published: list[str] = []

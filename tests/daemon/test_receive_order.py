@@ -95,9 +95,7 @@ async def test_the_predecessor_of_another_sender_does_not_count(desk: Bench) -> 
     assert await bodies(desk) == [first["id"]]
 
 
-async def test_messages_of_one_commit_are_acknowledged_in_one_list_for_each_sender_that_takes_lists(
-    desk: Bench, link: Answers
-) -> None:
+async def test_acks_of_one_commit_are_batched_per_list_capable_sender(desk: Bench, link: Answers) -> None:
     lists, others = f"_INBOX.{'a' * 32}.ack.list.run", f"_INBOX.{'a' * 32}.ack.lists.run"
     sent = [desk.say(sender) for sender in ("bob", "bob", "eve", "eve", "zoe", "zoe")]
     inboxes = (lists, lists, lists, lists, others, others)
@@ -141,9 +139,7 @@ async def test_what_was_committed_without_effect_is_refused_with_its_reason(desk
     assert link.answers == [Ack(late["id"], "refused", "not_found", digest(late))] * 2
 
 
-async def test_an_opening_under_a_work_id_of_others_is_refused_also_when_it_is_repeated(
-    desk: Bench, link: Answers
-) -> None:
+async def test_opening_with_foreign_work_id_is_refused_also_on_repeat(desk: Bench, link: Answers) -> None:
     taken = desk.say("bob", work_id="work_1")
     await desk.offer(taken, reply=REPLY)
     late = desk.say("eve", work_id="work_1", thread_id=taken["thread_id"])
@@ -153,9 +149,7 @@ async def test_an_opening_under_a_work_id_of_others_is_refused_also_when_it_is_r
     assert link.answers == [Ack(taken["id"], "committed", None, digest(taken)), refused, refused]
 
 
-async def test_a_duplicate_is_answered_with_the_outcome_and_the_digest_of_the_first_copy(
-    desk: Bench, link: Answers
-) -> None:
+async def test_duplicate_gets_outcome_and_digest_of_the_first_copy(desk: Bench, link: Answers) -> None:
     first = desk.say("bob")
     other = {**first, "body": {"text": "something else"}}
     await desk.offer(first, reply=REPLY)

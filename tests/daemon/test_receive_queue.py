@@ -53,7 +53,7 @@ async def test_one_sender_does_not_fill_the_queue(desk: Bench) -> None:
     assert len(desk.parts.queue.messages) == flooded + 10
 
 
-async def test_unknown_senders_leave_half_of_the_queue_to_known_ones_and_these_a_quarter_to_verified_ones(
+async def test_unknown_senders_fill_half_the_queue_known_three_quarters(
     desk: Bench,
 ) -> None:
     signed = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")

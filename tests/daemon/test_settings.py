@@ -344,7 +344,7 @@ def test_control_characters_in_a_file_do_not_reach_the_terminal(host: Host) -> N
     assert text.replace("\n", "").isprintable()
 
 
-def test_a_reload_separates_keys_that_take_effect_from_those_that_need_a_restart(host: Host) -> None:
+def test_reload_separates_reloadable_keys_from_restart_keys(host: Host) -> None:
     old = load(host).settings
     flags = {
         "log.level": "debug",
@@ -376,7 +376,7 @@ def test_the_manual_holds_the_table_of_keys() -> None:
     assert keys_table() in manual, "put what aghbus.daemon.config.display.keys_table() returns into it"
 
 
-def test_the_annotated_example_names_every_key_with_its_default_or_a_good_value(host: Host) -> None:
+def test_annotated_example_has_every_key_with_a_valid_value(host: Host) -> None:
     lines = (ROOT / "deploy" / "aghbus.toml").read_text().splitlines()
     assert load(host, {"config": str(ROOT / "deploy" / "aghbus.toml")}).settings == load(host).settings
     shown: dict[str, object] = {}

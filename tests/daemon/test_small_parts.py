@@ -76,7 +76,7 @@ def test_presence_expires_and_the_table_is_bounded() -> None:
     assert presence.expected("ws", "c", last, 200_000) == frozenset()
 
 
-def test_the_presence_table_notifies_of_new_peers_and_changed_capabilities_but_not_of_each_greet() -> None:
+def test_presence_notifies_of_new_peers_and_capability_changes_only() -> None:
     presence = PresenceTable(30, {})
 
     def rings(*capabilities: str, at: int) -> int:
@@ -112,7 +112,7 @@ def test_an_acknowledgement_round_trips_and_a_streams_is_skipped() -> None:
     assert parse_ack(b'{"stream":"AGH_NETWORK_V0","seq":12}') is None
 
 
-def test_only_the_key_of_a_handle_acknowledges_for_it_and_only_to_the_named_peer() -> None:
+def test_ack_of_a_handle_needs_its_key_and_the_named_recipient() -> None:
     signer, thief = (EnvelopeSigner(SigningKey(bytes([number]) * 32), "worker") for number in (1, 2))
     ack, worker = Ack("msg_1", "refused", "not_target"), signer.handle
     raw = encode_signed_ack(ack, sender=worker, to="ops", signer=signer)

@@ -24,7 +24,7 @@ def test_a_resource_is_refused_at_the_share_of_the_standing(standing: Standing, 
     assert allowance(100, standing) == used
 
 
-def test_verified_senders_have_more_than_known_ones_and_these_more_than_unknown_ones() -> None:
+def test_shares_decrease_from_verified_to_known_to_unknown_senders() -> None:
     assert SHARES["verified"] == 1 > SHARES["known"] > SHARES["unknown"] > 0
 
 
@@ -81,7 +81,7 @@ async def test_pins_of_the_user_count_and_those_of_first_use_do_not(
     assert parts_of(store).standings.of(HANDLE, "verified") == standing
 
 
-async def test_participants_of_open_works_are_known_after_a_restart_but_for_unanswered_openings(store: Store) -> None:
+async def test_open_work_peers_stay_known_except_unanswered_openers(store: Store) -> None:
     """Engaged is who our agent sent to; at a start the store says so."""
 
     def open_works(tx: Transaction) -> None:

@@ -165,13 +165,13 @@ class TestFirstUse:
     async def observe(self, parts: DaemonParts, envelope: Envelope, effects: tuple[Any, ...] = SEEN) -> None:
         await parts.store.write(lambda tx: parts.trust.observe(tx, envelope, effects))
 
-    async def test_without_first_use_nothing_is_pinned_but_the_key_of_a_handle_is_cached(self, store: Store) -> None:
+    async def test_without_first_use_a_handles_key_is_cached_but_not_pinned(self, store: Store) -> None:
         parts = parts_of(store)
         await self.observe(parts, said_by("ops", FIRST))
         assert dict(parts.trust.now.pins) == {}
         assert parts.trust.key_of(f"ops@{FIRST.fingerprint}") == FIRST.key_id
 
-    async def test_the_first_key_stays_and_the_second_is_refused_in_the_same_transaction(self, store: Store) -> None:
+    async def test_first_key_is_pinned_and_second_refused_in_one_transaction(self, store: Store) -> None:
         parts = parts_of(store, first_use="pin")
         judged = parts.trust.now  # taken once for a batch, as intake does
 
@@ -295,8 +295,8 @@ class TestWhy:
             assert trust is None or not policy.no_rule_applies(envelope, trust)
         found = explain(envelope.raw, NOW, policy, {"us"}, opens_work=opens)
         assert (found.decided_by is None) == (refusal is None)
-        assert refusal is None or found.steps[-1].detail.startswith(refusal)
-        assert all(step.passed for step in found.steps[:-1])
+        assert refusal is None or found.checks[-1].detail.startswith(refusal)
+        assert all(step.passed for step in found.checks[:-1])
 
     @pytest.mark.parametrize(
         ("change", "decided_by", "detail"),
@@ -311,13 +311,13 @@ class TestWhy:
         document = json.loads(said_by("ops", FIRST).raw) | change
         found = explain(encode(document), NOW, TrustPolicy(), {"us"}, opens_work=False)
         assert (found.verdict, found.decided_by, found.key_id) == ("rejected", decided_by, None)
-        assert detail in found.steps[-1].detail
+        assert detail in found.checks[-1].detail
 
     def test_unreadable_bytes_and_own_messages(self) -> None:
         assert explain(b"\xff{", NOW, TrustPolicy(), {"us"}, opens_work=False).decided_by == "envelope"
         ours = said_by("ops", FIRST)
         found = explain(ours.raw, NOW, TrustPolicy(deny=frozenset({FIRST.key_id})), {ours.sender}, opens_work=False)
-        assert (found.decided_by, found.steps[-1].check) == (None, "own")
+        assert (found.decided_by, found.checks[-1].check) == (None, "own")
 
 
 def test_a_claimed_name_has_another_denial_budget_than_its_owner() -> None:

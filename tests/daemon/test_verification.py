@@ -26,7 +26,7 @@ async def texts(b: Bench) -> list[str]:
     return [json.loads(raw)["body"]["text"] for (raw,) in rows]
 
 
-async def test_queued_messages_are_verified_once_each_in_threads_and_stay_in_order(tmp_path: Path) -> None:
+async def test_queued_messages_are_verified_once_in_threads_in_order(tmp_path: Path) -> None:
     recorded = Recorded()
     async with bench(tmp_path, replaced=Replacements(verifier=recorded)) as b:
         signers = [FRIEND, OTHER, None]
@@ -116,7 +116,7 @@ async def test_a_flood_of_wrong_signatures_is_not_verified_beyond_its_budget(tmp
         assert b.counters["overload.signatures"] == 580 + 190
 
 
-async def test_large_messages_are_verified_in_advance_only_as_far_as_the_budget_covers_their_failure(
+async def test_large_messages_are_preverified_within_the_failure_budget(
     tmp_path: Path,
 ) -> None:
     recorded = Recorded()
@@ -155,9 +155,7 @@ async def test_a_defect_of_the_verifier_affects_its_message_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("others", [0, MANY])
-async def test_a_message_that_triggers_a_bug_is_quarantined_and_not_delivered_again(
-    tmp_path: Path, others: int
-) -> None:
+async def test_message_that_triggers_a_bug_is_quarantined_and_acked(tmp_path: Path, others: int) -> None:
     def check(_envelope: Envelope) -> None:
         raise RuntimeError("a defect")
 

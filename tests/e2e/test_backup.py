@@ -153,9 +153,7 @@ def test_a_running_instance_and_an_existing_store_are_not_replaced(home: Home, o
     assert ops.store_path.read_bytes() == content
 
 
-def test_a_clock_that_is_behind_does_not_date_the_restore_before_the_backup(
-    home: Home, ops: Daemon, tmp_path: Path
-) -> None:
+def test_slow_clock_does_not_date_the_restore_before_the_backup(home: Home, ops: Daemon, tmp_path: Path) -> None:
     made = home.ctl_json("--name", "ops", "backup", str(tmp_path / "ops.db"))
     ops.stop()
     (tmp_path / "offset").write_text("-86400")

@@ -55,7 +55,7 @@ def all_receipted(daemon: Daemon) -> bool:
 
 
 def noticed(daemon: Daemon, steps: int) -> None:
-    wait_for(lambda: counter(daemon, "clock.steps") >= steps, 30, f"{daemon.name} to notice that its clock was set")
+    wait_for(lambda: counter(daemon, "clock.changes") >= steps, 30, f"{daemon.name} to notice that its clock was set")
 
 
 def open_works(ops: Daemon, name: str) -> list[str]:

@@ -130,7 +130,7 @@ def outbox_settled(daemon: Daemon) -> bool:
     return all(message["delivery"] == "receipted" for message in sent if message["envelope"]["to"])
 
 
-async def test_killed_on_a_full_disk_nothing_that_was_said_yes_to_is_lost(tmp_path: Path, small_disk: Path) -> None:
+async def test_kill_on_a_full_disk_loses_no_acknowledged_write(tmp_path: Path, small_disk: Path) -> None:
     async with NatsServer() as server:
         ops = Daemon(Home(tmp_path), "ops", "--nats", server.url, "--store-path", str(small_disk / "store.db")).start()
         server.kill()

@@ -36,7 +36,7 @@ def envelopes(daemon: Daemon) -> list[tuple[Any, ...]]:
         db.close()
 
 
-def test_a_filled_inbox_is_as_a_daemon_leaves_it_that_received_as_many_messages(home: Home) -> None:
+def test_filled_inbox_equals_an_inbox_filled_by_a_daemon(home: Home) -> None:
     with broker() as server:
         real, filled = (Daemon(home, name, "--nats", server.url) for name in ("real", "filled"))
         with real:

@@ -43,7 +43,7 @@ def test_a_sacp_question_is_sent_and_its_response_delivered(pair: tuple[Daemon, 
     ]
 
 
-def test_messages_of_settled_works_are_not_delivered_and_answers_to_them_end_no_other_work(
+def test_messages_of_settled_works_are_skipped_and_end_no_other_work(
     pair: tuple[Daemon, Daemon],
 ) -> None:
     ops, worker = pair
@@ -73,7 +73,7 @@ def test_an_answer_to_a_canceled_work_is_not_used_for_the_next_question(tmp_path
         assert worker.state_of(second) == "submitted"
 
 
-def test_an_answer_submitted_again_is_a_repetition_despite_a_later_question(tmp_path: Path) -> None:
+def test_resubmitted_answer_is_a_duplicate_after_a_new_question(tmp_path: Path) -> None:
     with daemons(tmp_path, ("one",), ("other",), ("worker",)) as (one, other, worker):
         first = submit(one, "sacp", "question one", target="worker")["sent"][0]["work_id"]
         messages(worker, "sacp", 1)
@@ -88,7 +88,7 @@ def test_an_answer_submitted_again_is_a_repetition_despite_a_later_question(tmp_
 CHANNELS = ("--channel", "default", "--channel", "ops")
 
 
-def test_an_output_without_a_work_reports_on_the_only_work_of_all_channels(tmp_path: Path) -> None:
+def test_output_without_work_id_uses_the_only_work_of_all_channels(tmp_path: Path) -> None:
     with daemons(tmp_path, ("flow", *CHANNELS), ("spec", *CHANNELS)) as (flow, spec):
         first = submit(flow, "humaninloop", INPUT, target="spec", channel="ops")["sent"][0]["work_id"]
         messages(spec, "humaninloop", 1)
@@ -197,7 +197,7 @@ def test_a_question_without_an_answer_in_time_has_status_timeout(pair: tuple[Dae
     wait_for(timed_out, SHORT, "the time to run out")
 
 
-def test_the_end_of_a_sentient_chain_is_forwarded_back_and_to_the_memory_agent(tmp_path: Path) -> None:
+def test_conversation_end_is_forwarded_back_and_to_memory_agent(tmp_path: Path) -> None:
     logs = tmp_path / "audit"
     flags = ("--sentient-memory-agent", "memory", "--sentient-log-root", str(logs), "--sentient-user", "desk")
     with daemons(
@@ -239,7 +239,7 @@ def test_the_end_of_a_sentient_chain_is_forwarded_back_and_to_the_memory_agent(t
         assert [m["kind"] for m in memory.get("/v1/messages?direction=out")["messages"] if m["kind"] == "say"] == []
 
 
-def test_a_chain_whose_next_agent_refuses_fails_and_notifies_the_memory_agent(tmp_path: Path) -> None:
+def test_next_agents_refusal_fails_work_and_notifies_memory_agent(tmp_path: Path) -> None:
     flags = ("--sentient-memory-agent", "memory")
     with daemons(tmp_path, ("objective", *flags), ("goal",), ("memory",), ("desk",)) as (objective, goal, memory, desk):
         work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
@@ -330,7 +330,7 @@ def test_a_first_agent_with_own_ids_answers_the_only_delivered_request(tmp_path:
         assert desk.state_of(first) == "working"
 
 
-def test_the_same_message_is_sent_once_also_at_the_same_time_and_after_a_restart(pair: tuple[Daemon, Daemon]) -> None:
+def test_concurrent_and_post_restart_submits_send_a_message_once(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     question = query("asker", "helper")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

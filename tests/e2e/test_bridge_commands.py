@@ -214,7 +214,7 @@ def test_a_line_with_meta_whose_meaning_depends_on_the_reader_is_refused(bus: Bu
     ]
 
 
-def test_printed_messages_are_acknowledged_and_a_restart_of_the_daemon_loses_nothing(bus: Bus) -> None:
+def test_printed_messages_are_acked_and_restart_loses_none(bus: Bus) -> None:
     bus.open("first")
     with bridging(bus.home, "worker", "sacp") as agent:
         agent.wait_lines(1)
@@ -231,7 +231,7 @@ def test_printed_messages_are_acknowledged_and_a_restart_of_the_daemon_loses_not
         assert agent.end() == 0
 
 
-def test_messages_before_the_end_of_a_gap_are_printed_before_they_are_acknowledged(bus: Bus) -> None:
+def test_messages_around_a_gap_are_printed_before_the_ack(bus: Bus) -> None:
     works = [bus.open(text) for text in ("one", "removed", "three")]
     wait_for(lambda: all(bus.worker.state_of(work) for work in works), WAIT, "the works")
     first, second, third = bus.worker.get("/v1/messages?direction=in&kind=say")["messages"]
@@ -307,7 +307,7 @@ def test_a_command_answers_an_input_envelope_with_an_output_envelope(bus: Bus, s
         assert workflow.end() == 0
 
 
-def test_an_output_that_breaks_the_format_fails_the_work_with_the_findings(bus: Bus) -> None:
+def test_output_violating_the_format_fails_work_with_findings(bus: Bus) -> None:
     assert send(bus, "ops", "humaninloop", "--target", "worker", lines=[INPUT]).returncode == 0
     work_id = bus.ops.get("/v1/works")["works"][0]["work_id"]
     code, _, _ = once(bus, "humaninloop", SLOPPY_AGENT)

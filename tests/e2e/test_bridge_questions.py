@@ -244,7 +244,7 @@ def test_a_message_passed_on_to_the_next_agent_is_no_question(bus: Bus, tmp_path
     assert messages(bus.ops, "sentient", 1)[0]["message"]["agent"]["name"] == "worker"
 
 
-def test_a_chain_pauses_at_a_command_that_asks_and_resumes_with_the_answer(bus: Bus, tmp_path: Path) -> None:
+def test_chain_pauses_at_a_commands_question_and_resumes_on_answer(bus: Bus, tmp_path: Path) -> None:
     nodes = {name: {"peer": "worker", "input": "find the CEO"} for name in ("a", "b")}
     with serving(bus, tmp_path, command=script(tmp_path, START + SACP), words=("bridge", "sacp")):
         run_id = begin(bus.ops, chain(nodes, ("a", "b", 'response.message == "Found."')))

@@ -90,7 +90,7 @@ def test_positions_survive_a_restart_and_a_second_reader_can_go_back(pair: tuple
     assert caught.value.status == 404
 
 
-def test_a_message_that_fits_no_envelope_travels_through_the_artifact_store(pair: tuple[Daemon, Daemon]) -> None:
+def test_message_too_large_for_an_envelope_uses_the_artifact_store(pair: tuple[Daemon, Daemon]) -> None:
     ops, worker = pair
     large = query("asker", "helper", type="event")
     large["payload"] = {"content": {"text": "x" * 1_500_000}, "format": "json"}
@@ -132,7 +132,7 @@ def test_names_of_agents_map_to_peers_by_configuration(tmp_path: Path) -> None:
         assert "agent_map" in {found["rule"] for found in caught.value.answer["findings"]}
 
 
-def test_a_terminal_state_reached_while_the_daemon_was_down_is_forwarded_after_its_start(tmp_path: Path) -> None:
+def test_terminal_state_reached_in_downtime_is_forwarded_on_start(tmp_path: Path) -> None:
     with daemons(tmp_path, ("objective",), ("goal",), ("desk",)) as (objective, goal, desk):
         work_id = desk.post("/v1/works", to="objective", text="Plan my day")["work_id"]
         (asked,) = messages(objective, "sentient", 1)
@@ -180,7 +180,7 @@ def test_the_audit_log_has_each_entry_once_after_a_crash_in_between(tmp_path: Pa
         assert ids() == wanted
 
 
-def test_without_an_artifact_store_a_message_that_fits_no_envelope_is_too_large(tmp_path: Path) -> None:
+def test_message_over_envelope_limit_fails_without_artifact_store(tmp_path: Path) -> None:
     async def run() -> None:
         async with NatsServer() as broker:
             await asyncio.to_thread(_too_large, tmp_path, broker.url)
@@ -202,7 +202,7 @@ def _too_large(root: Path, url: str) -> None:
         assert caught.value.answer["code"] == "too_large"
 
 
-def test_names_are_looked_up_among_present_peers_where_that_is_switched_on(tmp_path: Path) -> None:
+def test_names_are_resolved_among_present_peers_only_when_enabled(tmp_path: Path) -> None:
     with daemons(
         tmp_path,
         ("ops", "--bridge-lookup", "both"),
@@ -317,7 +317,7 @@ def rules(answer: Any) -> set[str]:
     return {found["rule"] for found in answer["findings"]}
 
 
-def test_the_seeds_examples_of_sentient_cross_with_the_findings_they_deserve(tmp_path: Path) -> None:
+def test_seed_examples_of_sentient_cross_with_expected_findings(tmp_path: Path) -> None:
     flags = [
         flag
         for entry in ("objective_agent=objective", "goal_agent=goal", "planning_agent=planning", "user=planning")
@@ -338,7 +338,7 @@ def test_the_seeds_examples_of_sentient_cross_with_the_findings_they_deserve(tmp
         assert two == {second["message_id"]: second, third["message_id"]: third}
 
 
-def test_the_seeds_examples_of_agentos_cross_with_the_findings_they_deserve(tmp_path: Path) -> None:
+def test_seed_examples_of_agentos_cross_with_expected_findings(tmp_path: Path) -> None:
     senders = ("one-brain=brain", "admin-monitor=brain")
     others = ("macro-analyst=other", "data-connector-wb=other", "gap-ticket-creator=other")
     flags = [flag for entry in senders + others for flag in ("--bridge-agent", entry)]
@@ -352,7 +352,7 @@ def test_the_seeds_examples_of_agentos_cross_with_the_findings_they_deserve(tmp_
         assert [item["message"] for item in messages(brain, "agentos", 3)] == rest
 
 
-def test_the_seeds_examples_of_humaninloop_and_sacp_cross_with_the_findings_they_deserve(
+def test_seed_examples_of_humaninloop_and_sacp_cross_as_expected(
     pair: tuple[Daemon, Daemon],
 ) -> None:
     ops, worker = pair

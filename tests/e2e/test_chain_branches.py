@@ -194,7 +194,7 @@ def test_a_question_wakes_the_agent_that_waits_for_its_inbox(tmp_path: Path) -> 
         assert show(ops, run_id)["steps"] == 1  # the edge waits for the end of the node
 
 
-def test_a_question_that_is_not_answered_in_time_cancels_the_work_and_fails_the_node(tmp_path: Path) -> None:
+def test_question_timeout_cancels_the_work_and_fails_the_node(tmp_path: Path) -> None:
     def ask(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if text_of(envelope) == "ask":
             agent.daemon.post(f"/v1/works/{envelope['work_id']}/need-input", message="which?")
@@ -213,7 +213,7 @@ def test_a_question_that_is_not_answered_in_time_cancels_the_work_and_fails_the_
         assert questions(ops) == []
 
 
-def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free(home: Home) -> None:
+def test_work_rejected_as_busy_is_reopened_until_worker_is_free(home: Home) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         if len(agent.taken) < 3:
             agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
@@ -233,7 +233,7 @@ def test_a_work_that_is_refused_as_busy_is_opened_again_until_the_worker_is_free
         assert len({envelope["work_id"] for envelope in agent.taken}) == 3
 
 
-def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_before(home: Home) -> None:
+def test_busy_worker_fails_node_at_timeout_unless_another_can_work(home: Home) -> None:
     def refuse(agent: Agent, envelope: Envelope, _seq: int) -> None:
         agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
 
@@ -253,7 +253,7 @@ def test_a_busy_worker_fails_the_node_at_its_timeout_and_an_able_one_is_tried_be
         assert (run["state"], run["history"][0]["peer"], agent.texts()) == ("completed", "worker-2", ["x"])
 
 
-def test_the_loop_of_adr_007_carries_notes_and_iteration_and_asks_when_it_escalates(home: Home) -> None:
+def test_adr_007_loop_keeps_notes_and_asks_on_escalation(home: Home) -> None:
     """The example of the manual: the check recommends a retry, then the writer escalates, is answered, and all is well."""
     seen: list[tuple[str, int, str, list[str]]] = []
 

@@ -32,7 +32,7 @@ def natively(agent: Agent, envelope: Envelope) -> None:
 
 
 @pytest.mark.parametrize("answer", [by_sacp, by_humaninloop, natively])
-def test_a_forbidden_result_of_another_daemon_ends_the_run_or_follows_its_edge(
+def test_peer_result_blocked_by_guardrail_fails_or_follows_edge(
     tmp_path: Path, answer: Callable[[Agent, Envelope], None]
 ) -> None:
     (tmp_path / "patterns").write_text("card: (?:[0-9]{4}-){3}[0-9]{4}\n")

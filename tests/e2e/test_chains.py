@@ -319,7 +319,7 @@ def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
         assert len(worker.get("/v1/works")["works"]) == 1
 
 
-def test_a_reference_without_a_value_fails_the_run_and_braces_of_an_answer_stay(tmp_path: Path) -> None:
+def test_unresolved_reference_fails_run_and_braces_stay_literal(tmp_path: Path) -> None:
     def work(agent: Agent, envelope: Envelope, _seq: int) -> None:
         agent.complete(envelope, said="{{input}} {{nobody.x}} {{")
 
@@ -405,7 +405,7 @@ def test_openings_of_agentos_and_sentient_and_their_answers(home: Home) -> None:
             assert run["response"]["output"]["content"] == "written down"
 
 
-def test_a_message_that_its_format_refuses_fails_the_run_and_sends_nothing(tmp_path: Path) -> None:
+def test_message_invalid_for_its_format_fails_run_and_is_unsent(tmp_path: Path) -> None:
     document = chain({"a": {"peer": "worker", "format": "humaninloop", "input": {"task": "{{input}}"}}})
     with network(tmp_path, "ops", "worker") as (ops, _worker):
         run = show(ops, begin(ops, document, input="x"))

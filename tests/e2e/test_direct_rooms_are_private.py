@@ -130,9 +130,7 @@ async def test_every_way_into_the_room_of_two_others_is_closed(home: Home, serve
         assert b"stray-" not in store_bytes(bob)
 
 
-async def test_a_peer_that_takes_over_an_opaque_id_sees_no_earlier_messages_of_the_room(
-    home: Home, server: NatsServer
-) -> None:
+async def test_direct_id_takeover_hides_earlier_messages_of_the_room(home: Home, server: NatsServer) -> None:
     """An id that is derived for one pair, used as an opaque one by another first."""
     async with foreign_peer(server.url, "carol") as carol, foreign_peer(server.url, "mallory") as mallory:
         with Daemon(home, "bob", "--nats", server.url) as bob:

@@ -34,9 +34,7 @@ def outgoing(daemon: Daemon) -> set[str]:
     return {one["to"] for one in daemon.get("/v1/messages?direction=out")["messages"]}
 
 
-async def test_a_known_peer_is_served_during_a_flood_which_leaves_no_rows_to_retry(
-    home: Home, server: NatsServer
-) -> None:
+async def test_known_peer_is_served_during_flood_without_retry_rows(home: Home, server: NatsServer) -> None:
     with ops_and_worker(home, "--nats", server.url, *BOUNDS) as (ops, worker):
         worker.post("/v1/messages", kind="say", to="ops", body={"text": "hello"}, thread_id="thread_hello")
         with flood(server.url):

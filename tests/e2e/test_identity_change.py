@@ -76,7 +76,7 @@ def listened_to(home: Home, peer_id: str) -> bool:
     return asyncio.run(ask())
 
 
-def test_works_of_a_plain_peer_are_finished_under_its_plain_id_after_the_first_key(home: Home) -> None:
+def test_works_of_a_plain_id_are_finished_under_it_after_first_key(home: Home) -> None:
     with ops_and_worker(home, *QUICK) as (ops, worker):
         ours = opened(ops, "worker", "as initiator")
         theirs = opened(worker, "ops", "as target", direct=True)
@@ -185,7 +185,7 @@ async def test_new_work_for_the_old_identity_is_answered_by_a_receipt(home: Home
             assert not any(one["from"] == handle for one in asker.received if one.get("work_id") is not None)
 
 
-async def test_works_of_a_rotated_key_are_finished_with_the_old_key_and_no_other(home: Home) -> None:
+async def test_works_of_a_rotated_key_are_finished_with_the_old_key_only(home: Home) -> None:
     async with NatsServer() as server, foreign_peer(server.url, "mallory") as mallory:
         old, other = key(home, "ops"), key(home, "worker")
         options = ("--nats", server.url, *QUICK)

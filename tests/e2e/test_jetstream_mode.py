@@ -194,9 +194,7 @@ async def test_a_full_stream_keeps_messages_queued_and_is_reported(tmp_path: Pat
         wait_for(lambda: not problems(ops), 30, "the problem to be solved")
 
 
-async def test_a_stream_full_of_read_messages_makes_room_and_keeps_the_unread_ones(
-    home: Home, server: NatsServer
-) -> None:
+async def test_full_stream_evicts_read_messages_and_keeps_unread_ones(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE, *NO_RETRY, "--jetstream-max-bytes", "16MiB")
     with (
         Daemon(home, "ops", *nats) as ops,
@@ -267,9 +265,7 @@ async def test_hundreds_of_messages_survive_kills_of_the_receiver(home: Home, se
         assert worker.get("/v1/status")["inbox"]["ready"] == 600
 
 
-async def test_a_second_daemon_with_the_same_peer_id_is_refused_and_the_first_continues(
-    home: Home, server: NatsServer
-) -> None:
+async def test_second_daemon_with_the_same_peer_id_is_refused(home: Home, server: NatsServer) -> None:
     nats = ("--nats", server.url, *DURABLE)
     with Daemon(home, "ops", *nats) as ops:
         second = Daemon(home, "other", "--peer-id", "ops", *nats).start(wait=False)

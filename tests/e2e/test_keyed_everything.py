@@ -64,7 +64,7 @@ async def test_foreign_agents_of_peers_that_require_signatures(home: Home, serve
             assert daemon.get("/v1/quarantine")["quarantined"] == []
 
 
-def test_a_message_that_fits_an_envelope_but_for_its_signature_goes_through_the_artifact_store(home: Home) -> None:
+def test_message_over_limit_by_signature_uses_artifact_store(home: Home) -> None:
     _, worker_handle = with_keys(home, "ops", "worker")
     with Daemon(home, "worker") as worker, Daemon(home, "ops") as ops:
         wait_for(lambda: ops.knows(worker_handle), SHORT, "presence")

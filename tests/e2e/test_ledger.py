@@ -194,7 +194,7 @@ def test_a_fault_is_found(fault: str) -> None:
         pair.balance()
 
 
-def test_a_message_that_crossed_the_end_is_no_fault_when_its_refusal_was_stored_or_may_be_missing() -> None:
+def test_late_message_is_no_fault_if_its_refusal_may_be_unstored() -> None:
     pair = Pair()
     pair.late_say()
     pair.worker.starts = [AT, AT + 32]  # between the end and the late message

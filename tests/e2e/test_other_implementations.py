@@ -69,7 +69,7 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
         assert ended["body"]["result"] == {"token [REDACTED]": None}
 
 
-async def test_results_of_commands_bridged_messages_and_chains_are_changed_visibly(tmp_path: Path) -> None:
+async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_path: Path) -> None:
     async with meeting(tmp_path, "--capability", "test.run") as (ops, reference):
         await reference.publish(reference.work("ops", "work_1"))
         await wait_until(lambda: ops.get("/v1/works")["works"], WAIT)
@@ -97,7 +97,7 @@ async def test_peers_show_which_implementation_they_are_of(tmp_path: Path) -> No
         assert shown == {"ops": True, "reference": False, "ours": True}
 
 
-async def test_a_capability_without_a_work_is_sent_with_a_note_and_with_work_it_opens_one(tmp_path: Path) -> None:
+async def test_capability_send_opens_work_with_work_id_else_warns(tmp_path: Path) -> None:
     catalog = tmp_path / "capabilities.toml"
     catalog.write_text('[capabilities."test.run"]\nsummary = "Run tests."\noutcome = "A report."\n')
     async with meeting(tmp_path, "--catalog", str(catalog)) as (ops, reference):

@@ -105,7 +105,7 @@ async def test_rejecting_a_held_work_ends_it(tmp_path: Path, asker: tuple[NatsSe
         worker.stop()
 
 
-async def test_an_agent_of_another_format_gets_a_held_opening_only_after_its_release(
+async def test_bridge_delivers_a_held_opening_only_after_requeue(
     tmp_path: Path, asker: tuple[NatsServer, Foreign]
 ) -> None:
     server, peer = asker

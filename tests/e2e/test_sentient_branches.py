@@ -100,7 +100,7 @@ def test_the_join_is_in_the_log_and_the_memory_agent_gets_all_entries(six: Six) 
     assert whole["ext"]["sentient.chain"] == {"session_id": session, "request_id": f"req_{session}"}
 
 
-def test_a_failed_branch_makes_the_result_partial_and_its_error_is_in_the_result(six: Six) -> None:
+def test_failed_branch_makes_result_partial_with_its_error(six: Six) -> None:
     session, day = "thread_one-failed", "20260503"
     work_id, _opened = fanned_out(six, session, day)
     finish(six, session, day, 1, **failing(1))

@@ -10,7 +10,7 @@ from tests.support.daemons import wait_for
 from tests.support.sentient_daemons import PEERS, Six, asked, dying, entry, passed_on, plain, refused, sent_by, step
 
 
-def test_the_memory_agent_gets_the_ids_of_the_chain_and_its_answer_ends_its_work(six: Six) -> None:
+def test_memory_agent_gets_conversation_ids_and_reply_ends_work(six: Six) -> None:
     session, day = "session of the user", "20260306"
     passed_on(six, session, "req/1", day, 1, native=False)
     answer = submit(six.at["goal"], "sentient", plain("goal_agent", None, session, "req/1", 2, day))

@@ -131,7 +131,7 @@ def test_the_command_runs_on_demand_of_another_agent(bus: Bus) -> None:
     assert got == message
 
 
-def test_the_command_runs_on_a_schedule_with_the_chains_that_ended_since_also_after_a_kill(bus: Bus) -> None:
+def test_scheduled_command_gets_ended_conversations_after_kill_too(bus: Bus) -> None:
     with bus.memory_agent("--every", "1s", "--accept", "intent=none"):  # the schedule alone
         wait_for(lambda: "ready" in (bus.folder / "bridge.log").read_text(), WITHIN, "the start")
         end_chain(bus, "first")

@@ -103,7 +103,7 @@ def test_ready_does_not_wait_for_a_broker(tmp_path: Path) -> None:
             daemon.stop()
 
 
-async def test_a_daemon_that_runs_reports_to_the_watchdog_and_one_that_stands_still_does_not(tmp_path: Path) -> None:
+async def test_running_daemon_notifies_watchdog_and_paused_one_does_not(tmp_path: Path) -> None:
     with Manager(str(tmp_path / "notify")) as manager:
         env = {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "400000"}
         daemon = Daemon(Home(tmp_path), "ops", env=env).start(wait=False)

@@ -171,7 +171,7 @@ def test_a_host_passes_its_trace_in_meta(tmp_path: Path) -> None:
         assert ops.get(f"/v1/messages/{work['opening_id']}")["envelope"]["ext"] == {"traceparent": PARENT}
 
 
-def test_without_an_endpoint_nothing_is_traced_and_a_context_passes_unchanged(home: Home) -> None:
+def test_without_endpoint_trace_context_is_only_propagated(home: Home) -> None:
     with Daemon(home, "ops") as ops:
         env = {**home.env, "TRACEPARENT": PARENT, "TRACESTATE": "a=b"}
         command = [

@@ -53,7 +53,7 @@ def pair(home: Home) -> Iterator[tuple[Daemon, Daemon, str, str, str]]:
         yield ops, worker, ops_handle, worker_handle, ops_key
 
 
-def test_a_denied_key_is_refused_immediately_also_in_an_open_work_and_readmitted(
+def test_denied_key_is_refused_in_open_works_and_readmitted(
     home: Home, pair: tuple[Daemon, Daemon, str, str, str]
 ) -> None:
     ops, worker, ops_handle, worker_handle, ops_key = pair
@@ -91,7 +91,7 @@ def test_a_denied_key_is_refused_immediately_also_in_an_open_work_and_readmitted
     assert ops.state_of(third) == "submitted"
 
 
-def test_a_denied_sender_gets_one_receipt_a_minute_and_rules_survive_a_restart(
+def test_denied_sender_gets_one_receipt_a_minute_and_rules_persist(
     home: Home, pair: tuple[Daemon, Daemon, str, str, str]
 ) -> None:
     ops, worker, ops_handle, worker_handle, ops_key = pair
@@ -149,7 +149,7 @@ def trust_place(home: Home, message_id: str) -> str | None:
     return "stored" if b'"place":"stored"' in done.stdout.replace(b" ", b"") else "quarantine"
 
 
-def test_a_pinned_nickname_refuses_another_key_and_a_plain_peer_of_that_name(home: Home, tmp_path: Path) -> None:
+def test_pinned_nickname_refuses_another_key_and_a_plain_peer(home: Home, tmp_path: Path) -> None:
     worker_handle, _ = with_key(home, "worker")
     pinned = generate_key().key_id
     with Daemon(home, "worker", *OFTEN) as worker:
@@ -176,7 +176,7 @@ def test_a_pinned_nickname_refuses_another_key_and_a_plain_peer_of_that_name(hom
             assert not answers(home, "ops", worker_handle)
 
 
-def test_a_greet_under_the_name_of_a_plain_peer_does_not_lock_that_peer_out(home: Home) -> None:
+def test_impostor_greet_does_not_lock_out_a_plain_peer(home: Home) -> None:
     path = home.root / "impostor.pem"
     key = generate_key()
     write_key(path, key)

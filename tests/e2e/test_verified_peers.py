@@ -50,7 +50,7 @@ def test_a_keyed_daemon_is_its_handle_everywhere(home: Home) -> None:
                 assert verify(json.dumps(one["envelope"]).encode()).state == "verified", one
 
 
-def test_signed_and_plain_peers_work_together_until_verification_is_required(home: Home) -> None:
+def test_signed_and_plain_peers_interoperate_until_require_mode(home: Home) -> None:
     ops_handle = with_key(home, "ops")
     config = home.root / "config" / "aghbus" / "ops.toml"
     config.parent.mkdir(parents=True)

@@ -54,7 +54,7 @@ def read(messages: Sequence[tuple[str, bytes]]) -> list[tuple[str, Ack]]:
 
 
 @pytest.mark.parametrize("encode", [encode_ack, signed])
-def test_a_sender_that_takes_lists_gets_one_message_for_up_to_sixteen_answers(
+def test_ack_list_carries_up_to_sixteen_answers_per_message(
     encode: Callable[[Ack | Acks], bytes],
 ) -> None:
     given_ = answers(33)

@@ -110,6 +110,6 @@ def test_keys_of_cloud_accounts_look_like_secrets(key: str) -> None:
     assert list(secret_paths({"a": {key: "x"}})) == [("a", key)]
 
 
-def test_fine_grained_access_tokens_look_like_secrets_and_other_keys_do_not() -> None:
+def test_fine_grained_tokens_are_secrets_and_other_keys_are_not() -> None:
     assert list(secret_paths(["use github_pat_11ABCDEFG0abcdefghij_klmn"])) == [(0,)]
     assert list(secret_paths({"primary_key": "id", "key": "v", "access_keys_count": 2})) == []

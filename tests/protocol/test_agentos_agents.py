@@ -171,7 +171,7 @@ def test_a_native_say_that_opens_work_is_a_query_with_an_answer() -> None:
     assert (sent.to, sent.work_id, sent.reply_to) == ("ops", "work_1", "msg_say_1")
 
 
-def test_the_answer_to_a_native_query_finds_its_work_without_the_memory_of_the_message() -> None:
+def test_answer_to_native_query_finds_work_without_stored_message() -> None:
     ops, analyst = AgentOsPeer("ops"), AgentOsPeer(ANALYST)
     opened = ops.say(native("ops", ANALYST, "say", {"text": "GDP?"}, work_id="work_1"))
     delivered = analyst.receive(opened)

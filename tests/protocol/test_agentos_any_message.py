@@ -190,9 +190,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=300)
 @given(st.data(), st.sampled_from([ASKED, ANSWERED, FAILED]))
-def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
-    data: st.DataObject, message: dict[str, Any]
-) -> None:
+def test_arbitrary_message_is_rejected_or_yields_a_valid_envelope(data: st.DataObject, message: dict[str, Any]) -> None:
     asker, analyst, _ = queried()
     made = varied(message, sender=agent(ANALYST), to=agent(ASKER), replyTo=QUERY["id"])
     path = data.draw(st.sampled_from([path for path in _paths(made) if path]))
@@ -212,7 +210,7 @@ def test_a_message_with_anything_anywhere_is_refused_or_makes_a_valid_envelope(
 
 
 @given(VALUE, VALUE)
-def test_any_result_and_extension_of_a_peer_is_delivered_as_a_valid_message(result: Any, carried: Any) -> None:
+def test_any_peer_result_and_extension_yields_a_valid_message(result: Any, carried: Any) -> None:
     asker, analyst, question = queried()
     body = {"state": "completed", "result": result}
     done = native(ANALYST, ASKER, "trace", body, ext={"agentos.message": carried})
@@ -256,7 +254,7 @@ def test_a_life_is_whole_seconds_within_the_bounds(ttl: float) -> None:
     assert seconds == 1 or seconds - 1 < ttl
 
 
-def test_the_page_names_every_rule_and_the_error_table_and_its_example_holds() -> None:
+def test_docs_page_lists_all_rules_and_errors_with_valid_example() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "adapters" / "agentos.md").read_text("utf-8")
     room = Path(__file__).parent.parent.parent / "protocol" / "formats"
     sources = "".join(path.read_text("utf-8") for path in [*(room / "agentos").glob("*.py"), room / "common.py"])

@@ -200,7 +200,7 @@ def test_a_response_to_an_unknown_message_is_refused() -> None:
         assert rules(analyst.plan(message).findings)[-1] == ("/replyTo", "no_work", "error")
 
 
-def test_a_response_after_the_end_is_refused_and_the_same_one_again_is_a_repetition() -> None:
+def test_response_after_end_is_refused_and_same_one_is_duplicate() -> None:
     _asker, analyst, _ = queried()
     sent = analyst.send(RESPONSE)
     again = analyst.plan(RESPONSE)
@@ -212,7 +212,7 @@ def test_a_response_after_the_end_is_refused_and_the_same_one_again_is_a_repetit
     assert not plan.drafts
 
 
-def test_a_query_submitted_twice_is_sent_once_and_other_content_is_a_conflict() -> None:
+def test_resubmitted_query_is_sent_once_and_changed_one_conflicts() -> None:
     asker, _ = pair()
     sent = asker.send(QUERY)
     again = asker.plan(QUERY, now=NOW + 5)

@@ -103,7 +103,7 @@ def test_a_retry_of_a_message_without_work_is_sent_again() -> None:
     assert second.id != first.id
 
 
-def test_other_content_under_the_same_id_is_a_conflict_also_with_a_higher_count() -> None:
+def test_changed_content_conflicts_despite_higher_retry_count() -> None:
     asker, _ = pair()
     asker.send(QUERY)
     other = varied(QUERY, retryCount=1, payload=QUERY["payload"] | {"content": "something else"})

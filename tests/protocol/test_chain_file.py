@@ -207,7 +207,7 @@ def test_every_branch_has_a_step() -> None:
     assert check_chain({**document, "max_steps": 2})[1] == ()
 
 
-def test_after_several_branches_the_previous_response_is_of_no_single_node() -> None:
+def test_response_reference_is_ambiguous_after_several_branches() -> None:
     joined = {
         "A": {"peer": "p", "input": "x"},
         "B": {"peer": "p", "input": "x"},

@@ -107,7 +107,7 @@ class TestEscape:
 
 class TestDigest:
     @given(capability_records(), st.randoms(use_true_random=False))
-    def test_key_order_requirement_order_blanks_and_padding_do_not_change_the_digest(
+    def test_digest_ignores_key_order_requirement_order_and_whitespace(
         self, record: dict[str, Any], random: Any
     ) -> None:
         keys = list(record)
@@ -177,7 +177,7 @@ class TestDigest:
             == "sha256:" + hashlib.sha256(text.encode()).hexdigest()
         )
 
-    def test_requirements_are_sorted_by_code_point_and_must_be_unique_and_not_blank(self) -> None:
+    def test_requirements_are_sorted_by_code_point_and_validated(self) -> None:
         document = json.loads(
             canonical_bytes({**RECORD, "requirements": [" é", "Z", "a", "_", "\U00010000", "\uffff"]})
         )
@@ -230,7 +230,7 @@ class TestUuid7:
 
 class TestDerivedIds:
     @given(workspaces, channels, peers, peers)
-    def test_a_direct_id_is_the_same_for_both_peers_and_differs_for_other_pairs(
+    def test_direct_id_is_symmetric_and_differs_for_other_pairs(
         self, workspace: str, channel: str, a: str, b: str
     ) -> None:
         if a == b:

@@ -380,7 +380,7 @@ def test_required_fields_are_required(field: str) -> None:
         parse(dump(wire("say", **{field: None})), NOW)
 
 
-def test_an_unknown_kind_is_unsupported_and_a_non_string_kind_is_malformed() -> None:
+def test_unknown_kind_is_unsupported_and_non_string_malformed() -> None:
     for kind in ("direct", "SAY", "", "say "):
         assert reason(wire("say", kind=kind)) == "unsupported_kind"
     others: tuple[object, ...] = (1, None, [], {}, True)

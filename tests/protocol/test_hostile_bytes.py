@@ -324,7 +324,7 @@ def test_any_text_of_a_megabyte_passes(text: str) -> None:
     assert read(raw[:-1] + b', "x_new": {"a": [1.5]}}') is None
 
 
-def test_the_error_of_a_refused_envelope_has_its_document_until_it_is_released() -> None:
+def test_refused_envelope_error_keeps_document_until_released() -> None:
     with pytest.raises(Malformed) as caught:
         parse(with_field('"ts": "late"'), NOW)
     error = caught.value

@@ -40,7 +40,7 @@ def test_a_repeated_message_is_judged_as_one_that_is_decoded_completely(sent: li
 
 
 @pytest.mark.parametrize("member", ["body", "ext", "proof"])
-def test_a_number_out_of_range_is_refused_also_in_the_first_value_of_a_repeated_member(member: str) -> None:
+def test_out_of_range_number_is_refused_also_in_a_duplicate_member(member: str) -> None:
     raw = dump(wire("greet", ext={"a": 1}, proof=None))
     parse(raw, NOW)
     with pytest.raises(Undecodable):

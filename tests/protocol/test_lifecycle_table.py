@@ -13,12 +13,12 @@ from aghbus.protocol.agh.lifecycle import (
     TERMINAL_STATES,
     TRANSITIONS,
     State,
-    Step,
+    Transition,
     WorkView,
     after,
     event_of,
     opened_by,
-    step,
+    transition,
 )
 from aghbus.protocol.agh.replay import Replay
 from tests.support.wire import NOW, A, B, C, dump, envelope, receipt, say, trace, wire
@@ -62,13 +62,13 @@ def work(state: State) -> WorkView:
     return WorkView(**{name: getattr(view, name) for name in view.__struct_fields__} | {"state": state})
 
 
-def expected(state: State, cell: str) -> Step:
+def expected(state: State, cell: str) -> Transition:
     if cell == "!":
-        return Step("ignored", state, "invalid_transition")
+        return Transition("ignored", state, "invalid_transition")
     if cell.startswith("->"):
         moved: dict[str, State] = {name: name for name in (*OPEN_STATES, *TERMINAL_STATES)}
-        return Step("advanced", moved[cell[2:]])
-    return Step("advanced" if cell == "+" else "unchanged", state)
+        return Transition("advanced", moved[cell[2:]])
+    return Transition("advanced" if cell == "+" else "unchanged", state)
 
 
 def test_the_columns_of_the_table_are_the_open_states() -> None:
@@ -79,12 +79,12 @@ def test_the_columns_of_the_table_are_the_open_states() -> None:
 def test_every_state_and_event_gives_the_result_in_the_table(state: State, event: str, cell: str) -> None:
     for given_event in events(event):
         assert event_of(given_event) == event
-        assert step(work(state), given_event) == expected(state, cell)
+        assert transition(work(state), given_event) == expected(state, cell)
     for given_event in events(event, from_target=False):
         if event == "receipt:accepted":
-            assert step(work(state), given_event) == Step("ignored", state, "actor_not_allowed")
+            assert transition(work(state), given_event) == Transition("ignored", state, "actor_not_allowed")
         else:
-            assert step(work(state), given_event) == expected(state, cell)
+            assert transition(work(state), given_event) == expected(state, cell)
 
 
 @pytest.mark.parametrize("state", TERMINAL_STATES)
@@ -92,7 +92,7 @@ def test_every_state_and_event_gives_the_result_in_the_table(state: State, event
 def test_a_terminal_state_refuses_every_event(state: State, event: str) -> None:
     for given_event in events(event) + events(event, from_target=False):
         outcome = "rejected" if event == "message" else "ignored"
-        assert step(work(state), given_event) == Step(outcome, state, "work_closed")  # type: ignore[arg-type]
+        assert transition(work(state), given_event) == Transition(outcome, state, "work_closed")  # type: ignore[arg-type]
 
 
 def test_the_table_in_code_has_exactly_the_cells_of_the_specification() -> None:
@@ -104,37 +104,37 @@ def test_the_table_in_code_has_exactly_the_cells_of_the_specification() -> None:
 class TestChecksBeforeTheTable:
     def test_without_a_work_only_directed_conversation_opens_one(self) -> None:
         for kind in ("say", "capability"):
-            assert step(None, envelope(kind)) == Step("opened", "submitted")
-            assert step(None, envelope(kind, to=None)) == Step("unchanged", None)
+            assert transition(None, envelope(kind)) == Transition("opened", "submitted")
+            assert transition(None, envelope(kind, to=None)) == Transition("unchanged", None)
         for late in (receipt("accepted"), trace("working"), trace("submitted")):
-            assert step(None, late) == Step("ignored", None, "not_found")
+            assert transition(None, late) == Transition("ignored", None, "not_found")
 
     def test_the_container_is_checked_before_actor_and_state(self) -> None:
         for state in (*OPEN_STATES, *TERMINAL_STATES):
             for sender in (A, B, C):
                 elsewhere = say(sender=sender, to=B if sender != B else A, thread_id="thread_other")
-                assert step(work(state), elsewhere) == Step("rejected", state, "work_container_mismatch")
+                assert transition(work(state), elsewhere) == Transition("rejected", state, "work_container_mismatch")
                 other = trace("failed", sender=sender, thread_id="thread_other")
-                assert step(work(state), other) == Step("ignored", state, "work_container_mismatch")
+                assert transition(work(state), other) == Transition("ignored", state, "work_container_mismatch")
 
     def test_a_direct_room_is_not_the_container_of_a_thread(self) -> None:
         direct = say(surface="direct", thread_id=..., direct_id="direct_" + "0" * 32)
-        assert step(work("working"), direct).reason == "work_container_mismatch"
+        assert transition(work("working"), direct).reason == "work_container_mismatch"
 
     def test_the_actor_is_checked_before_the_state(self) -> None:
         for state in (*OPEN_STATES, *TERMINAL_STATES):
             for outsider in (say(sender=C), trace("failed", sender=C), receipt("rejected", "busy", sender=C)):
-                assert step(work(state), outsider) == Step("ignored", state, "actor_not_allowed")
+                assert transition(work(state), outsider) == Transition("ignored", state, "actor_not_allowed")
 
     def test_conversation_must_be_addressed_to_the_other_participant(self) -> None:
         for to in (None, A, C):
-            assert step(work("working"), say(to=to)) == Step("ignored", "working", "actor_not_allowed")
-        assert step(work("working"), say(sender=B, to=A)).outcome == "unchanged"
+            assert transition(work("working"), say(to=to)) == Transition("ignored", "working", "actor_not_allowed")
+        assert transition(work("working"), say(sender=B, to=A)).outcome == "unchanged"
 
     def test_traces_and_receipts_may_have_any_receiver(self) -> None:
         for to in (None, C):
-            assert step(work("submitted"), trace("working", to=to)).outcome == "advanced"
-            assert step(work("submitted"), receipt("accepted", to=to)).outcome == "advanced"
+            assert transition(work("submitted"), trace("working", to=to)).outcome == "advanced"
+            assert transition(work("submitted"), receipt("accepted", to=to)).outcome == "advanced"
 
 
 class TestWorkState:
@@ -152,7 +152,7 @@ class TestWorkState:
 
     def test_the_terminal_envelope_is_recorded_and_never_replaced(self) -> None:
         done = trace("completed")
-        ended = after(work("working"), done, step(work("working"), done))
+        ended = after(work("working"), done, transition(work("working"), done))
         assert (ended.state, ended.terminal_id, ended.terminal_sender, ended.advanced) == (
             "completed",
             done.id,
@@ -163,9 +163,9 @@ class TestWorkState:
 
     def test_a_progress_trace_advances_a_work_and_other_repetitions_do_not(self) -> None:
         beat = trace("working")
-        assert after(work("working"), beat, step(work("working"), beat)).advanced
+        assert after(work("working"), beat, transition(work("working"), beat)).advanced
         answer = receipt("duplicate", "duplicate")
-        assert not after(work("submitted"), answer, step(work("submitted"), answer)).advanced
+        assert not after(work("submitted"), answer, transition(work("submitted"), answer)).advanced
 
 
 _EVENTS = st.lists(

@@ -54,7 +54,7 @@ def test_the_default_name_is_always_legal(hostname: str) -> None:
     assert is_peer(default_name(hostname))
 
 
-def test_without_xdg_everything_is_below_home_and_the_socket_in_a_folder_of_the_user() -> None:
+def test_without_xdg_paths_use_home_and_a_per_user_socket_folder() -> None:
     places = locate("ops", {}, uid=1000, home="/home/jo")
     assert places.state_dir == "/home/jo/.local/state/aghbus/instances/ops"
     assert places.store_path == "/home/jo/.local/state/aghbus/instances/ops/store.db"

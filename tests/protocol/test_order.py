@@ -12,7 +12,7 @@ from aghbus.protocol.agh.delivery.acks import Ack, ack_of, encode_ack, parse_ack
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take, predecessor_of, settled_header
 from aghbus.protocol.agh.effects import Deliver, Early, Quarantine, Queue, RecordId, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import Step, opened_by
+from aghbus.protocol.agh.lifecycle import Transition, opened_by
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, decide
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.agh.trust.keys import SigningKey
@@ -164,9 +164,9 @@ class TestAcknowledgements:
         lost = ack_of(late, decide(late, StoredState(), receiver()))
         assert lost == Ack("msg_late", "refused", "not_found", late.digest)
         answer = receipt("canceled", "busy", id="msg_end", sender=A)
-        assert ack_of(answer, (StoreEnvelope("in", "unverified", Step("rejected", "failed", "work_closed")),)) == Ack(
-            "msg_end", "refused", "work_closed", answer.digest
-        )
+        assert ack_of(
+            answer, (StoreEnvelope("in", "unverified", Transition("rejected", "failed", "work_closed")),)
+        ) == Ack("msg_end", "refused", "work_closed", answer.digest)
         assert ack_of(answer, (Quarantine("not_target", "to: is another peer"),)) == Ack(
             "msg_end", "refused", "not_target", answer.digest
         )

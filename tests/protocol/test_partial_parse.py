@@ -97,7 +97,7 @@ class TestReceipts:
         source = partial_parse(wire("say"), B, JOINED)
         assert answers(refuse(error, source, StoredState(), US)) == [("rejected", "invalid_surface")]
 
-    def test_the_receipt_has_the_container_and_trace_id_of_the_refused_message(self) -> None:
+    def test_receipt_has_container_and_trace_id_of_the_refused_message(self) -> None:
         (queued,) = [
             effect for effect in refused(wire("say", trace_id="t-1", **MALFORMED)) if isinstance(effect, Queue)
         ]
@@ -106,7 +106,7 @@ class TestReceipts:
         assert answer.trace_id == "t-1"
         assert [type(effect) for effect in queued.effects] == [StoreEnvelope]
 
-    def test_a_message_in_the_derived_room_is_answered_and_in_an_opaque_one_not(self) -> None:
+    def test_message_is_answered_in_derived_but_not_in_opaque_room(self) -> None:
         room = direct_id(WORKSPACE, CHANNEL, A, B)
         direct = {"surface": "direct", "thread_id": ..., **EXPIRED}
         assert answers(refused(wire("say", direct_id=room, **direct))) == [("expired", "expired")]

@@ -25,7 +25,7 @@ from aghbus.protocol.agh.effects import (
 )
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import direct_id
-from aghbus.protocol.agh.lifecycle import Step, WorkView
+from aghbus.protocol.agh.lifecycle import Transition, WorkView
 from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.rooms import Binding
@@ -110,7 +110,7 @@ class TestRouting:
         assert kinds(effects) == [RecordId, StoreEnvelope, Open, Deliver]
         opened = only(effects, Open).work
         assert (opened.initiator, opened.target, opened.state, opened.opening_id) == (A, B, "submitted", "msg_1")
-        assert only(effects, StoreEnvelope) == StoreEnvelope("in", "unverified", Step("opened", "submitted"))
+        assert only(effects, StoreEnvelope) == StoreEnvelope("in", "unverified", Transition("opened", "submitted"))
         assert only(effects, RecordId).until == NOW + 301
 
     def test_a_directed_capability_opens_a_work_too(self) -> None:
@@ -120,7 +120,7 @@ class TestRouting:
     def test_a_broadcast_is_delivered_and_opens_no_work(self, kind: str) -> None:
         effects = decide(envelope(kind, to=None), StoredState(), receiver())
         assert kinds(effects) == [RecordId, StoreEnvelope, Deliver]
-        assert only(effects, StoreEnvelope).verdict == Step("unchanged", None)
+        assert only(effects, StoreEnvelope).verdict == Transition("unchanged", None)
 
     def test_conversation_without_work_is_delivered(self) -> None:
         effects = decide(say(work_id=...), StoredState(), receiver())
@@ -137,7 +137,7 @@ class TestRouting:
         for place in ({"channel": "other"}, {"workspace_id": "ws_other"}):
             assert kinds(decide(say(**place), StoredState(), receiver())) == [Quarantine]
 
-    def test_our_own_message_is_ignored_and_one_that_we_did_not_send_is_a_conflict(self) -> None:
+    def test_own_message_is_ignored_and_an_unsent_one_is_a_conflict(self) -> None:
         ours = say(sender=B, to=A)
         assert decide(ours, StoredState(sent_by_us=True), receiver()) == (Ignore("own"),)
         assert decide(ours, StoredState(), receiver()) == (PeerIdConflict(ours),)
@@ -231,9 +231,9 @@ class TestDuplicates:
         assert (answer.sender, answer.to, answer.container, answer.work_id) == (B, A, THREAD, WORK)
         assert (answer.reply_to, answer.causation_id, answer.trace_id) == ("msg_1", "msg_1", "t-9")
         assert only(queued.effects, Advance).after.state == "working"
-        assert only(queued.effects, StoreEnvelope).verdict == Step("unchanged", "working")
+        assert only(queued.effects, StoreEnvelope).verdict == Transition("unchanged", "working")
 
-    def test_a_duplicate_on_a_closed_work_gets_our_terminal_message_before_the_receipt(self) -> None:
+    def test_duplicate_on_closed_work_requeues_terminal_message_first(self) -> None:
         effects = decide(say(), StoredState(duplicate=True, work=closed_by(B)), receiver())
         assert kinds(effects) == [Ignore, Requeue, Queue]
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
@@ -258,7 +258,7 @@ class TestDuplicates:
         effects = decide(silent, StoredState(duplicate=True, work=work()), receiver(A))
         assert effects == (Ignore("duplicate"),)
 
-    def test_a_duplicate_in_a_wrong_container_is_answered_there_and_changes_no_work(self) -> None:
+    def test_duplicate_in_wrong_container_is_answered_there_only(self) -> None:
         elsewhere = say(thread_id="thread_other", id="msg_stray")
         effects = decide(elsewhere, StoredState(duplicate=True, work=work()), receiver())
         queued = only(effects, Queue)
@@ -278,21 +278,21 @@ class TestDuplicates:
 
 
 class TestLifecycleEffects:
-    def test_a_message_on_a_closed_work_gets_our_terminal_message_and_then_a_rejection(self) -> None:
+    def test_message_on_closed_work_requeues_terminal_message_first(self) -> None:
         effects = decide(say(id="msg_late"), StoredState(work=closed_by(B)), receiver())
         assert kinds(effects) == [RecordId, StoreEnvelope, Requeue, Queue]
-        assert only(effects, StoreEnvelope).verdict == Step("rejected", "completed", "work_closed")
+        assert only(effects, StoreEnvelope).verdict == Transition("rejected", "completed", "work_closed")
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
 
-    def test_a_work_closed_by_the_other_side_has_no_own_terminal_message_to_repeat(self) -> None:
+    def test_work_closed_by_other_side_requeues_no_terminal_message(self) -> None:
         assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [
             RecordId,
             StoreEnvelope,
             Queue,
         ]
 
-    def test_a_wrong_container_is_rejected_in_the_container_of_the_refused_envelope(self) -> None:
+    def test_wrong_container_is_rejected_in_the_envelopes_container(self) -> None:
         effects = decide(say(id="msg_stray", thread_id="thread_other"), StoredState(work=work()), receiver())
         assert kinds(effects) == [RecordId, StoreEnvelope, Queue]
         queued = only(effects, Queue)
@@ -317,7 +317,7 @@ class TestLifecycleEffects:
     def test_a_trace_of_an_unknown_work_is_stored_with_its_verdict(self) -> None:
         effects = decide(trace("completed"), StoredState(), receiver(A))
         assert kinds(effects) == [RecordId, StoreEnvelope]
-        assert only(effects, StoreEnvelope).verdict == Step("ignored", None, "not_found")
+        assert only(effects, StoreEnvelope).verdict == Transition("ignored", None, "not_found")
 
     def test_a_third_peer_changes_no_work_and_reaches_no_agent(self) -> None:
         for stray in (say(sender=C), trace("failed", sender=C), receipt("canceled", sender=C)):
@@ -343,7 +343,7 @@ class TestLifecycleEffects:
             not closing.automatic
         )  # it must not be lost to the other peer's budget: nothing would close the work later
 
-    def test_a_work_stays_open_if_it_advanced_or_the_receipt_is_for_another_message(self) -> None:
+    def test_receipt_for_other_message_or_advanced_work_keeps_it_open(self) -> None:
         for answer, known in (
             (receipt("expired", "expired"), work("working")),
             (receipt("expired", "expired"), work("submitted", advanced=True)),
@@ -389,7 +389,7 @@ class TestDiscovery:
 
 
 class TestObserving:
-    def test_works_of_other_peers_are_tracked_but_neither_delivered_nor_answered(self) -> None:
+    def test_observed_works_are_tracked_not_delivered_or_answered(self) -> None:
         effects = decide(say(), StoredState(), receiver(C, observe=True))
         assert kinds(effects) == [RecordId, StoreEnvelope, Open]
         assert only(effects, StoreEnvelope).direction == "observed"
@@ -410,7 +410,7 @@ class TestObserving:
         assert Deliver in kinds(decide(say(to=C), StoredState(), receiver(C, observe=True)))
 
 
-def test_a_capability_document_with_unknown_fields_is_delivered_completely() -> None:
+def test_capability_document_with_unknown_fields_is_delivered() -> None:
     record = {**RECORD, "workspace_id": WORKSPACE}
     document = {**envelope("capability").document()["body"]["capability"], **record}
     delivered = decide(envelope("capability", body={"capability": document}), StoredState(), receiver())

@@ -73,7 +73,7 @@ SEED: Final = {
 
 
 @pytest.mark.parametrize("text", SEED.values(), ids=list(SEED))
-def test_every_example_of_the_seed_is_delivered_unchanged_without_findings(text: str) -> None:
+def test_every_seed_example_is_delivered_unchanged(text: str) -> None:
     asks, works = pair()
     plan = works.write(text)
     assert rules(plan) == []
@@ -318,7 +318,7 @@ def test_a_guardrail_match_in_the_message_is_never_sent(status: str) -> None:
     assert send(plan, works, asks).message == response("failure", message=REDACTED, thought="", next_step_hint="")
 
 
-def test_a_failure_with_sensitive_data_keeps_the_data_for_the_orchestrator() -> None:
+def test_failure_keeps_sensitive_data_for_the_orchestrator() -> None:
     asks, works = pair(guardrails=(CARD,))
     plan = works.write(json.dumps(response("failure", data={"card": NUMBER}, message="the bank refused it")))
     assert rules(plan) == [("/data", "guardrail")]

@@ -112,7 +112,7 @@ def test_a_text_without_a_response_has_the_reasons(text: str, path: str, rule: s
     assert (path, rule) in [(fault.path, fault.rule) for fault in found.faults]
 
 
-def test_the_faults_are_those_of_the_object_and_not_of_the_prose_around_it() -> None:
+def test_faults_cover_the_object_not_the_surrounding_text() -> None:
     found = extract(f"Here:\n```json\n{having(status='done')}\n```\nBye.")
     assert [(fault.path, fault.rule) for fault in found.faults] == [("/status", "enum")]
 
@@ -172,7 +172,7 @@ def test_every_status_of_the_schema_has_a_state() -> None:
     }
 
 
-def test_the_prompt_names_every_required_field_and_its_example_is_a_response() -> None:
+def test_prompt_names_all_required_fields_and_a_valid_example() -> None:
     assert RESPONSE_FORMAT.startswith(
         "### SYSTEM PROTOCOL: RESPONSE FORMAT INSTRUCTIONS\nYou are a highly organized AI agent"
     )

@@ -10,7 +10,7 @@ from aghbus.protocol.agh.effects import Advance, Bind, Open, StoreEnvelope
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id
-from aghbus.protocol.agh.lifecycle import Step, WorkView, opened_by
+from aghbus.protocol.agh.lifecycle import Transition, WorkView, opened_by
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.send import Draft, apply_own, build, encoded
@@ -95,7 +95,7 @@ class TestBuild:
             read = f"{error.detail} ({error.reason})"
         assert built == read
 
-    def test_an_envelope_of_exactly_the_limit_can_be_built_and_one_more_byte_cannot(self) -> None:
+    def test_envelope_at_size_limit_is_built_and_one_byte_over_is_not(self) -> None:
         rest = MAX_ENVELOPE_BYTES - len(build(draft(), NOW).raw) + 1
         assert len(build(draft(body={"text": "x" * rest}), NOW).raw) == MAX_ENVELOPE_BYTES
         with pytest.raises(InvalidRequest, match="over the limit") as caught:
@@ -106,7 +106,7 @@ class TestBuild:
 class TestOwnCopy:
     def test_opening_records_the_work(self) -> None:
         stored, opened = apply_own(say(), None, None)
-        assert stored == StoreEnvelope("out", "unverified", Step("opened", "submitted"))
+        assert stored == StoreEnvelope("out", "unverified", Transition("opened", "submitted"))
         assert isinstance(opened, Open)
         assert (opened.work.initiator, opened.work.target) == (A, B)
 
@@ -126,7 +126,7 @@ class TestOwnCopy:
 
     def test_our_trace_updates_our_copy(self) -> None:
         stored, moved = apply_own(trace("completed"), work(state="working"), None)
-        assert stored == StoreEnvelope("out", "unverified", Step("advanced", "completed"))
+        assert stored == StoreEnvelope("out", "unverified", Transition("advanced", "completed"))
         assert isinstance(moved, Advance)
         assert (moved.before.state, moved.after.state, moved.after.terminal_sender) == ("working", "completed", B)
 

@@ -223,7 +223,7 @@ def test_an_answer_goes_to_the_peer_of_its_input(source: str, number: int) -> No
     assert (again.repeats, again.refused) == (True, False)
 
 
-def test_where_the_parent_may_be_that_of_several_open_works_the_work_must_be_named() -> None:
+def test_ambiguous_parent_of_several_open_works_requires_a_work_id() -> None:
     bus, works = asked_by_two()
     answer = replaced(ANSWER, {"input/source": "somebody"})
     assert rules(bus.peers["goal"].plan(answer).findings) == [("/metadata/parent_message_id", "parent_ambiguous")]

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from aghbus.protocol.agh.capability_digest import capability_digest
-from aghbus.protocol.agh.lifecycle import after, opened_by, step
+from aghbus.protocol.agh.lifecycle import after, opened_by, transition
 from aghbus.protocol.agh.send import build
 from aghbus.protocol.formats.common import say, trace
 from aghbus.protocol.formats.model import BridgedEnvelope
@@ -72,7 +72,7 @@ def test_a_carried_message_has_its_warnings_as_of_its_submission() -> None:
     assert delivered.findings == SentientPeer("obj").plan(late).findings
 
 
-def test_a_message_fetched_from_the_artifact_store_replaces_the_one_in_ext() -> None:
+def test_message_from_the_artifact_store_replaces_the_one_in_ext() -> None:
     peer = SentientPeer("goal")
     arrival = msgspec.structs.replace(carried(None, ext={}), carried=OBJECTIVES)
     assert peer.adapter.deliver(arrival, peer.context(), peer).message == OBJECTIVES
@@ -85,7 +85,7 @@ def native(kind: str, body: dict[str, Any], **more: Any) -> BridgedEnvelope:
     draft = trace(theirs, opened_by(opening), "msg_n", body, **more)
     envelope = build(msgspec.structs.replace(draft, kind=kind), NOW)
     work = opened_by(opening)
-    verdict = step(work, envelope)
+    verdict = transition(work, envelope)
     return BridgedEnvelope(envelope=envelope, work=after(work, envelope, verdict), outcome=verdict.outcome)
 
 

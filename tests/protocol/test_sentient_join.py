@@ -95,7 +95,7 @@ def test_the_join_is_a_valid_message_with_a_log_entry(branches: list[Branch]) ->
 
 
 @given(BRANCHES)
-def test_each_log_entry_is_in_the_merged_log_once_in_the_order_of_the_branches(branches: list[Branch]) -> None:
+def test_merged_log_has_each_entry_once_in_branch_order(branches: list[Branch]) -> None:
     merged = merged_log(branches)
     assert len(set(merged)) == len(merged)
     assert set(merged) == {entry for one in branches for entry in one.log}
@@ -121,7 +121,7 @@ def test_a_partial_branch_makes_the_join_partial_without_an_error() -> None:
     assert "error" not in body["result"]
 
 
-def test_the_message_names_the_failed_branches_and_the_error_is_that_of_the_first() -> None:
+def test_message_names_failed_branches_and_error_is_of_the_first() -> None:
     fault = {"error_code": "TIMEOUT", "error_message": "too late", "retry_count": 1, "recoverable": True}
     failed = [branch("b", "failed", message="x" * 900, result={"error": fault}), branch("c", "canceled")]
     body = joined_body([branch("a"), *failed])

@@ -147,7 +147,7 @@ def test_an_invalid_message_is_refused_with_a_finding(text: bytes) -> None:
 # the chain
 
 
-def test_request_and_session_are_overwritten_from_the_parent_and_nothing_else() -> None:
+def test_only_request_and_session_are_inherited_from_the_parent() -> None:
     bus = SentientBus(SentientPeer("obj"), SentientPeer("goal"), SentientPeer("plan"))
     bus.submit("obj", OBJECTIVES)
     wrong = replaced(GOALS, {"metadata/request_id": "req-made-up", "metadata/session_id": "session-made-up"})

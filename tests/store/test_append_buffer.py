@@ -138,7 +138,7 @@ async def test_rows_that_cannot_be_written_fail_their_own_job_alone(store: Store
     assert store.writable
 
 
-async def test_rows_that_cannot_be_written_do_not_fail_later_jobs_that_flush_them(store: Store) -> None:
+async def test_unwritable_rows_do_not_fail_later_jobs_that_flush_them(store: Store) -> None:
     def impossible(tx: Transaction) -> None:
         tx.append(OUTBOX, (999, "queued", 0, 0, "subject"))  # of no envelope
 

@@ -128,7 +128,7 @@ async def test_a_duplicate_is_answered_and_stores_nothing_but_the_answer(store: 
     assert len(await inbox_states(store)) == 1
 
 
-async def test_a_message_to_a_closed_work_requeues_its_terminal_message_before_the_refusal(store: Store) -> None:
+async def test_message_to_closed_work_requeues_terminal_message_first(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
     done = trace("completed", sender=US, to=BOB, work_id="work_a")
     sent = await store.write(sending(done))

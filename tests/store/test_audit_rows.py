@@ -62,7 +62,7 @@ async def test_a_received_message_is_a_row_without_its_text(store: Store) -> Non
     assert "secret" not in json.dumps(exported(store.path, entries=True))
 
 
-async def test_a_rejection_by_the_lifecycle_is_a_reject_row_and_our_answer_a_send_row(store: Store) -> None:
+async def test_lifecycle_rejection_is_a_reject_row_and_receipt_a_send_row(store: Store) -> None:
     await receive(store, say(work_id="work_one"))
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_one")))
     await receive(store, say(sender=EVE, work_id="work_one"))

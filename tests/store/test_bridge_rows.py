@@ -11,9 +11,8 @@ from aghbus.protocol.formats.model import BridgedMessage
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import bridge_log, inbox, works
+from aghbus.store.tables import bridge_log, follow_ups, inbox, works
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import follow_ups as links
 from aghbus.store.tables.bridge_messages import StoredMessageHistory
 from aghbus.store.tables.follow_ups import EndedWork
 from tests.support.makers import (
@@ -262,12 +261,12 @@ async def linked(store: Store, hand: str | None = None) -> tuple[str, str]:
     following = work_id()
     await store.write(sending(say(US, "carol", work_id=following)))
     held, other = await load(store, hand), await load(store, following)
-    await store.write(lambda tx: links.link(tx, held, other))
+    await store.write(lambda tx: follow_ups.add(tx, held, other))
     return hand, following
 
 
 async def ended_links(store: Store) -> list[EndedWork]:
-    return await store.write(lambda tx: links.terminated_works(tx, 10))
+    return await store.write(lambda tx: follow_ups.terminated_works(tx, 10))
 
 
 async def test_a_linked_work_that_ended_is_listed_until_it_is_settled(store: Store) -> None:
@@ -277,7 +276,7 @@ async def test_a_linked_work_that_ended_is_listed_until_it_is_settled(store: Sto
     assert await bridge.has_ended_since(store.reader, 0, 1000)
     (found,) = await ended_links(store)
     assert (found.work_id, found.assigned_work) == (following, hand)
-    await store.write(lambda tx: links.settle(tx, found.link))
+    await store.write(lambda tx: follow_ups.settle(tx, found.row))
     assert await ended_links(store) == []
 
 
@@ -285,14 +284,14 @@ async def test_a_settled_work_without_an_assigned_work_leaves_no_row(store: Stor
     following = work_id()
     await store.write(sending(say(US, "carol", work_id=following)))
     other = await load(store, following)
-    await store.write(lambda tx: links.link(tx, None, other))
+    await store.write(lambda tx: follow_ups.add(tx, None, other))
     await receive(store, trace("completed", "carol", US, work_id=following))
     (found,) = await ended_links(store)
-    await store.write(lambda tx: links.settle(tx, found.link))
+    await store.write(lambda tx: follow_ups.settle(tx, found.row))
     assert await rows(store, "SELECT * FROM follow_ups") == []
 
 
-async def test_the_outcomes_of_branches_are_kept_in_the_order_of_opening_until_the_last_has_ended(
+async def test_branch_outcomes_keep_opening_order_until_the_last_ends(
     store: Store,
 ) -> None:
     hand, first = await linked(store)
@@ -300,17 +299,17 @@ async def test_the_outcomes_of_branches_are_kept_in_the_order_of_opening_until_t
     await receive(store, trace("completed", "carol", US, work_id=second))
     (found,) = await ended_links(store)
     assert found.work_id == second
-    await store.write(lambda tx: links.end_branch(tx, found.link, b"two"))
+    await store.write(lambda tx: follow_ups.end_branch(tx, found.row, b"two"))
     assert await ended_links(store) == []
-    assert await store.write(lambda tx: links.outcomes(tx, found.link)) == [None, b"two"]
+    assert await store.write(lambda tx: follow_ups.outcomes(tx, found.row)) == [None, b"two"]
     assert hand not in [work.work_id for work in await store.write(lambda tx: memory(tx).assigned_works())]
     await store.write(lambda tx: tx.db.execute("DELETE FROM works WHERE work_id = ?", (second,)))  # as retention does
     await receive(store, trace("failed", "carol", US, work_id=first))
     (last,) = await ended_links(store)
-    await store.write(lambda tx: links.end_branch(tx, last.link, b"one"))
-    assert await store.write(lambda tx: links.outcomes(tx, last.link)) == [b"one", b"two"]
-    await store.write(lambda tx: links.settle(tx, last.link))
-    assert await store.write(lambda tx: links.outcomes(tx, last.link)) == [b"", b""]
+    await store.write(lambda tx: follow_ups.end_branch(tx, last.row, b"one"))
+    assert await store.write(lambda tx: follow_ups.outcomes(tx, last.row)) == [b"one", b"two"]
+    await store.write(lambda tx: follow_ups.settle(tx, last.row))
+    assert await store.write(lambda tx: follow_ups.outcomes(tx, last.row)) == [b"", b""]
     assert hand in [work.work_id for work in await store.write(lambda tx: memory(tx).assigned_works())]
 
 
@@ -341,7 +340,7 @@ async def test_inbox_items_and_works_of_a_format(store: Store) -> None:
     assert [work.work_id for work in opened] == [waiting]
 
 
-async def test_the_follower_logs_messages_of_the_format_and_answers_to_own_messages(store: Store) -> None:
+async def test_follower_logs_format_messages_and_answers_to_own_ones(store: Store) -> None:
     given, other = work_id(), work_id()
     await crossed(store, say(US, BOB, work_id=given), "ask")
     await store.write(sending(say(US, BOB, work_id=other)))

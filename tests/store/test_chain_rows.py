@@ -119,7 +119,7 @@ async def test_a_run_is_due_when_its_work_moved_and_not_before(store: Store) -> 
     assert await pending(store) == []
 
 
-async def test_a_run_is_due_when_its_time_is_up_its_work_is_gone_or_it_has_no_peer(store: Store) -> None:
+async def test_run_is_due_when_timed_out_or_work_or_peer_is_missing(store: Store) -> None:
     _, seq = await opened(store)
     await add(store, a_run("run_alone"))
     await add(store, a_run(), work_id="work_1", seen_seq=seq, due_ms=NOW_MS + 10)
@@ -151,7 +151,7 @@ async def test_times_of_visits_in_progress_move_with_the_clock(store: Store) -> 
     assert moved == [("run_1", NOW_MS + 110, NOW_MS + 105), ("run_over", NOW_MS + 10, NOW_MS + 5)]
 
 
-async def test_a_run_with_several_visits_is_due_once_and_waits_for_a_peer_only_if_nothing_else_is_due(
+async def test_run_with_several_visits_is_due_once_and_waits_for_peer_last(
     store: Store,
 ) -> None:
     run = a_run(step=3)

@@ -300,7 +300,7 @@ async def test_a_damaged_page_refuses_the_start_with_a_hint(killed: Path, name: 
     assert any("recover" in one.hint for one in checked.checks if one.state == "fail")
 
 
-async def test_damage_after_a_kill_ends_the_store_that_was_opened_and_refuses_the_next_start(killed: Path) -> None:
+async def test_damage_after_kill_ends_the_store_and_blocks_next_open(killed: Path) -> None:
     checkpointed(killed)
     flip(killed, (root_page(killed, "works_by_id") - 1) * PAGE + 1, 7)  # opening does not read it
     store = await Store.open(killed)

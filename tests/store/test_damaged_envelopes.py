@@ -43,9 +43,7 @@ def chain_check(store: Store) -> StoreCheck:
 
 
 @pytest.mark.parametrize("damage", [LETTER, NOT_UTF8], ids=["letter", "not UTF-8"])
-async def test_a_damaged_envelope_is_shown_as_damaged_and_the_others_as_they_are(
-    logged: Store, damage: tuple[bytes, bytes]
-) -> None:
+async def test_only_the_damaged_envelope_is_shown_as_damaged(logged: Store, damage: tuple[bytes, bytes]) -> None:
     for _ in range(3):
         await receive(logged, say(text="pay 100 euro"))
     await change(logged, 2, damage)

@@ -121,7 +121,7 @@ async def test_remembering_again_changes_nothing(store: Store) -> None:
     assert await rows(store, "SELECT count(*) FROM remembered_ids") == [(1,)]
 
 
-async def test_an_id_that_was_forgotten_under_a_clock_ahead_and_came_again_may_be_removed_twice(store: Store) -> None:
+async def test_id_expired_by_a_fast_clock_can_be_stored_and_removed_twice(store: Store) -> None:
     envelope = say(to=EVE)
     await receive(store, envelope, observe=True)
     await store.write(lambda tx: tx.memory.dedup.expire(tx, NOW + 7200))  # the clock is ahead, and is set back

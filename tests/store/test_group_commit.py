@@ -390,7 +390,7 @@ async def _later(store: Store, turns: int) -> None:
     await store.write(lambda tx: meta.bump(tx.db, "later"))
 
 
-async def test_jobs_of_concurrent_clients_that_come_a_moment_later_share_the_commit(store: Store) -> None:
+async def test_slightly_later_jobs_of_concurrent_clients_share_commit(store: Store) -> None:
     await store.probe()
     before = store.stats.commits
     await asyncio.gather(

@@ -246,7 +246,7 @@ async def test_a_stream_whose_removal_is_undone_is_still_known(store: Store) -> 
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-async def test_a_stream_that_is_replaced_in_a_transaction_that_fails_is_still_known(path: Path, indexed: bool) -> None:
+async def test_sequence_replaced_in_a_failed_transaction_is_still_found(path: Path, indexed: bool) -> None:
     def removes(tx: Transaction) -> None:
         assert remove(tx, tx.memory.log, tx.memory.dedup, [1, 2]) != []
 
@@ -322,7 +322,7 @@ async def test_retention_removes_the_rows_of_the_indexes_and_keeps_the_ids(path:
         await again.close()
 
 
-async def test_a_thread_is_found_over_blocks_and_segments_without_what_was_removed(path: Path) -> None:
+async def test_thread_search_spans_segments_and_skips_removed_rows(path: Path) -> None:
     count, removed = 1_400, {1, 255, 256, 300, 650, 651, 1_399}
     store = await Store.open(path, synchronous="normal", segment=650)
     try:

@@ -68,7 +68,7 @@ class TestPredecessors:
             await store.write(fails)
         assert predecessor(store) == Predecessor(first.id, first.fresh_until)
 
-    async def test_what_is_unanswered_is_known_after_a_restart(self, tmp_path: Path) -> None:
+    async def test_unanswered_messages_are_restored_after_a_restart(self, tmp_path: Path) -> None:
         texts = [say(US, BOB), say(US, BOB), say(US, BOB, container="thread_two"), say(US, None)]
         store = await Store.open(tmp_path / "again.db")
         given = [(await store.write(sending(text))).outgoing[0].seq for text in texts]
@@ -151,7 +151,7 @@ async def test_an_answered_message_stays_answered_in_any_order(store: Store) -> 
     assert await rows(store, "SELECT state, next_ms FROM outbox") == [("receipted", None)] * 2
 
 
-async def test_a_recorded_answer_is_undone_with_its_job_and_seen_by_the_next_statement(store: Store) -> None:
+async def test_recorded_publish_rolls_back_and_is_visible_to_next_statement(store: Store) -> None:
     first, second = await sent(store, 2)
 
     def failing(tx: Transaction) -> None:

@@ -46,7 +46,7 @@ async def test_a_work_is_found_by_its_id_among_many(store: Store) -> None:
     assert all("works_by_id" in plan for plan in plans)
 
 
-async def test_sending_and_its_answer_make_no_tables_for_the_conditions_of_an_index(store: Store) -> None:
+async def test_outbox_updates_use_no_ephemeral_tables(store: Store) -> None:
     def job(tx: Transaction) -> list[str]:
         asked: list[str] = []
         (row,) = sending(say(sender=US, to=BOB))(tx).outgoing

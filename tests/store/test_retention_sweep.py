@@ -189,7 +189,7 @@ async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> N
     assert store.path.stat().st_size == after * 4096
 
 
-async def test_a_sweep_leaves_what_is_committed_meanwhile_to_the_next_one(store: Store) -> None:
+async def test_sweep_leaves_concurrent_commits_to_the_next_sweep(store: Store) -> None:
     """Each transaction of the sweep stores two messages before its step; one of them might be removed."""
     for _ in range(3):
         await receive(store, say())

@@ -94,7 +94,7 @@ async def test_the_first_expiry_is_known(store: Store) -> None:
     assert await store.write(lambda tx: retry.stale(tx, later, 10)) == [waiting]
 
 
-async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_them(path: Path) -> None:
+async def test_next_message_of_a_sequence_is_found_in_and_after_indexes(path: Path) -> None:
     store = await Store.open(path, synchronous="normal", segment=4)
     seqs: list[list[int]] = [[], []]
     for number in range(14):
@@ -112,7 +112,7 @@ async def test_the_next_message_of_a_stream_is_found_in_the_indexes_and_after_th
         await store.close()
 
 
-async def test_the_next_message_of_a_stream_is_not_one_that_retention_has_removed(path: Path) -> None:
+async def test_next_message_of_a_sequence_skips_removed_rows(path: Path) -> None:
     store = await Store.open(path, synchronous="normal", segment=4)
     try:
         seqs = [await published(store, next_ms=NOW_MS + HOUR_MS) for _ in range(6)]
@@ -123,7 +123,7 @@ async def test_the_next_message_of_a_stream_is_not_one_that_retention_has_remove
         await store.close()
 
 
-async def test_the_next_message_of_a_stream_is_found_without_reading_all_that_follow(store: Store) -> None:
+async def test_next_message_of_a_sequence_is_found_without_a_full_scan(store: Store) -> None:
     first = await published(store)
     await asyncio.gather(*[store.submit(receiving(say(), capacity=2000)) for _ in range(2000)])
     steps = 0

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, transition
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.apply_effects import load_state
 from aghbus.store.engine.commit.transaction import Transaction
@@ -60,7 +60,7 @@ class StoreMachine(RuleBasedStateMachine):
     def receive(self, envelope: Envelope) -> None:
         opening = envelope.kind == "say"
         work = self.works.get(envelope.work_id or "")
-        verdict = step(work, envelope) if envelope.work_id else None
+        verdict = transition(work, envelope) if envelope.work_id else None
         delivers = opening and (verdict is None or verdict.outcome not in ("ignored", "rejected"))
         if delivers and self.waiting() >= CAPACITY:
             with contextlib.suppress(InboxFull):

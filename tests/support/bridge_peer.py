@@ -11,7 +11,7 @@ import msgspec
 
 from aghbus.protocol.agh.effects import Advance, Open
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope, parse
-from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, step
+from aghbus.protocol.agh.lifecycle import WorkView, after, opened_by, transition
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.formats.model import (
     Adapter,
@@ -148,7 +148,7 @@ class BridgePeer:
         if envelope.work_id is None:
             return None
         work = self.works.get(envelope.work_id)
-        verdict = step(work, envelope)
+        verdict = transition(work, envelope)
         if verdict.outcome == "opened":
             self.works[envelope.work_id] = opened_by(envelope)
         elif work is not None and verdict.outcome in ("advanced", "unchanged"):

@@ -101,7 +101,7 @@ async def publishing(
     parts.presence.note_acknowledging(BOB, True)
     publisher = parts.publisher
     wire.answered = parts.ack_receiver.receive
-    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, parts.steps.run)]
+    tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, parts.clock_changes.run)]
     try:
         yield publisher, parts
     finally:

@@ -18,7 +18,7 @@ import msgspec
 from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Effects, Quarantine, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope, decode_document
-from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, Step, WorkView
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, Transition, WorkView
 from aghbus.protocol.agh.trust.proof import verify
 from aghbus.protocol.agh.trust.trust import Signer
 
@@ -89,7 +89,7 @@ def ack_of(envelope: Envelope, effects: Effects) -> Ack | None:
     return None
 
 
-def stored_ack(message_id: str, digest: str, verdict: Step | None) -> Ack:
+def stored_ack(message_id: str, digest: str, verdict: Transition | None) -> Ack:
     """The answer to an envelope that is stored with this verdict of the lifecycle."""
     if verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
         return Ack(message_id, "refused", verdict.reason, digest)

@@ -28,12 +28,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: Trust | Literal["rejected"]
     key_id: str | None
-    steps: tuple[TrustCheck, ...]
+    checks: tuple[TrustCheck, ...]
 
     @property
     def decided_by(self) -> str | None:
         """The check that failed; None when all passed."""
-        return next((step.check for step in self.steps if not step.passed), None)
+        return next((check.check for check in self.checks if not check.passed), None)
 
 
 def explain(raw: bytes, at: int, policy: TrustPolicy, ours: Container[str], *, opens_work: bool) -> Explanation:
@@ -45,21 +45,21 @@ def explain(raw: bytes, at: int, policy: TrustPolicy, ours: Container[str], *, o
         envelope = parse(raw, at)
     except ProtocolError as error:
         failed = TrustCheck("envelope", passed=False, detail=f"{error.reason}: {error.detail}")
-        return Explanation(verdict="rejected", key_id=None, steps=(failed,))
-    steps = [TrustCheck("envelope", passed=True, detail="valid, and fresh when it was received")]
+        return Explanation(verdict="rejected", key_id=None, checks=(failed,))
+    checks = [TrustCheck("envelope", passed=True, detail="valid, and fresh when it was received")]
     found = verify(raw)
     if found.state == "rejected":
-        steps.extend(_rejected(found.detail))
-        return Explanation(verdict="rejected", key_id=None, steps=tuple(steps))
+        checks.extend(_rejected(found.detail))
+        return Explanation(verdict="rejected", key_id=None, checks=tuple(checks))
     if found.state == "verified":
-        steps.append(TrustCheck("proof", passed=True, detail="the handle is that of the key in the proof"))
-        steps.append(TrustCheck("signature", passed=True, detail=f"signed by {found.key_id}"))
+        checks.append(TrustCheck("proof", passed=True, detail="the handle is that of the key in the proof"))
+        checks.append(TrustCheck("signature", passed=True, detail=f"signed by {found.key_id}"))
     else:
-        steps.append(
+        checks.append(
             TrustCheck("proof", passed=True, detail=f"a plain peer, {found.detail}: its name is not authenticated")
         )
-    steps.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
-    return Explanation(verdict=found.state, key_id=found.key_id, steps=tuple(steps))
+    checks.extend(_judged(envelope, found.state, policy, ours, opens_work=opens_work))
+    return Explanation(verdict=found.state, key_id=found.key_id, checks=tuple(checks))
 
 
 def _rejected(detail: str) -> tuple[TrustCheck, ...]:
@@ -74,13 +74,13 @@ def _judged(
 ) -> tuple[TrustCheck, ...]:
     if envelope.sender in ours:
         return (TrustCheck("own", passed=True, detail="our own messages are not judged"),)
-    steps = []
+    checks = []
     for check in policy.checks(envelope, trust, opens_work=opens_work):
         if check.error is None:
-            steps.append(TrustCheck(check.rule, passed=True, detail=check.detail))
+            checks.append(TrustCheck(check.rule, passed=True, detail=check.detail))
         else:
             reason = f"{check.error.reason}: {check.error.detail}"
             detail = f"{reason} ({check.detail})" if check.detail else reason
-            steps.append(TrustCheck(check.rule, passed=False, detail=detail))
+            checks.append(TrustCheck(check.rule, passed=False, detail=detail))
             break
-    return tuple(steps)
+    return tuple(checks)

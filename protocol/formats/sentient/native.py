@@ -24,7 +24,7 @@ CHAIN: Final = f"{NAME}.chain"
 """In `ext` of an envelope that carries no message: `session_id` and `request_id` of the chain that it is about."""
 
 
-class ChainIds(msgspec.Struct, frozen=True):
+class SentientIds(msgspec.Struct, frozen=True):
     """The ids of a chain, as its agents wrote them."""
 
     session_id: Annotated[str, msgspec.Meta(min_length=1)]
@@ -58,9 +58,9 @@ def _chain_ids(arrival: BridgedEnvelope, history: MessageHistory) -> dict[str, s
     return {"session_id": before.metadata.session_id, "request_id": before.metadata.request_id}
 
 
-def _named_chain(envelope: Envelope) -> ChainIds | None:
+def _named_chain(envelope: Envelope) -> SentientIds | None:
     try:
-        return msgspec.convert(envelope.extensions().get(CHAIN), ChainIds)
+        return msgspec.convert(envelope.extensions().get(CHAIN), SentientIds)
     except msgspec.ValidationError:
         return None
 

@@ -105,7 +105,7 @@ async def test_a_pipelined_request_is_not_served_and_closes_the_connection(api: 
     assert api.node.names() == ["POST /v1/inbox/next", "GET /healthz"], "the second is that of the other connection"
 
 
-async def test_a_client_that_pipelines_without_end_keeps_nothing_in_memory_and_gets_its_response(api: Api) -> None:
+async def test_endless_pipelining_is_not_buffered_and_is_answered(api: Api) -> None:
     reader, writer = await api.raw(WAITING)
     await wait_until(api.node.waiting.is_set)
     for _ in range(200):
@@ -272,7 +272,7 @@ async def test_a_short_body_that_arrives_after_an_early_response_is_dropped(api:
     assert start.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_an_early_response_to_a_client_that_waits_to_send_its_body_closes_the_connection(api: Api) -> None:
+async def test_early_response_to_expect_continue_closes_connection(api: Api) -> None:
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nExpect: 100-continue\r\n"
     answer = await talk(api, head + b"Content-Length: 2\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 415 ") and b"connection: close\r\n" in answer
@@ -321,7 +321,7 @@ async def test_upgrade_offers_are_ignored(api: Api, caplog: pytest.LogCaptureFix
     assert caplog.records == []
 
 
-async def test_an_upgrade_offer_with_a_body_is_refused_since_the_parser_would_skip_it(api: Api) -> None:
+async def test_upgrade_request_with_a_body_is_rejected(api: Api) -> None:
     head = b"POST /v1/inbox/next HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n"
     answer = await talk(api, head + b"Content-Length: 11\r\n\r\n" + NEXT)
     assert answer.startswith(b"HTTP/1.1 400 ")

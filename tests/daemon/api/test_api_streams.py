@@ -300,7 +300,7 @@ async def test_an_answer_that_is_a_future_is_written_when_it_is_done(api: Api) -
 
 
 @pytest.mark.parametrize("later", [b"", b"{}"])
-async def test_an_answer_that_is_a_future_is_cancelled_when_the_client_disconnects(api: Api, later: bytes) -> None:
+async def test_response_future_is_cancelled_on_client_disconnect(api: Api, later: bytes) -> None:
     """Also when the body comes after the head was read."""
     answer = api.node.futures["POST /v1/whois"] = asyncio.get_running_loop().create_future()
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"

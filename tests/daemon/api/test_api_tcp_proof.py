@@ -137,7 +137,7 @@ async def test_a_proof_is_of_one_connection(socket_path: Path) -> None:
             writer.close()
 
 
-def test_the_command_line_uses_the_proof_and_the_daemon_makes_private_folders_under_any_umask(tmp_path: Path) -> None:
+def test_cli_sends_proof_and_state_folders_are_0700_at_any_umask(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

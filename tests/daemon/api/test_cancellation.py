@@ -124,7 +124,7 @@ async def test_a_cancellation_from_outside_is_passed_on() -> None:
         await task
 
 
-async def test_a_client_that_has_closed_its_side_is_disconnected_before_its_transport_has_ended() -> None:
+async def test_closed_client_is_disconnected_before_its_transport_ends() -> None:
     """A message that is leased to it in that moment is given back, not written to a closing transport."""
     requests: list[Exchange] = []
     endpoint = ListenerState(requests.append, EventLimiter(logging.getLogger(__name__), 1))

@@ -102,7 +102,7 @@ def test_a_legacy_session_outlives_the_daemon_and_a_wrong_one_is_refused(daemon:
         (b"[" * 100_000, -32600),
     ],
 )
-def test_what_is_no_message_is_refused(client: McpClient, body: bytes, code: int) -> None:
+def test_invalid_jsonrpc_messages_are_rejected(client: McpClient, body: bytes, code: int) -> None:
     reply = client.post(body, {})
     assert (reply.status, reply.error["code"]) == (400, code)
     assert "id" not in reply.last

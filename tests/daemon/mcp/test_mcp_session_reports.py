@@ -32,7 +32,7 @@ def ids(daemon: Daemon) -> list[str]:
     return [session["id"] for session in daemon.get("/v1/mcp/sessions")["sessions"]]
 
 
-def test_a_later_report_replaces_the_one_before_and_the_last_one_removes_the_session(daemon: Daemon) -> None:
+def test_report_replaces_previous_and_zero_expiry_removes_session(daemon: Daemon) -> None:
     first = report(daemon, "a")
     notice = {"state": "noticed", "how": "stop-hook", "messages": 1, "through": 1, "attempts": 1, "changed_ms": 1}
     second = report(daemon, "a", wakes_by=["stop-hook"], notice=notice)

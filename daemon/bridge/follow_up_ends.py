@@ -11,7 +11,7 @@ import msgspec
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.bridge import sentient_chain as chains
+from aghbus.daemon.bridge import sentient_chain as sentient
 from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -29,11 +29,10 @@ from aghbus.protocol.formats.model import BridgeContext, BridgedMessage, Convers
 from aghbus.protocol.formats.sentient.join import Branch, joined_body, joined_message, merged_log, shorter_results
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, record_of, with_log
 from aghbus.protocol.formats.sentient.message import SentientMessage
-from aghbus.protocol.formats.sentient.native import ChainIds
+from aghbus.protocol.formats.sentient.native import SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import follow_ups as links
-from aghbus.store.tables import works
+from aghbus.store.tables import follow_ups, works
 from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory
 from aghbus.store.tables.follow_ups import EndedWork
 
@@ -45,9 +44,9 @@ _branch: Final = decoder(Branch)
 
 
 class _End(NamedTuple):
-    """A work that ended, the envelope that ended it, and the assigned work that closes with it. `link` names the row."""
+    """A work that ended, the envelope that ended it, and the assigned work that closes with it. `row` is that of the follow-up."""
 
-    link: int
+    row: int
     context: BridgeContext
     work: WorkView
     ending: BridgeEnvelope | None
@@ -55,7 +54,7 @@ class _End(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChainEnds:
+class FollowUpEnds:
     """Handles the ends of works that were opened for next agents. All state is in the store."""
 
     settings: LiveSettings
@@ -67,11 +66,11 @@ class ChainEnds:
 
     def forward(self, tx: Transaction, batch: Batch) -> int:
         """Handle works that ended since the last call; how many there were, 0 when none is left."""
-        found = links.terminated_works(tx, _PAGE)
+        found = follow_ups.terminated_works(tx, _PAGE)
         for ended in found:
             end = self._load(tx, ended)
             if end is None:
-                links.settle(tx, ended.link)
+                follow_ups.settle(tx, ended.row)
                 continue
             self._close_assigned(tx, batch, end)
             if _ended_outside_chain(end.ending):
@@ -88,13 +87,13 @@ class ChainEnds:
         if ended.assigned_work is not None and ended.assigned_channel is not None:
             assigned = works.load(tx, ended.workspace_id, ended.assigned_channel, ended.assigned_work)
         us = self.identity.participant_in(work if assigned is None else assigned) or self.identity.self_id
-        return _End(ended.link, self.agents.context(work.channel, us, work.workspace_id), work, ending, assigned)
+        return _End(ended.row, self.agents.context(work.channel, us, work.workspace_id), work, ending, assigned)
 
     def _close_assigned(self, tx: Transaction, batch: Batch, end: _End) -> None:
         """End the assigned work when this was its only branch, or its last open one."""
-        branches = len(links.outcomes(tx, end.link))
+        branches = len(follow_ups.outcomes(tx, end.row))
         if end.assigned is None or (end.assigned.is_terminal and branches == 1):
-            links.settle(tx, end.link)
+            follow_ups.settle(tx, end.row)
             return
         if end.assigned.is_terminal:
             fields = {"work": end.assigned.work_id, "branch": end.work.work_id}
@@ -106,15 +105,15 @@ class ChainEnds:
             self._send_first(tx, batch, end.work, (closing, *_shorter(closing)))
         elif not self._end_branch(tx, batch, end, end.assigned):
             return
-        links.settle(tx, end.link)
+        follow_ups.settle(tx, end.row)
 
     def _end_branch(self, tx: Transaction, batch: Batch, end: _End, assigned: WorkView) -> bool:
         """Store the outcome of a branch; join all of them when this was the last open one. Whether it was."""
         agent = end.context.agents.name_of(end.work.target)
         body = _closing_body(end.work, end.ending)
         outcome = Branch(agent, body, end.work.terminal_id, _entries(tx, end))
-        links.end_branch(tx, end.link, msgspec.json.encode(outcome))
-        outcomes = links.outcomes(tx, end.link)
+        follow_ups.end_branch(tx, end.row, msgspec.json.encode(outcome))
+        outcomes = follow_ups.outcomes(tx, end.row)
         left = outcomes.count(None)
         fields = {"work": assigned.work_id, "branch": end.work.work_id, "state": body["state"], "open": left}
         tx.after_commit(partial(event, _log, logging.INFO, "a branch of a work ended", **fields))
@@ -149,30 +148,32 @@ class ChainEnds:
             return
         tx.after_commit(partial(self.counters.add, "bridge.joined"))
         logged = Conversion(message=message, foreign_id=sent.id, record=record)
-        self.log.keep_sent(tx, chains.NAME, logged, sent.seq)
+        self.log.keep_sent(tx, sentient.NAME, logged, sent.seq)
         notification = self._memory_draft(end, chain, message, entries, closing.id)
         self._send_first(tx, batch, end.work, (notification,) if notification is not None else ())
 
-    def _chain_ids(self, tx: Transaction, end: _End, assigned: WorkView) -> ChainIds:
+    def _chain_ids(self, tx: Transaction, end: _End, assigned: WorkView) -> SentientIds:
         """Session and request of the chain: those of the message that opened the branch."""
         opening = _opening(tx, end)
-        return ChainIds(assigned.container, assigned.work_id) if opening is None else chains.ids_of(opening.message)
+        return (
+            SentientIds(assigned.container, assigned.work_id) if opening is None else sentient.ids_of(opening.message)
+        )
 
     def _notify(self, tx: Transaction, batch: Batch, end: _End) -> None:
         """Notify the memory agent of a chain that terminated early; the last message opened `work`."""
         last = _opening(tx, end)
         if last is None:
             return
-        entries = chains.entries_so_far(tx, end.work)
+        entries = sentient.entries_so_far(tx, end.work)
         ending_id = end.work.terminal_id or end.work.opening_id
-        draft = self._memory_draft(end, chains.ids_of(last.message), last.message, entries, ending_id)
+        draft = self._memory_draft(end, sentient.ids_of(last.message), last.message, entries, ending_id)
         self._send_first(tx, batch, end.work, () if draft is None or draft.to == end.work.target else (draft,))
 
     def _memory_draft(
-        self, end: _End, chain: ChainIds, message: Any, entries: tuple[SentientLogEntry, ...], ending_id: str
+        self, end: _End, chain: SentientIds, message: Any, entries: tuple[SentientLogEntry, ...], ending_id: str
     ) -> Draft | None:
         us, memory_agent = self.identity.self_id, self.settings.current.sentient.memory_agent
-        return chains.memory_draft(end.context, us, memory_agent, chain, message, entries, ending_id)
+        return sentient.memory_draft(end.context, us, memory_agent, chain, message, entries, ending_id)
 
     def _send_first(
         self, tx: Transaction, batch: Batch, ended: WorkView, drafts: Sequence[Draft]
@@ -195,7 +196,7 @@ class ChainEnds:
 
 def _opening(tx: Transaction, end: _End) -> BridgedMessage | None:
     """The message that opened a work that ended."""
-    history = StoredMessageHistory(tx, chains.NAME, end.work.workspace_id, end.work.channel, end.context.us)
+    history = StoredMessageHistory(tx, sentient.NAME, end.work.workspace_id, end.work.channel, end.context.us)
     return history.opening(end.work)
 
 
@@ -209,7 +210,7 @@ def _closing(
     entries: tuple[SentientLogEntry, ...] = (),
 ) -> Draft:
     """The trace that ends the assigned work with `body`; its id is derived from `ids`."""
-    message_id = envelope_id(chains.NAME, "closing", context.us, assigned.other(context.us), *ids)
+    message_id = envelope_id(sentient.NAME, "closing", context.us, assigned.other(context.us), *ids)
     draft = common.trace(
         context,
         assigned,
@@ -217,7 +218,7 @@ def _closing(
         body,
         reply_to=assigned.opening_id,
         causation_id=assigned.opening_id,
-        ext={chains.CLOSED_BY: closed_by},
+        ext={sentient.CLOSED_BY: closed_by},
     )
     return with_log(draft, entries)
 
@@ -230,7 +231,7 @@ def _shorter(draft: Draft) -> tuple[Draft, Draft]:
     cut = {**bare, "message": cut_text(f"{_TOO_LARGE}: {message}")} if message else dict(bare)
     if result is not None:
         cut["result"] = cut_result(result if isinstance(result, dict) else {"result": result})
-    ext = {chains.CLOSED_BY: (draft.ext or {})[chains.CLOSED_BY]}
+    ext = {sentient.CLOSED_BY: (draft.ext or {})[sentient.CLOSED_BY]}
     replace = msgspec.structs.replace
     return replace(draft, body=cut, ext=ext), replace(draft, body=bare, ext=ext)
 
@@ -246,11 +247,11 @@ def _closing_body(following: WorkView, ending: BridgeEnvelope | None) -> dict[st
 
 def _entries(tx: Transaction, end: _End) -> tuple[SentientLogEntry, ...]:
     """The chain's log entries at the end of a work: those that came with it, else those that went out with its opening."""
-    came = entries_in(chains.extensions(end.ending.raw)) if end.ending is not None else ()
-    return came or chains.entries_so_far(tx, end.work)
+    came = entries_in(sentient.extensions(end.ending.raw)) if end.ending is not None else ()
+    return came or sentient.entries_so_far(tx, end.work)
 
 
 def _ended_outside_chain(ending: BridgeEnvelope | None) -> bool:
     """Whether the work was ended by neither a message of the chain nor a forwarded end."""
-    ext = chains.extensions(ending.raw) if ending is not None else {}
-    return not {f"{chains.NAME}.message", f"{chains.NAME}.message_ref", chains.CLOSED_BY} & ext.keys()
+    ext = sentient.extensions(ending.raw) if ending is not None else {}
+    return not {f"{sentient.NAME}.message", f"{sentient.NAME}.message_ref", sentient.CLOSED_BY} & ext.keys()
