@@ -6,7 +6,7 @@ from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.store.engine.commit.transaction import Transaction
 
 _WORK: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
-_LINK: Final = f"""
+_ADD: Final = f"""
 INSERT OR IGNORE INTO follow_ups (next, assigned)
 SELECT id, (SELECT id FROM works WHERE {_WORK}) FROM works WHERE {_WORK}
 """  # noqa: S608 - constants
@@ -34,11 +34,11 @@ class EndedWork(NamedTuple):
 
 
 def add(tx: Transaction, assigned: WorkView | None, following: WorkView) -> None:
-    """`assigned` closes with the end of `following`, and of the other works that follow it; None: a chain begins with
+    """`assigned` closes with the end of `following` and of the other works that follow it. None: nobody assigned
     `following`."""
     tx.memory.bridged = True
     held = (None, None, None) if assigned is None else _key(assigned)
-    tx.db.execute(_LINK, (*held, *_key(following)))
+    tx.db.execute(_ADD, (*held, *_key(following)))
 
 
 def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
@@ -48,7 +48,7 @@ def terminated_works(tx: Transaction, limit: int) -> list[EndedWork]:
 
 def outcomes(tx: Transaction, row: int) -> list[bytes | None]:
     """The outcomes of all branches of the assigned work of `row`, in the order in which they were opened; None: not ended."""
-    return [row[0] for row in tx.db.execute(_OUTCOMES, (row,))]
+    return [outcome for (outcome,) in tx.db.execute(_OUTCOMES, (row,))]
 
 
 def end_branch(tx: Transaction, row: int, outcome: bytes) -> None:
