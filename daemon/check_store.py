@@ -137,7 +137,7 @@ def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *
             _references(db),
             _envelopes(db),
             _indexes(db),
-            _chain(db, watermark),
+            _ledger(db, watermark),
         ]
     if running or meta.get(db, "closed") == 1:
         how = "in use" if running else "closed cleanly"
@@ -189,7 +189,7 @@ def _indexes(db: Connection) -> StoreCheck:
     return StoreCheck("store indexes", "ok", "they agree with the envelopes")
 
 
-def _chain(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:
+def _ledger(db: Connection, watermark: CommitWatermark | None) -> StoreCheck:
     """The stored envelopes against the ledger (docs/audit.md)."""
     db.execute("BEGIN")
     try:

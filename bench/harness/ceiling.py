@@ -31,7 +31,7 @@ def log_row(seq: int, message_id: str, raw: bytes) -> Row:
     now = time.time_ns() // 1_000_000
     return {
         "seq": seq,
-        "stream": seq % 50,
+        "flow": seq % 50,
         "verdict": 1,
         "received_ms": now,
         "remember_until": now // 1000 + LIFE,
@@ -41,7 +41,7 @@ def log_row(seq: int, message_id: str, raw: bytes) -> Row:
     }
 
 
-def chain_row(number: int, last_seq: int) -> Row:
+def ledger_row(number: int, last_seq: int) -> Row:
     """The entry of a commit."""
     digest = secrets.token_bytes(32)
     return {
@@ -77,7 +77,7 @@ def rate(path: Path, count: int) -> float:
     raws = [maker.say() for _ in range(count)]
     rows = [log.values(log_row(seq, json.loads(raw)["id"], raw)) for seq, raw in enumerate(raws, 1)]
     groups = [rows[first : first + _GROUP] for first in range(0, count, _GROUP)]
-    entries = [ledger.values(chain_row(number, group[-1][0])) for number, group in enumerate(groups, 1)]
+    entries = [ledger.values(ledger_row(number, group[-1][0])) for number, group in enumerate(groups, 1)]
     started = time.perf_counter()
     for group, entry in zip(groups, entries, strict=True):
         db.execute("BEGIN IMMEDIATE")

@@ -37,7 +37,7 @@ _HEAD = Argument(
     help="a head that `audit head` printed earlier, stored elsewhere: it must be in the ledger",
 )
 _AFTER = Argument("--after", metavar="N", type=whole, default=0, help="only commits after this number (default: all)")
-_LINKS = Argument(
+_ENTRIES = Argument(
     "--entries", action="store_true", help="the entries of the ledger instead, with everything that their hashes cover"
 )
 
@@ -138,6 +138,6 @@ COMMANDS = {
         run_export,
         description="Print the audit log as JSON lines, oldest first. It holds no message texts. Needs no daemon.",
         examples=["aghctl audit export > audit.jsonl", "aghctl audit export --after 1207 > audit-2.jsonl"],
-        arguments=[_AFTER, _LINKS, _STORE],
+        arguments=[_AFTER, _ENTRIES, _STORE],
     ),
 }

@@ -1,4 +1,4 @@
-"""Removing old envelopes and links of the audit log at a fixed interval, by age and size."""
+"""Removing old envelopes and entries of the audit log at a fixed interval, by age and size."""
 
 import asyncio
 from typing import Final

@@ -51,7 +51,7 @@ def _prune(tx: Transaction, max_rows: int, before_ms: int, now_ms: int) -> int:
     return removed
 
 
-class _Link(NamedTuple):
+class _Affected(NamedTuple):
     """An entry whose envelopes are in `first` to `last`."""
 
     n: int
@@ -88,7 +88,7 @@ def _keep_records(db: Connection, n: int, seqs: list[int]) -> None:
     db.execute("UPDATE ledger SET removed = ? WHERE n = ?", (encode_records([*earlier, *records_of(db, seqs)]), n))
 
 
-def _entries_of(db: Connection, seqs: Iterable[int]) -> Iterator[_Link]:
+def _entries_of(db: Connection, seqs: Iterable[int]) -> Iterator[_Affected]:
     """The entries that hold `seqs`, which are ascending; not those that were pruned."""
     start = pruned(db)
     before, through = (start.n, start.last_seq), start.last_seq
@@ -98,7 +98,7 @@ def _entries_of(db: Connection, seqs: Iterable[int]) -> Iterator[_Link]:
         before, found = _find(db, before, seq)
         if found is None:
             return
-        yield _Link(found[0], before[1] + 1, found[1])
+        yield _Affected(found[0], before[1] + 1, found[1])
         before, through = found, found[1]
 
 

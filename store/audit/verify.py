@@ -25,7 +25,7 @@ from aghbus.store.engine.commit.ledger import (
 )
 from aghbus.store.engine.sql import Connection, checksum_of
 
-PROGRESS_LINKS: Final = 100_000  # entries between two calls of `progress`
+PROGRESS_ENTRIES: Final = 100_000  # entries between two calls of `progress`
 _MAX_FINDINGS: Final = 20  # sentences in a report
 # Columns that an envelope's bytes repeat, with the members that they have there.
 _MEMBERS: Final = {
@@ -80,7 +80,7 @@ def verify(reader: AuditReader, kept: KeptHead | None, progress: Progress) -> Au
     verification = _Verification(reader, kept)
     for entry in reader.entries():
         verification.check_entry(entry)
-        if verification.report.commits % PROGRESS_LINKS == 0:
+        if verification.report.commits % PROGRESS_ENTRIES == 0:
             progress(verification.report.commits)
     return verification.finish()
 

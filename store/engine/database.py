@@ -1,4 +1,5 @@
-"""The store: opening, checking and closing the file, and the two connections to it. The only module that opens SQLite.
+"""The store: opening, checking and closing the file, and the two connections to it. Backups and the page check open files
+of their own (`backup/`, `page_check.py`).
 
 The writer is a plain connection used on the event loop, whose commits run in a thread (writer.py). The reader is an
 aiosqlite connection that can only read and never blocks the writer, since the file is in WAL mode.

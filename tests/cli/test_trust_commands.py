@@ -117,7 +117,7 @@ def test_a_message_of_our_own_is_explained_as_such(home: Home, daemon: Daemon, o
     sent = home.ctl_json("--name", "ops", "say", "hello to all", "--thread", "new")["id"]
     (case,) = home.ctl_json("--name", "ops", "trust", "why", sent)["cases"]
     assert (case["place"], case["recorded"], case["key_id"]) == ("stored", "verified", own_key)
-    assert [step["check"] for step in case["steps"]] == ["envelope", "proof", "signature", "own"]
+    assert [check["check"] for check in case["checks"]] == ["envelope", "proof", "signature", "own"]
     human, _ = yes(home, "why", sent)
     assert f"signed by {own_key}" in human
     own = next(peer for peer in daemon.get("/v1/peers")["peers"] if peer["presence"] == "local")

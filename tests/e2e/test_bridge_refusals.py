@@ -36,7 +36,7 @@ def test_a_refused_message_has_its_findings_and_is_in_quarantine(pair: tuple[Dae
     assert "/type" in {found["path"] for found in caught.value.answer["findings"] if found["severity"] == "error"}
     (kept,) = ops.get("/v1/quarantine")["quarantined"]
     assert (kept["subject"], kept["reason"]) == ("bridge/agentos", "message_refused")
-    assert kept["size"] == len(json.dumps(broken))
+    assert kept["size"] == len(json.dumps(broken, ensure_ascii=False).encode())
     assert ops.get("/v1/messages?direction=out&kind=say")["messages"] == []
     assert ops.get("/v1/status")["counters"]["bridge.refused.agentos"] == 1
 

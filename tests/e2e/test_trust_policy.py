@@ -73,7 +73,7 @@ def test_denied_key_is_refused_in_open_works_and_readmitted(
     (case,) = trust(home, "worker", "why", said)["cases"]
     assert (case["place"], case["recorded"], case["decided_by"]) == ("quarantine", "verification_failed", "deny")
     assert (case["trust"], case["key_id"], case["accepted"]) == ("verified", ops_key, False)
-    assert [step["check"] for step in case["steps"]] == ["envelope", "proof", "signature", "deny"]
+    assert [check["check"] for check in case["checks"]] == ["envelope", "proof", "signature", "deny"]
     human = home.ctl("--name", "worker", "trust", "why", said)
     assert b"NO  deny" in human.stdout
     assert ops_key.encode() in human.stdout
