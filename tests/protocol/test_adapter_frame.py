@@ -123,7 +123,15 @@ def test_skew_begins_beyond_the_replay_age() -> None:
     stamp = read_timestamp("1970-01-01T00:10:00Z")
     assert stamp is not None
     assert skew(stamp, 900, "/t") == ()
-    assert [finding.rule for finding in skew(stamp, 901, "/t")] == ["clock_skew"]
+    (finding,) = skew(stamp, 901, "/t")
+    assert (finding.rule, finding.message) == ("clock_skew", "is 301 s away from the time of submission")
+
+
+def test_a_leap_second_is_the_first_second_of_the_next_minute() -> None:
+    leap, next_minute = map(read_timestamp, ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"))
+    assert leap is not None
+    assert next_minute is not None
+    assert leap.seconds == next_minute.seconds
 
 
 @given(JSON, JSON)
