@@ -69,13 +69,13 @@ def test_buckets_are_separate_and_bounded_in_number() -> None:
 def test_buckets_refill_up_to_their_capacity_and_take_back_what_was_spent() -> None:
     peers, shared = TokenBuckets(4, 0.5), SharedBucket(4, 0.5)
     assert [peers.spend("a", 10) for _ in range(3)] == [shared.spend(1, 10) for _ in range(3)] == [True] * 3
-    assert not shared.affords(2, 10)
+    assert (shared.affords(1, 10), shared.affords(2, 10), shared.spend(2, 10)) == (True, False, False)
     for now, level in ((8, 1), (10, 1), (13, 2.5), (100, 4)):  # a clock that goes back takes nothing
         assert peers.level("a", now) == shared.level(now) == level
     peers.give_back("a", 12)
     shared.give_back(1, 12)
     assert peers.level("a", 12) == shared.level(12) == 3
-    assert [peers.spend("a", now) for now in (8, 8, 8, 8, 100)] == [True] * 3 + [False, True]
+    assert [peers.spend("a", now) for now in (8, 8, 8, 8, 11, 11, 100)] == [*[True] * 3, False, True, False, True]
     assert peers.level("a", 100) == 3
     assert not SharedBucket(0, 0).affords(1, 0)
 

@@ -148,6 +148,7 @@ async def test_indexes_that_were_deleted_are_made_again(
         store = await Store.open(filled, segment=SEGMENT)
     try:
         assert "made again" in caplog.text
+        assert await rows(store, "SELECT last_seq FROM segments") == [(SEGMENT,), (2 * SEGMENT,), (3 * SEGMENT,)]
         await assert_found(store)
     finally:
         await store.close()
