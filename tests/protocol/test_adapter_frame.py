@@ -85,6 +85,12 @@ def test_no_bytes_raise(text: bytes) -> None:
     assert value is None or findings == ()
 
 
+def test_an_error_shows_the_first_forty_digits_of_a_number() -> None:
+    for text, shown in ((b"9" * 40, "9" * 40), (b"9" * 41, "9" * 40 + "…")):
+        (finding,) = read_json(text)[1]
+        assert f"the number {shown} cannot" in finding.message
+
+
 def test_pointers_escape_as_rfc_6901_says() -> None:
     assert pointer("a/b", 0, "m~n") == "/a~1b/0/m~0n"
     assert pointer() == ""

@@ -218,16 +218,10 @@ def test_partial_parse_and_refuse_never_raise(changes: dict[str, Any]) -> None:
 
 
 def test_messages_from_direct_rooms_of_other_peers_are_private() -> None:
-    own, direct = (
-        {B, "former"},
-        {"surface": "direct", "thread_id": ..., "direct_id": direct_id(WORKSPACE, CHANNEL, A, B)},
-    )
+    direct = {"surface": "direct", "thread_id": ..., "direct_id": direct_id(WORKSPACE, CHANNEL, A, B)}
     for changes, private in (({}, False), ({"to": C}, False), (direct, False), (direct | {"to": C}, True)):
         document, origin = wire("say", **changes), Origin("msg_1", A, private)
-        assert origin_of(parse(dump(document), NOW), own) == origin_in(document, "", own) == origin
-    for tail, private in (
-        (f"peer.{route_token('former')}", False),
-        (f"peer.{route_token(C)}", True),
-        ("broadcast", False),
-    ):
-        assert origin_in(None, f"agh.network.v0.ws.c.{tail}", own) == Origin("", "", private)
+        assert origin_of(parse(dump(document), NOW), {B}) == origin_in(document, "", {B}) == origin
+    assert not origin_of(parse(dump(wire("greet")), NOW), {B}).private
+    for tail, private in ((f"peer.{route_token(B)}", False), (f"peer.{route_token(C)}", True), ("broadcast", False)):
+        assert origin_in(None, f"agh.network.v0.ws.c.{tail}", {B}) == Origin("", "", private)
