@@ -280,7 +280,7 @@ class _Application(msgspec.Struct):
 
 
 def _delivery(effects: Effects) -> _Delivery:
-    types = [type(effect) for effect in effects]
+    types = {*map(type, effects)}
     return "ready" if Deliver in types else "dead" if Hold in types else None
 
 

@@ -170,7 +170,7 @@ class Decider:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = load_state(tx, envelope, receiver.self_id, key, message.settled)
         effects = decide(envelope, state, receiver)
-        types = [type(effect) for effect in effects]
+        types = {*map(type, effects)}
         stored_only = _STORED.issuperset(types)
         if (
             Deliver in types

@@ -105,7 +105,7 @@ def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]
 def _filtered(card: PeerCard, wanted: Container[str]) -> PeerCard:
     """Our own card with the wanted capabilities alone."""
     names = tuple(name for name in card.capabilities if name in wanted)
-    if card.ext is None or BRIEF_KEY not in card.ext:
+    if card.ext is None:
         return msgspec.structs.replace(card, capabilities=names)
     brief = [entry for entry in card.ext[BRIEF_KEY] if entry["id"] in wanted]
     return msgspec.structs.replace(card, capabilities=names, ext={**card.ext, BRIEF_KEY: brief})

@@ -1,7 +1,5 @@
 """Direct rooms: membership, and the pair of peers that an opaque room id belongs to (spec section 4)."""
 
-from typing import Final
-
 import msgspec
 
 from aghbus.protocol.agh.envelope import Envelope
@@ -9,7 +7,6 @@ from aghbus.protocol.agh.errors import NotTarget
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
 
 Pair = tuple[str, str]
-_NO_ROOM: Final = "is not a room of this sender and this peer"
 
 
 class Binding(msgspec.Struct, frozen=True):
@@ -20,17 +17,15 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 def admit(envelope: Envelope, self_id: str, bound: Binding | None) -> Binding:
-    """The binding of the room of a direct envelope from another peer; equal to `bound` when nothing changes.
+    """The binding of the room of a direct envelope from another peer to us or to nobody; equal to `bound` when nothing changes.
 
-    Raises NotTarget for an envelope to another peer, for an id that is bound to another pair, and for an undirected envelope
-    in a room that is not derived from `(from, self_id)`. Such an envelope is neither stored nor answered.
+    Raises NotTarget for an id that is bound to another pair, and for an undirected envelope in a room that is not derived
+    from `(from, self_id)`. Such an envelope is neither stored nor answered.
     """
-    if envelope.to not in (None, self_id) or envelope.sender == self_id:
-        raise NotTarget(_NO_ROOM, "direct_id")
     pair = pair_of(envelope.sender, self_id)
     derived = envelope.container == direct_id(envelope.workspace_id, envelope.channel, *pair)
     if derived:
         return Binding(pair, authoritative=True)
     if envelope.to is None or (bound is not None and bound.pair != pair):
-        raise NotTarget(_NO_ROOM, "direct_id")
+        raise NotTarget("is not a room of this sender and this peer", "direct_id")
     return bound or Binding(pair, authoritative=False)

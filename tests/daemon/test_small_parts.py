@@ -16,7 +16,7 @@ from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.errors import Malformed
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
-from aghbus.protocol.base.rate_limit import TokenBuckets
+from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets
 
 
 async def test_a_notification_wakes_all_waiters_and_is_not_missed() -> None:
@@ -62,6 +62,22 @@ def test_buckets_are_separate_and_bounded_in_number() -> None:
     assert budget.spend("c", 0)  # the least recently used, a, is forgotten
     assert not budget.spend("b", 0)
     assert budget.spend("a", 0)
+    budget.drain("d", 0, 1)
+    assert [budget.has(key, 0) for key in "abd"] == [False, True, False]
+
+
+def test_buckets_refill_up_to_their_capacity_and_take_back_what_was_spent() -> None:
+    peers, shared = TokenBuckets(4, 0.5), SharedBucket(4, 0.5)
+    assert [peers.spend("a", 10) for _ in range(3)] == [shared.spend(1, 10) for _ in range(3)] == [True] * 3
+    assert (shared.affords(1, 10), shared.affords(2, 10), shared.spend(2, 10)) == (True, False, False)
+    for now, level in ((8, 1), (10, 1), (13, 2.5), (100, 4)):  # a clock that goes back takes nothing
+        assert peers.level("a", now) == shared.level(now) == level
+    peers.give_back("a", 12)
+    shared.give_back(1, 12)
+    assert peers.level("a", 12) == shared.level(12) == 3
+    assert [peers.spend("a", now) for now in (8, 8, 8, 8, 11, 11, 100)] == [*[True] * 3, False, True, False, True]
+    assert peers.level("a", 100) == 3
+    assert not SharedBucket(0, 0).affords(1, 0)
 
 
 def test_presence_expires_and_the_table_is_bounded() -> None:

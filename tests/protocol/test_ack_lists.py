@@ -83,6 +83,11 @@ def test_a_list_is_signed_as_a_whole() -> None:
     assert not is_answer_of(encode_ack(Acks(answers(2))), recipient=SIGNER.handle, sender="ops")
 
 
+@pytest.mark.parametrize("other", [b"", b"{}", b"[" * 5000, b'{"aghbus":"ack","id":"\xff","outcome":"committed"}'])
+def test_any_other_message_on_a_reply_subject_is_no_answer(other: bytes) -> None:
+    assert parse_ack(other) is None
+
+
 ACKS = st.builds(
     Ack,
     st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=256),

@@ -85,6 +85,12 @@ def test_no_bytes_raise(text: bytes) -> None:
     assert value is None or findings == ()
 
 
+def test_an_error_shows_the_first_forty_digits_of_a_number() -> None:
+    for text, shown in ((b"9" * 40, "9" * 40), (b"9" * 41, "9" * 40 + "…")):
+        (finding,) = read_json(text)[1]
+        assert f"the number {shown} cannot" in finding.message
+
+
 def test_pointers_escape_as_rfc_6901_says() -> None:
     assert pointer("a/b", 0, "m~n") == "/a~1b/0/m~0n"
     assert pointer() == ""
@@ -123,7 +129,15 @@ def test_skew_begins_beyond_the_replay_age() -> None:
     stamp = read_timestamp("1970-01-01T00:10:00Z")
     assert stamp is not None
     assert skew(stamp, 900, "/t") == ()
-    assert [finding.rule for finding in skew(stamp, 901, "/t")] == ["clock_skew"]
+    (finding,) = skew(stamp, 901, "/t")
+    assert (finding.rule, finding.message) == ("clock_skew", "is 301 s away from the time of submission")
+
+
+def test_a_leap_second_is_the_first_second_of_the_next_minute() -> None:
+    leap, next_minute = map(read_timestamp, ("2016-12-31T23:59:60Z", "2017-01-01T00:00:00Z"))
+    assert leap is not None
+    assert next_minute is not None
+    assert leap.seconds == next_minute.seconds
 
 
 @given(JSON, JSON)

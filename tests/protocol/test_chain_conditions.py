@@ -62,6 +62,7 @@ TABLE: Final = [
     ("'it\\'s' == \"it's\"", True),
     ("response.data.ok", True),
     ("response.data.count", False),
+    ("response.data.käse", False),
     ("response.data.ok == true", True),
     ("true", True),
     ("false", False),
@@ -125,6 +126,7 @@ def test_conditions_of_the_seed(text: str, expected: bool) -> None:
         "a and",
         "and a",
         "a b",
+        "true not false",
         "(a",
         "a)",
         "not",
@@ -173,11 +175,21 @@ def test_depth_and_length_are_bounded() -> None:
         read_condition("true" + " " * MAX_LENGTH)
 
 
-def test_an_error_has_its_json_pointer() -> None:
-    with pytest.raises(ChainError, match="character 17"):
-        read_condition("response.status = 1")
-    with pytest.raises(ChainError, match="instead of the end"):
-        read_condition("response.status ==")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("response.status = 1", r"character 17 \(equality is `==`\)$"),
+        ("a & b", "character 3$"),
+        ("a == 1 b", "instead of 'b', character 8$"),
+        ("a == '\\q'", "not a valid string, character 6$"),
+        ("a == 1e999", "out of range, character 6$"),
+        ("(" * (MAX_DEPTH + 1) + "a", f"at character {MAX_DEPTH + 2}$"),
+        ("response.status ==", "instead of the end$"),
+    ],
+)
+def test_an_error_names_the_character(text: str, words: str) -> None:
+    with pytest.raises(ChainError, match=words):
+        read_condition(text)
 
 
 def test_paths_are_listed_for_the_check_of_a_file() -> None:

@@ -86,6 +86,7 @@ def test_the_default_edge_is_for_success() -> None:
     chain = chain_of(("A", "B", None))
     assert after(chain, "completed") == Next("B")
     assert after(chain, "failed", message="no") == Fail("node A failed: no")
+    assert after(chain, "canceled") == Fail("node A canceled")
     told = chain_of(("A", "B", None), ("A", "C", 'work.state == "failed"'))
     assert after(told, "failed") == Next("C")
 

@@ -145,6 +145,11 @@ def test_braces_that_begin_no_reference_are_an_error(template: str) -> None:
         render(template, {"a": 1})
 
 
+def test_an_error_shows_the_text_from_the_braces_on() -> None:
+    with pytest.raises(ChainError, match=r"'\{\{ b' is not a reference"):
+        list(references("a {{ b"))
+
+
 def test_references_are_listed_for_the_check_of_a_file() -> None:
     template = {"x": ["{{a.b}} and {{c}}", 1], "y": {"z": "{{ work.id }}"}}
     assert [reference.path.text for reference in references(template)] == ["a.b", "c", "work.id"]

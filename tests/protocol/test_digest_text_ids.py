@@ -194,7 +194,15 @@ class TestDigest:
             assert error.field.startswith("capability.")
 
     @pytest.mark.parametrize(
-        "bad", [{"summary": "\ud800"}, {"examples": ["\udfff"]}, {"id": " "}, {"outcome": 1}, {"examples": "x"}]
+        "bad",
+        [
+            {"summary": "\ud800"},
+            {"version": "\udfff"},
+            {"examples": ["\udfff"]},
+            {"id": " "},
+            {"outcome": 1},
+            {"examples": "x"},
+        ],
     )
     def test_malformed_records_are_refused(self, bad: dict[str, Any]) -> None:
         with pytest.raises(Malformed):
@@ -273,6 +281,7 @@ class TestDerivedIds:
         ]
         assert [is_emitted_work_id("work_" + "w" * size) for size in (0, 1, 64, 65)] == [False, True, True, False]
         assert [is_handle("n" * size + "@" + "a" * 32) for size in (0, 1, 32, 33)] == [False, True, True, False]
+        assert is_message_id("msg_\ue000\U0001f600")
         assert not any(is_peer(text) for text in (A + "\n", "Ops", B + "@", "a.b@" + "a" * 32))
 
 

@@ -5,16 +5,19 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
-from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.agh.bodies import Greet, PeerCard, Whois
 from aghbus.protocol.agh.discovery import (
     BRIEF_KEY,
     CATALOG_KEY,
+    SUMMARY_KEY,
     Record,
     build_card,
     matches,
     rich_response,
     should_answer,
+    summary_of,
 )
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import UnsupportedProfile, VerificationFailed
@@ -128,6 +131,21 @@ class TestRichDiscovery:
     def test_no_ext_of_a_peer_raises(self, ext: dict[str, Any]) -> None:
         card, _ = rich_response(CARD, CATALOG, ext)
         assert card.peer_id == B
+
+    @pytest.mark.parametrize(
+        ("body", "ext", "summary"),
+        [
+            (Greet(CARD, "of the greet"), {SUMMARY_KEY: "other"}, "of the greet"),
+            (Greet(CARD, ""), {}, None),
+            (Greet(CARD), {SUMMARY_KEY: "other"}, None),
+            (Whois("response", card=CARD), {SUMMARY_KEY: "of the response"}, "of the response"),
+            (Whois("response", card=CARD), {SUMMARY_KEY: 5}, UNSET),
+        ],
+    )
+    def test_a_summary_is_that_of_the_greet_or_of_the_ext_of_a_response(
+        self, body: Greet | Whois, ext: dict[str, Any], summary: object
+    ) -> None:
+        assert summary_of(body, ext) == summary
 
 
 class TestPresence:

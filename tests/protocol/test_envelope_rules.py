@@ -159,10 +159,13 @@ class TestBodies:
                 value = text if field == "display_name" else [text]
                 assert reason(wire("greet", body={"peer_card": {**CARD, field: value}})) == verdict
 
-    @pytest.mark.parametrize(("kind", "field"), [("say", "artifacts"), ("trace", "artifact_refs")])
+    @pytest.mark.parametrize(("kind", "field"), [("say", "artifacts"), ("trace", "artifact_refs"), ("greet", "")])
     def test_lists_are_bounded_in_entries(self, kind: str, field: str) -> None:
-        assert reason(wire(kind, body={**BODIES[kind], field: [1] * MAX_LIST_ITEMS})) is None
-        assert reason(wire(kind, body={**BODIES[kind], field: [1] * (MAX_LIST_ITEMS + 1)})) == "malformed"
+        for size, verdict in ((MAX_LIST_ITEMS, None), (MAX_LIST_ITEMS + 1, "malformed")):
+            body = (
+                {**BODIES[kind], field: [1] * size} if field else {"peer_card": {**CARD, "capabilities": ["x"] * size}}
+            )
+            assert reason(wire(kind, body=body)) == verdict
 
     def test_a_whois_response_needs_reply_to_and_a_card_of_its_sender(self) -> None:
         body = {"type": "response", "peer_card": CARD}
@@ -292,6 +295,7 @@ class TestFreshness:
             (7 * 86_400, 1, None),
             (7 * 86_400 + 1, 1, "expired"),
             (0, 10**12, None),
+            (NOW - 1, None, "expired"),
         ],
     )
     def test_freshness_depends_on_age_and_expiry(self, age: int, expires: int | None, verdict: str | None) -> None:

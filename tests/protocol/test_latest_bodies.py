@@ -65,6 +65,7 @@ def test_the_card_of_another_sender_is_refused_each_time() -> None:
 def test_the_values_of_a_repeated_message_are_not_read_again() -> None:
     first, again = (envelope("greet", id=f"msg_{number}", ext={"a": 1}) for number in range(2))
     assert first.body is again.body
+    assert envelope("greet", ext={"a": 2}).extensions() == {"a": 2}
     changed = envelope("greet", ext={"a": 1}, body={"peer_card": CARD, "summary": "new"})
     assert changed.body != first.body
 

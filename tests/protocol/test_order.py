@@ -92,7 +92,8 @@ class TestMayTake:
         def takes(value: str) -> bool:
             return may_take(AFTER_OPENING, following(), processed=False, now=NOW, settled=value)
 
-        assert takes(settled_header("msg_next", "msg_open", sender=A, to=B, signer=None))
+        good = settled_header("msg_next", "msg_open", sender=A, to=B, signer=None)
+        assert [takes(good.ljust(size)) for size in (0, 4096, 4097)] == [True, True, False]
         assert not takes(settled_header("msg_next", "msg_other", sender=A, to=B, signer=None))
         assert not takes(settled_header("msg_other", "msg_open", sender=A, to=B, signer=None))
 

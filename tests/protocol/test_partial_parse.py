@@ -10,9 +10,9 @@ from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Advance, Effects, Quarantine, Queue, Requeue, StoreEnvelope
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.errors import InvalidSurface, Malformed, NotTarget, ProtocolError
-from aghbus.protocol.agh.identifiers import direct_id
+from aghbus.protocol.agh.identifiers import direct_id, route_token
 from aghbus.protocol.agh.lifecycle import WorkView, opened_by
-from aghbus.protocol.agh.partial_parse import identity, partial_parse, readable
+from aghbus.protocol.agh.partial_parse import Origin, identity, origin_in, origin_of, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse
 from tests.support.wire import (
     CHANNEL,
@@ -215,3 +215,13 @@ def test_partial_parse_and_refuse_never_raise(changes: dict[str, Any]) -> None:
     assert all(isinstance(part, str) for part in identity(document))
     source = partial_parse(document, B, JOINED)
     assert isinstance(refuse(Malformed("anything"), source, StoredState(), US)[0], Quarantine)
+
+
+def test_messages_from_direct_rooms_of_other_peers_are_private() -> None:
+    direct = {"surface": "direct", "thread_id": ..., "direct_id": direct_id(WORKSPACE, CHANNEL, A, B)}
+    for changes, private in (({}, False), ({"to": C}, False), (direct, False), (direct | {"to": C}, True)):
+        document, origin = wire("say", **changes), Origin("msg_1", A, private)
+        assert origin_of(parse(dump(document), NOW), {B}) == origin_in(document, "", {B}) == origin
+    assert not origin_of(parse(dump(wire("greet")), NOW), {B}).private
+    for tail, private in ((f"peer.{route_token(B)}", False), (f"peer.{route_token(C)}", True), ("broadcast", False)):
+        assert origin_in(None, f"agh.network.v0.ws.c.{tail}", {B}) == Origin("", "", private)

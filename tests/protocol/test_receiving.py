@@ -188,8 +188,9 @@ class TestDirectRooms:
         assert Bind not in kinds(decide(direct(), StoredState(room=bound), receiver()))
 
     def test_an_opaque_id_is_bound_to_its_first_pair(self) -> None:
-        first = decide(direct(OPAQUE), StoredState(), receiver())
-        assert only(first, Bind).binding == Binding((A, B), authoritative=False)
+        for room in (OPAQUE, "direct_" + "f" * 32):
+            first = decide(direct(room), StoredState(), receiver())
+            assert only(first, Bind).binding == Binding((A, B), authoritative=False)
         again = decide(direct(OPAQUE), StoredState(room=Binding((A, B), authoritative=False)), receiver())
         assert kinds(again) == [RecordId, StoreEnvelope, Deliver]
 
@@ -329,6 +330,19 @@ class TestLifecycleEffects:
         assert kinds(effects) == [RecordId, StoreEnvelope, Advance]
         ended = only(effects, Advance).after
         assert (ended.state, ended.terminal_id, ended.terminal_sender) == ("completed", "msg_completed", B)
+
+    @pytest.mark.parametrize(("reactions", "delivered"), [("all", [0, 1, 2]), ("questions", [0]), ("none", [])])
+    def test_an_initiator_gets_the_reactions_that_it_asked_for(self, reactions: str, delivered: list[int]) -> None:
+        view, refused = StoredState(work=work(reactions=reactions)), receipt("rejected", "not_found")
+        answers = (
+            trace("needs_input"),
+            trace("completed"),
+            receipt("canceled", "work_closed"),
+            trace("working"),
+            refused,
+        )
+        effects = [kinds(decide(answer, view, receiver(A))) for answer in answers]
+        assert [number for number, found in enumerate(effects) if Deliver in found] == delivered
 
     @pytest.mark.parametrize(("status", "reason"), [("expired", "expired"), ("unsupported", "unsupported_kind")])
     def test_the_initiator_closes_a_work_whose_opening_was_refused(self, status: str, reason: str) -> None:

@@ -94,6 +94,7 @@ def test_a_pattern_matches_as_in_the_re_module(flags: str, pattern: str, texts: 
         (r"a\B", "a", False),
         (r"a\B", "ab", True),
         ("", "", True),
+        ("a.c", "abc", True),
     ],
 )
 def test_places_between_characters_are_pythons_own(pattern: str, text: str, found: bool) -> None:

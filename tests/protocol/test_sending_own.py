@@ -101,6 +101,8 @@ class TestBuild:
         with pytest.raises(InvalidRequest, match="over the limit") as caught:
             build(draft(body={"text": "x" * (rest + 1)}), NOW)
         assert "artifacts" in caught.value.hint
+        with pytest.raises(InvalidRequest, match="over the limit"):
+            encoded(draft(body={"text": "x" * (rest + 1)}))
 
 
 class TestOwnCopy:

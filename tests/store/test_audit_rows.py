@@ -413,6 +413,12 @@ async def test_closing_the_mark_file_writes_the_latest_value(path: Path) -> None
         ledger.head = Head(2, bytes(32), 2)
         file.close()
     assert read_watermark(path) == CommitWatermark(1, ledger.head)
+    mark = watermark_path(path)
+    assert mark.stat().st_mode & 0o777 == 0o600
+    content = mark.read_bytes()
+    for last in (content[-1] - 1, content[-1] + 1):  # of the checksum
+        mark.write_bytes(content[:-1] + bytes([last % 256]))
+        assert read_watermark(path) is None
 
 
 def test_heads_are_read_as_they_are_written() -> None:

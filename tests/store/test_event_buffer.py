@@ -255,12 +255,14 @@ async def test_the_buffer_is_bounded_by_events(store: Store, monkeypatch: pytest
 
 async def test_the_buffer_is_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_buffer, "MAX_BYTES", 10_000)
-    with store.memory.events.subscribed():
-        for _ in range(4):
-            await receive(store, say(text="x" * 4_000))
-        assert seqs(store.memory.events, 1, 4) is None
-        assert seqs(store.memory.events, 2, 4) == [3, 4]
+    with store.memory.events.subscribed() as subscriber:
+        for count, read, last in ((4, 0, 4), (2, 3, 6)):
+            subscriber.position = read
+            for _ in range(count):
+                await receive(store, say(text="x" * 4_000))
+            assert seqs(store.memory.events, last - 3, last) is None
+            assert seqs(store.memory.events, last - 2, last) == [last - 1, last]
         await receive(store, say(text="x" * 20_000))
-        assert seqs(store.memory.events, 4, 5) is None
+        assert seqs(store.memory.events, 6, 7) is None
         await receive(store, say())
-        assert seqs(store.memory.events, 5, 6) == [6]
+        assert seqs(store.memory.events, 7, 8) == [8]

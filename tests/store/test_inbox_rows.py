@@ -51,6 +51,11 @@ async def test_only_a_message_of_that_work(store: Store) -> None:
     found = await lease(store, "a", work_id="work_w")
     assert found is not None
     assert found.seq == wanted
+    memory, (last,) = store.memory.inbox, await fill(store, 1)
+    assert [memory.is_untouched(seq) for seq in (wanted - 1, wanted, last)] == [True, False, True]
+    assert memory.may_wait(wanted)
+    await lease(store, "b")
+    assert (memory.seq, memory.is_untouched(wanted)) == (wanted, False)
 
 
 @pytest.mark.parametrize("work_id", [None, "work_w"])

@@ -20,6 +20,7 @@ from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.removal import remove
+from aghbus.store.engine.log.tail import Tail
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.retention import RetentionPolicy, sweep
 from aghbus.store.tables import inbox, outbox, rooms, search
@@ -147,6 +148,7 @@ async def test_indexes_that_were_deleted_are_made_again(
         store = await Store.open(filled, segment=SEGMENT)
     try:
         assert "made again" in caplog.text
+        assert await rows(store, "SELECT last_seq FROM segments") == [(SEGMENT,), (2 * SEGMENT,), (3 * SEGMENT,)]
         await assert_found(store)
     finally:
         await store.close()
@@ -204,6 +206,17 @@ async def test_check_store_compares_the_indexes_and_makes_them_again(filled: Pat
     assert state() == ("fail", "stop the daemon and run `aghd check-store --rebuild-indexes`")
     await asyncio.to_thread(rebuild_indexes, filled)
     assert state()[0] == "ok"
+
+
+def test_an_undone_row_of_the_tail_is_not_found() -> None:
+    tail = Tail()
+    tail.rows += [(1, 11, 21, "work_a"), (2, 12, 22, None), (3, 12, 22, "work_a")]
+    assert tail.of_id(12) == [2, 3]
+    tail.pop()
+    assert (tail.of_id(12), tail.of_flow(22), tail.of_work("work_a")) == ([2], [2], [1])
+    tail.pop()
+    tail.rows.append((2, 13, 21, "work_b"))
+    assert (tail.of_id(12), tail.of_id(13), tail.of_flow(21), tail.of_work("work_b")) == ([], [2], [1, 2], [2])
 
 
 async def test_a_job_that_is_undone_leaves_dictionaries_and_window_as_they_were(store: Store) -> None:

@@ -81,14 +81,6 @@ class InMemoryState:
         self.addressed = GenerationalCache[int, Addressed]()
         self.arrived = GenerationalCache[tuple[str, str], Literal[True]]()
 
-    def committed(self) -> None:
-        """The open transaction is durable."""
-        self.ledger.records.clear()
-        self.ledger.events.clear()
-        self.inbox.changed_works.clear()
-        if self.events.pending:
-            self.events.publish()
-
     def restore(self, values: tuple[int, ...]) -> None:
         """The numbers are these, as before the job."""
         for name, value in zip(_NUMBERS, values, strict=True):

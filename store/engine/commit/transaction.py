@@ -28,8 +28,12 @@ class Transaction(UnitOfWork):
 
     def committed(self) -> list[Callback]:
         """The transaction is durable. Returns the callbacks to run, in order; nothing can be undone any more."""
-        callbacks = self.callbacks.copy()
+        memory, callbacks = self.memory, self.callbacks.copy()
         self.callbacks.clear()
         self.undo.clear()
-        self.memory.committed()
+        memory.ledger.records.clear()
+        memory.ledger.events.clear()
+        memory.inbox.changed_works.clear()
+        if memory.events.pending:
+            memory.events.publish()
         return callbacks
