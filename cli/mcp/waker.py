@@ -46,6 +46,8 @@ class Waker:
         self._rungs: Sequence[Rung] = ()
         self._session: HostSession | None = None
         self._report_at = 0.0
+        self._reporting = threading.Lock()  # a report that is being sent never overtakes the last one
+        self._closed = False
         self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
         self._said_none = False
         self._started = False
@@ -83,6 +85,7 @@ class Waker:
         """The session ended: tell the daemon, if it is there."""
         if not self._started:
             return
+        self._closed = True
         try:
             api = self._connect()
             api.timeout = _CLOSING_SECONDS
@@ -178,7 +181,10 @@ class Waker:
                 "expires_in": expires_in,
             }
         try:
-            api.put(self._path, body)
+            with self._reporting:
+                if expires_in and self._closed:
+                    return
+                api.put(self._path, body)
         except ClientError:
             self._report_at = 0.0
             raise
