@@ -113,13 +113,14 @@ class Committer:
         if len(batch) == 1:
             await self._give_up(batch[0], error)
             return
-        for received in batch:
+        for position, received in enumerate(batch):
             try:
                 outcomes = await self._store.submit(
                     partial(self._decider.decide_all, batch=[received], verifier=proofs)
                 )
-            except StoreUnavailable:
-                raise
+            except StoreUnavailable as unavailable:
+                await self._pause(batch[position:], unavailable)
+                return
             except Exception as failure:
                 await self._give_up(received, failure)
             else:

@@ -86,11 +86,11 @@ class ReceiveQueue:
             batch.append(received)
             size += len(received.raw)
             shares[received.sender] -= 1
+            if not shares[received.sender]:
+                del shares[received.sender]
             if received.envelope is not None and (received.envelope.proof is not None or "@" in received.sender):
                 claiming.append(received.envelope)
         self._bytes -= size
-        if not queue:
-            shares.clear()
         return batch, claiming
 
     def upcoming(self) -> Iterator[Envelope]:

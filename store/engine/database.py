@@ -19,6 +19,7 @@ from aghbus.protocol.api.status import StoreStatus
 from aghbus.protocol.base.histogram import Histogram
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine import integrity, meta
+from aghbus.store.engine.commit.policy import WAL_LIMIT
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.commit.writer import Job, Stats, Writer
@@ -44,7 +45,6 @@ _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_defe
 _CHECKPOINT_PAGES: Final = (
     4_096  # 16 MiB of WAL, which a COMMIT then copies: a page that changes often, once for many commits
 )
-_WAL_LIMIT: Final = 64 * 1024 * 1024  # bytes the WAL file keeps after a burst
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
 
@@ -304,7 +304,7 @@ def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
     db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-    db.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
+    db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
 
 
 def _is_sound(db: sqlite3.Connection, path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Which commits run on the event loop: small ones, on a fast disk."""
 
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from aghbus.store.engine.commit.policy import (
     MAX_PENALTY,
     PENALTY,
     SLOW_SECONDS,
+    WAL_LIMIT,
     CommitPolicy,
 )
 
@@ -37,9 +39,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
-def paced(disk: Any) -> CommitPolicy:
+def paced(disk: Any, wal: str = "") -> CommitPolicy:
     db: sqlite3.Connection = disk
-    return CommitPolicy(db)
+    return CommitPolicy(db, wal)
 
 
 def commit(one: CommitPolicy, changes: int = 10) -> bool:
@@ -100,4 +102,16 @@ def test_large_transactions_are_written_in_the_thread(disk: Disk) -> None:
     while not commit(one):
         pass
     assert not commit(one, changes=10_000)
+    assert commit(one)
+
+
+def test_a_commit_that_may_copy_a_long_wal_runs_in_the_thread(disk: Disk, tmp_path: Path) -> None:
+    wal = tmp_path / "store.db-wal"
+    one = paced(disk, str(wal))
+    while not commit(one):
+        pass
+    with wal.open("wb") as file:
+        file.truncate(WAL_LIMIT + 1)
+    assert not commit(one)
+    wal.unlink()
     assert commit(one)

@@ -6,6 +6,7 @@ committed on the loop while recent commits were fast. A disk that is slow, or be
 thread (docs/adr/0002-writer-on-the-loop.md).
 """
 
+import os
 import sqlite3
 import time
 from bisect import bisect_left
@@ -19,14 +20,18 @@ SLOW_SECONDS: Final = 0.02  # one such commit on the loop is enough
 PENALTY: Final = 16  # commits in the thread after a slow one on the loop; doubled for each that follows soon
 MAX_PENALTY: Final = 256  # also the number of fast commits on the loop after which the penalty is reset
 _SAMPLES: Final = 8  # commits by which the disk is judged
+WAL_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes that the WAL file keeps after a burst. A longer one waits for a checkpoint, which the next COMMIT may make."""
 _SMALL_ROWS: Final = 512  # changed rows of a small transaction: a full batch of received messages
 
 
 class CommitPolicy:
     """Decides where the COMMITs of one connection run, and times them. `seconds` has how long they took."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, wal: str) -> None:
+        """`wal` is the path of the WAL file, whose length is asked for; it is never opened."""
         self._db = db
+        self._wal = wal
         self._samples: deque[float] = deque(maxlen=_SAMPLES)
         self._penalty = 0  # commits until the loop may be used again
         self._next_penalty = PENALTY
@@ -40,6 +45,7 @@ class CommitPolicy:
             and changes <= _SMALL_ROWS
             and len(self._samples) == _SAMPLES
             and min(self._samples) < FAST_SECONDS
+            and self._wal_bytes() <= WAL_LIMIT
         )
 
     def commit(self, *, on_loop: bool) -> None:
@@ -56,6 +62,12 @@ class CommitPolicy:
             self._penalize()
         else:
             self._since_slow += on_loop
+
+    def _wal_bytes(self) -> int:
+        try:
+            return os.stat(self._wal).st_size  # noqa: PTH116 - a third of the time of Path.stat
+        except FileNotFoundError:
+            return 0
 
     def _penalize(self) -> None:
         if self._since_slow >= MAX_PENALTY:

@@ -114,7 +114,7 @@ class Writer:
         self._due: asyncio.Future[None] = self._loop.create_future()  # done: a transaction is to begin
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
-        self._policy = CommitPolicy(db)
+        self._policy = CommitPolicy(db, db.execute("PRAGMA database_list").fetchone()[2] + "-wal")
         self._log = memory.log
         self._segment = segment
         self._next_segment = self._segment  # envelopes in the tail
