@@ -29,13 +29,11 @@ from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.carrier import Carrier, CoreCarrier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
-from aghbus.daemon.receive.acknowledger import Acknowledger
-from aghbus.daemon.receive.committer import Committer
+from aghbus.daemon.receive.committer import Acknowledger, Committer, OutcomeHandler
 from aghbus.daemon.receive.decider import Decider, Receivers
 from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake, ReceiveQueue
-from aghbus.daemon.receive.outcomes import OutcomeHandler
 from aghbus.daemon.receive.proofs import ProofVerifier
 from aghbus.daemon.receive.receipt_policy import ReceiptPolicy
 from aghbus.daemon.receive.refused import RefusedMessages

@@ -102,54 +102,43 @@ def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredS
     )
 
 
-def apply(
-    tx: Transaction,
-    envelope: Envelope | None,
-    effects: Effects,
-    *,
-    self_id: str,
-    received_ms: int,
-    inbox_capacity: int = inbox.CAPACITY,
-    key: int | None = None,
-) -> Applied:
-    """Applies the effects on the store, those of queued envelopes included; the other effects are the caller's.
+class Application(msgspec.Struct):
+    """Applies the effects of one envelope on the store: `receive`, `refuse` or `send` is called once, and returns the result.
 
-    `envelope` is None for one that failed validation (its effects store nothing of it), `key` its `dedup_key` where
-    that is known. Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope
-    then counts as not received.
+    Those of queued envelopes are applied, too; effects that concern no table are the caller's.
     """
-    if tx.memory.inbox.waiting >= inbox_capacity and any(type(effect) is Deliver for effect in effects):
-        inbox.require_room(tx, inbox_capacity)
-    application = _Application(tx, self_id, received_ms, Applied())
-    if envelope is None:
-        for effect in effects:
-            application.apply_detached(effect)
-    else:
-        application.apply_received(envelope, effects, key)
-    return application.result
-
-
-def send(tx: Transaction, envelope: Envelope, effects: Effects, *, self_id: str, now_ms: int) -> Applied:
-    """Keeps and queues an envelope of our own agent: `effects` are those of `protocol.send.apply_own`."""
-    result = Applied()
-    if envelope.work_id is not None:
-        result.before, result.after = _work_change(effects)
-    application = _Application(tx, self_id, now_ms, result)
-    result.seq = application.queue(envelope, effects, result.before, result.after)
-    return result
-
-
-class _Application(msgspec.Struct):
-    """The effects of one envelope while they are applied."""
 
     tx: Transaction
     self_id: str
     now_ms: int
-    result: Applied
+    result: Applied = msgspec.field(default_factory=Applied)
 
-    def apply_received(self, envelope: Envelope, effects: Effects, key: int | None) -> None:
-        """Compares types, the most frequent first: every message passes here."""
-        tx, result = self.tx, self.result
+    def refuse(self, effects: Effects) -> Applied:
+        """The effects of an envelope that failed validation: nothing of it is stored."""
+        for effect in effects:
+            self._apply_detached(effect)
+        return self.result
+
+    def send(self, envelope: Envelope, effects: Effects) -> Applied:
+        """Keeps and queues an envelope of our own agent: `effects` are those of `protocol.send.apply_own`."""
+        result = self.result
+        if envelope.work_id is not None:
+            result.before, result.after = _work_change(effects)
+        result.seq = self._queue(envelope, effects, result.before, result.after)
+        return result
+
+    def receive(
+        self, envelope: Envelope, effects: Effects, key: int | None = None, inbox_capacity: int = inbox.CAPACITY
+    ) -> Applied:
+        """The effects of a valid envelope; `key` is its `dedup_key` where that is known.
+
+        Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope then counts as not
+        received. Compares types, the most frequent first: every message passes here.
+        """
+        tx, result, types = self.tx, self.result, {*map(type, effects)}
+        if Deliver in types and tx.memory.inbox.waiting >= inbox_capacity:
+            inbox.require_room(tx, inbox_capacity)
+        delivery: _Delivery = "ready" if Deliver in types else "dead" if Hold in types else None
         if envelope.work_id is not None:
             result.before, result.after = _work_change(effects)
         remembered: tuple[int, int] | None = None
@@ -159,7 +148,6 @@ class _Application(msgspec.Struct):
                     key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
                 remembered = key, effect.until
             elif type(effect) is StoreEnvelope:
-                delivery = _delivery(effects)
                 result.seq = self._store(envelope, effect, delivery, result.before, result.after, remembered)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
                     self._record_arrival(envelope)
@@ -167,10 +155,6 @@ class _Application(msgspec.Struct):
                 assert result.seq is not None
                 tx.memory.inbox.add(tx, result.seq, envelope.sender, len(envelope.raw), envelope.work_id)
                 result.delivered = True
-            elif type(effect) is Hold:
-                assert result.seq is not None
-                inbox.hold(tx, result.seq, effect.restored_ms)
-                audit.note_delivery(tx, self.now_ms, result.seq, "held")
             elif type(effect) is Advance:
                 assert result.seq is not None
                 result.may_be_due |= works.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
@@ -179,13 +163,18 @@ class _Application(msgspec.Struct):
             elif type(effect) is Open or type(effect) is Bind:
                 self._begin(envelope, effect, effects, result.seq)
             else:
-                self.apply_detached(effect)
+                self._apply_detached(effect)
+        return result
 
-    def apply_detached(self, effect: Effect) -> None:
-        """Applies an effect that needs nothing of the received envelope."""
+    def _apply_detached(self, effect: Effect) -> None:
+        """Applies an effect that needs at most the sequence of the received envelope."""
         match effect:
+            case Hold(restored_ms):
+                assert self.result.seq is not None
+                inbox.hold(self.tx, self.result.seq, restored_ms)
+                audit.note_delivery(self.tx, self.now_ms, self.result.seq, "held")
             case Queue():
-                self.queue(effect.envelope, effect.effects, *_work_change(effect.effects))
+                self._queue(effect.envelope, effect.effects, *_work_change(effect.effects))
             case Requeue(workspace_id, message_id, missed):
                 row = outbox.requeue(self.tx, workspace_id, message_id, only_failed=missed)
                 if row is not None:
@@ -194,7 +183,7 @@ class _Application(msgspec.Struct):
                         self.tx, self.now_ms, row.seq, "again", "the peer referred to a work that has ended"
                     )
 
-    def queue(self, envelope: Envelope, effects: Effects, before: WorkView | None, after: WorkView | None) -> int:
+    def _queue(self, envelope: Envelope, effects: Effects, before: WorkView | None, after: WorkView | None) -> int:
         """Stores an own envelope and puts it into the outbox; `before` and `after` are its work. Returns its sequence."""
         seq: int | None = None
         for effect in effects:
@@ -253,8 +242,9 @@ class _Application(msgspec.Struct):
             rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, effect.binding)
         elif type(effect) is Open:
             assert seq is not None
-            trust = next(other.trust for other in effects if isinstance(other, StoreEnvelope))
-            works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, self.now_ms)
+            stored = effects[[*map(type, effects)].index(StoreEnvelope)]
+            assert type(stored) is StoreEnvelope
+            works.open_work(self.tx, effect.work, envelope, seq, stored.trust, self.self_id, self.now_ms)
 
     def _record_arrival(self, envelope: Envelope) -> None:
         """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its
@@ -277,11 +267,6 @@ class _Application(msgspec.Struct):
             answered.add(self.result.before.opening_id)
         for message_id in answered - {None}:
             outbox.mark_receipted(tx, workspace_id, str(message_id), by=envelope.sender)
-
-
-def _delivery(effects: Effects) -> _Delivery:
-    types = {*map(type, effects)}
-    return "ready" if Deliver in types else "dead" if Hold in types else None
 
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:

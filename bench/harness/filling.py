@@ -19,7 +19,7 @@ import msgspec
 from aghbus.protocol.agh.effects import Deliver, Effects, RecordId
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
-from aghbus.store.apply_effects import apply
+from aghbus.store.apply_effects import Application
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from bench.harness.envelopes import CHANNEL, WORKSPACE, EnvelopeMaker
@@ -81,7 +81,7 @@ def _job(part: list[Decided], left_out: tuple[type, ...], us: str) -> Callable[[
 
     def job(tx: Transaction) -> None:
         for envelope, effects in part:
-            apply(tx, envelope, kept[id(effects)], self_id=us, received_ms=now, inbox_capacity=1 << 40)
+            Application(tx, us, now).receive(envelope, kept[id(effects)], inbox_capacity=1 << 40)
 
     return job
 

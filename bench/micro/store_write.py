@@ -32,7 +32,7 @@ import aiosqlite
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.receive import Receiver, decide
 from aghbus.protocol.agh.send import Draft, build
-from aghbus.store.apply_effects import Applied, apply, load_state
+from aghbus.store.apply_effects import Application, Applied, load_state
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.writer import BATCH_JOBS, Job
@@ -186,7 +186,7 @@ def job_of(envelope: Envelope) -> Job[object]:
 
     def job(tx: Transaction) -> Applied:
         effects = decide(envelope, load_state(tx, envelope, US), RECEIVER)
-        return apply(tx, envelope, effects, self_id=US, received_ms=NOW * 1000, inbox_capacity=1 << 40)
+        return Application(tx, US, NOW * 1000).receive(envelope, effects, inbox_capacity=1 << 40)
 
     return job
 

@@ -43,7 +43,7 @@ from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
-from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
+from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.tables.envelopes import received_ack
@@ -187,15 +187,8 @@ class Decider:
         receipts = _NONE
         if not stored_only:
             effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
-        applied = apply(
-            tx,
-            envelope,
-            effects,
-            self_id=receiver.self_id,
-            received_ms=message.received_ms,
-            inbox_capacity=settings.inbox.capacity,
-            key=key,
-        )
+        application = Application(tx, receiver.self_id, message.received_ms)
+        applied = application.receive(envelope, effects, key, settings.inbox.capacity)
         if applied.after is not None or applied.refused is not None or "@" in envelope.sender:
             self._note(tx, envelope, effects, applied)
         if ARMED:
@@ -226,7 +219,7 @@ class Decider:
         assert message.error is not None
         effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
         effects, receipts = self._record(tx, message, effects, "unknown")
-        applied = apply(tx, None, effects, self_id=receiver.self_id, received_ms=message.received_ms)
+        applied = Application(tx, receiver.self_id, message.received_ms).refuse(effects)
         if ARMED:
             failpoint("receive.decided")
         return Outcome(message, effects, applied, receipts=receipts)

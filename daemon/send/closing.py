@@ -9,7 +9,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.base.errors import InvalidRequest, Refused
-from aghbus.store.apply_effects import load_own, send
+from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
@@ -96,7 +96,7 @@ class WorkCloser:
         )
         try:
             envelope = build(following(tx, draft), now, self._identity.signer_of(own_id))
-            applied = send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=own_id, now_ms=now_ms)
+            applied = Application(tx, own_id, now_ms).send(envelope, apply_own(envelope, *load_own(tx, envelope)))
         except (InvalidRequest, Refused):
             return None, []
         return envelope, list(applied.outgoing)

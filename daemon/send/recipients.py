@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.api.messages import Recipient, SendResponse
+from aghbus.protocol.api.messages import SendResponse
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +18,7 @@ class Recipients:
 
     def resolve(self, to: str, channel: str) -> str:
         """The peer that `to` addresses: the handle, if `to` is a nickname that only one handle has, and no peer is called so."""
-        if "@" in to or self.presence.knows(self.identity.workspace, [channel], to):
+        if "@" in to or self.presence.knows(self.identity.workspace, channel, to):
             return to
         handles = self.presence.handles_of(self.identity.workspace, channel, to)
         return handles[0] if len(handles) == 1 else to
@@ -26,11 +26,6 @@ class Recipients:
     def note(self, sent: SendResponse) -> SendResponse:
         """Add to a response what presence knows of the recipient; null for everybody."""
         if sent.to is not None:
-            sent.recipient = self._state(sent.to, sent.channel)
+            found = self.presence.presence(self.identity.workspace, sent.channel, sent.to, self.clock.millis())
+            sent.recipient = "unknown" if found is None else "present" if found == "active" else "inactive"
         return sent
-
-    def _state(self, to: str, channel: str) -> Recipient:
-        found = self.presence.presence(self.identity.workspace, channel, to, self.clock.millis())
-        if found is None:
-            return "unknown"
-        return "present" if found == "active" else "inactive"

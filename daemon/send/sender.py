@@ -25,7 +25,7 @@ from aghbus.protocol.agh.lifecycle import Reactions, State
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.base.errors import InvalidRequest, Refused, Unavailable
-from aghbus.store.apply_effects import load_own, send
+from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import works
@@ -147,7 +147,7 @@ class Batch(msgspec.Struct):
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
         own = apply_own(envelope, *load_own(tx, envelope), reactions)
-        applied = send(tx, envelope, own, self_id=envelope.sender, now_ms=now_ms)
+        applied = Application(tx, envelope.sender, now_ms).send(envelope, own)
         state = None
         if applied.after is not None:
             self._deadlines.note(tx, envelope, applied, accept_within, progress_within)

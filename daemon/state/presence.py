@@ -192,9 +192,9 @@ class PresenceTable:
         peer = self._peers.get((workspace_id, channel, peer_id))
         return None if peer is None else peer.summary
 
-    def knows(self, workspace_id: str, channels: Iterable[str], peer_id: str) -> bool:
-        """Whether `peer_id` is in the table for one of these channels, even if its presence has expired."""
-        return any((workspace_id, channel, peer_id) in self._peers for channel in channels)
+    def knows(self, workspace_id: str, channel: str, peer_id: str) -> bool:
+        """Whether `peer_id` is in the table for this channel, even if its presence has expired."""
+        return (workspace_id, channel, peer_id) in self._peers
 
     def handles_of(self, workspace_id: str, channel: str, nickname: str) -> list[str]:
         """The handles on that channel that begin with `nickname@`."""

@@ -142,7 +142,7 @@ class LivePolicy:
             return rule is not None and rule.used_ms is not None and now_ms - rule.used_ms >= USE_MS
         if now_ms < self._paused.get(nickname, 0):
             return False
-        if self._presence.knows(settings.workspace, settings.channels, nickname):
+        if any(self._presence.knows(settings.workspace, channel, nickname) for channel in settings.channels):
             return False  # a plain peer has this name, and the pin would refuse its messages
         return not self._store.memory.trust.first_use_is_full
 

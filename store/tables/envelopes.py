@@ -14,12 +14,12 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import State, Transition, event_of
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
-from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.segments import SEQS_OF_ID
 from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, with_bools
+from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""

@@ -14,11 +14,11 @@ from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
-from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
+from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import (

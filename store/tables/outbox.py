@@ -13,10 +13,10 @@ from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.agh.send import Draft
-from aghbus.store.engine.bulk_statement import BulkStatement, Rank
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader, with_bools
+from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, find_committed
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest

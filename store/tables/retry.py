@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.agh.delivery.order import predecessor_in
-from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.cache import Addressed
+from aghbus.store.engine.unit_of_work import BulkStatement
 from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, outgoing_of, within_bytes
 

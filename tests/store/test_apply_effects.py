@@ -10,7 +10,7 @@ from aghbus.protocol.agh.effects import Queue
 from aghbus.protocol.agh.errors import Expired
 from aghbus.protocol.agh.receive import ReceiptTarget, refuse
 from aghbus.protocol.base.errors import Refused
-from aghbus.store.apply_effects import Applied, apply, load_receipt_state, load_state
+from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import InboxFull
@@ -240,7 +240,7 @@ async def test_an_answer_to_a_broken_envelope_is_queued_without_it(store: Store)
     def job(tx: Transaction) -> Applied:
         effects = refuse(Expired("has passed", "expires_at"), source, load_receipt_state(tx, source), receiver())
         assert any(isinstance(effect, Queue) for effect in effects)
-        return apply(tx, None, effects, self_id=US, received_ms=NOW_MS)
+        return Application(tx, US, NOW_MS).refuse(effects)
 
     applied = await store.write(job)
     assert applied.seq is None

@@ -9,7 +9,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.receive import Receiver, decide
 from aghbus.protocol.agh.send import Draft, apply_own, build
-from aghbus.store.apply_effects import Applied, apply, load_own, load_state, send
+from aghbus.store.apply_effects import Application, Applied, load_own, load_state
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox_list
@@ -76,7 +76,7 @@ def receiving(
 
     def job(tx: Transaction) -> tuple[Effects, Applied]:
         effects = decide(envelope, load_state(tx, envelope, US), receiver(at, observe=observe))
-        return effects, apply(tx, envelope, effects, self_id=US, received_ms=at * 1000, inbox_capacity=capacity)
+        return effects, Application(tx, US, at * 1000).receive(envelope, effects, inbox_capacity=capacity)
 
     return job
 
@@ -85,7 +85,7 @@ def sending(envelope: Envelope, *, at: int = NOW) -> Callable[[Transaction], App
     """The write job that keeps and queues an own envelope."""
 
     def job(tx: Transaction) -> Applied:
-        return send(tx, envelope, apply_own(envelope, *load_own(tx, envelope)), self_id=US, now_ms=at * 1000)
+        return Application(tx, US, at * 1000).send(envelope, apply_own(envelope, *load_own(tx, envelope)))
 
     return job
 

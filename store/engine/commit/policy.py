@@ -40,13 +40,14 @@ class CommitPolicy:
 
     def commits_on_loop(self, changes: int) -> bool:
         """Whether the open transaction, with this number of changed rows, is to be committed on the event loop."""
-        return (
-            not self._penalty
-            and changes <= _SMALL_ROWS
-            and len(self._samples) == _SAMPLES
-            and min(self._samples) < FAST_SECONDS
-            and self._wal_bytes() <= WAL_LIMIT
-        )
+        if self._penalty or changes > _SMALL_ROWS:
+            return False
+        if len(self._samples) < _SAMPLES or min(self._samples) >= FAST_SECONDS:
+            return False
+        try:
+            return os.stat(self._wal).st_size <= WAL_LIMIT  # noqa: PTH116 - a third of the time of Path.stat
+        except FileNotFoundError:
+            return True
 
     def commit(self, *, on_loop: bool) -> None:
         """Commits, on the event loop if `commits_on_loop`, else in the store's thread. Raises sqlite3.Error."""
@@ -62,12 +63,6 @@ class CommitPolicy:
             self._penalize()
         else:
             self._since_slow += on_loop
-
-    def _wal_bytes(self) -> int:
-        try:
-            return os.stat(self._wal).st_size  # noqa: PTH116 - a third of the time of Path.stat
-        except FileNotFoundError:
-            return 0
 
     def _penalize(self) -> None:
         if self._since_slow >= MAX_PENALTY:

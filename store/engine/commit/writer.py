@@ -20,7 +20,7 @@ import msgspec
 
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit.policy import CommitPolicy
-from aghbus.store.engine.commit.state import InMemoryState
+from aghbus.store.engine.commit.state import InMemoryState, numbers_of
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
@@ -103,6 +103,7 @@ class Writer:
         self._db = db
         self._executor = executor
         self._watermark_file = watermark_file
+        self._memory = memory
         self._ledger = memory.ledger
         self._tx = Transaction(db, memory)
         self._queue: collections.deque[_QueuedJob] = collections.deque()
@@ -234,7 +235,7 @@ class Writer:
             queued = self._queue.popleft()
             if queued.future.done():  # its waiter was cancelled before it began
                 continue
-            savepoint = self._tx.begin_job()
+            savepoint, changes = self._begin_job(), self._db.total_changes
             self._batch.append(queued)
             self._awaited += not queued.deferred
             try:
@@ -243,18 +244,21 @@ class Writer:
                 else:
                     queued.result = queued.job(self._tx)
             except Exception as error:
-                self._job_failed(queued, error, savepoint)
+                if self._isolated or _is_environment(error):
+                    raise
+                if self._db.total_changes == changes and not self._tx.flushed:
+                    queued.error = error
+                    self._tx.roll_back(savepoint)
+                else:
+                    self._rerun()
             if time.perf_counter() >= until:
                 return
 
-    def _job_failed(self, queued: _QueuedJob, error: Exception, savepoint: int) -> None:
-        if self._isolated or _is_environment(error):
-            raise error
-        if self._tx.can_undo:
-            queued.error = error
-            self._tx.roll_back(savepoint)
-        else:
-            self._rerun()
+    def _begin_job(self) -> int:
+        """Marks the start of the next job. Returns the savepoint for `roll_back`."""
+        savepoint, self._tx.flushed = len(self._tx.undo), False
+        self._tx.undo.append(partial(self._memory.restore, numbers_of(self._memory)))
+        return savepoint
 
     def _rerun(self) -> None:
         """Rolls everything back and runs all jobs that have not failed again, each in its own savepoint."""
@@ -267,7 +271,7 @@ class Writer:
                 self._run_isolated(queued)
 
     def _run_isolated(self, queued: _QueuedJob) -> None:
-        savepoint = self._tx.begin_job()
+        savepoint = self._begin_job()
         self._db.execute("SAVEPOINT job")
         try:
             queued.result = queued.job(self._tx)
@@ -281,31 +285,27 @@ class Writer:
         self._db.execute("RELEASE job")
 
     async def _commit(self, changes: int) -> None:
+        """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
         changes += sum(map(len, self._tx.rows.values())) // _VALUES
         try:
-            await self._write(changes)
+            self._tx.flush()
         except Exception as error:
             if self._isolated or _is_environment(error):
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
-            await self._write(changes)
+        head = self._ledger.append(self._db, self._memory.last_seq)
+        if self._policy.commits_on_loop(changes):
+            self._policy.commit(on_loop=True)
+        else:
+            await self._in_thread(partial(self._policy.commit, on_loop=False))
+        self._ledger.head = head
         if not self._watermark_file.pending:
             self._watermark_file.write_soon()
         if not self.writable:
             _log.warning("the store is writable again")
         self.writable, self.last_error = True, None
         self.stats.commits += 1
-
-    async def _write(self, changes: int) -> None:
-        """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
-        self._tx.flush()
-        head = self._ledger.append(self._db, self._tx.memory.last_seq)
-        if self._policy.commits_on_loop(changes):
-            self._policy.commit(on_loop=True)
-        else:
-            await self._in_thread(partial(self._policy.commit, on_loop=False))
-        self._ledger.head = head
 
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
@@ -320,7 +320,13 @@ class Writer:
             self._log.drop_tail(rows[-1][0])
 
     def _finish(self) -> None:
-        for callback in self._tx.committed():
+        memory, callbacks = self._memory, self._tx.callbacks.copy()
+        for pending in (self._tx.callbacks, self._tx.undo, memory.ledger.records, memory.ledger.events):
+            pending.clear()
+        memory.inbox.changed_works.clear()
+        if memory.events.pending:
+            memory.events.publish()
+        for callback in callbacks:
             try:
                 callback()
             except Exception:

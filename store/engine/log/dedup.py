@@ -16,9 +16,8 @@ import msgspec
 
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.store.engine import meta
-from aghbus.store.engine.bulk_statement import BulkStatement
 from aghbus.store.engine.log.segments import last_indexed
-from aghbus.store.engine.unit_of_work import UnitOfWork
+from aghbus.store.engine.unit_of_work import BulkStatement, UnitOfWork
 
 GRACE: Final = 60  # seconds: an id is kept this long after its envelope went stale, for clocks that step back
 _BUCKET: Final = 60  # seconds of expiry that are forgotten together

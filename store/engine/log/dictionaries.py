@@ -8,8 +8,7 @@ import sqlite3
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from aghbus.store.engine.bulk_statement import BulkStatement, Rank
-from aghbus.store.engine.unit_of_work import UnitOfWork
+from aghbus.store.engine.unit_of_work import BulkStatement, Rank, UnitOfWork, put_back
 
 _KEPT: Final = 8_192  # flows in memory, if the tail has no more: some four MiB
 
@@ -145,8 +144,8 @@ class Flows(_Dictionary[Flow]):
     def forget(self, tx: UnitOfWork, number: int) -> None:
         """The row of this flow was removed."""
         if (values := self._values.get(number)) is not None:
-            tx.save(self.ids, values)
-            tx.save(self._values, number)
+            tx.undo.append(partial(put_back, self.ids, values, self.ids.get(values)))
+            tx.undo.append(partial(put_back, self._values, number, self._values.get(number)))
             self._forget(values)
 
     def in_container(self, container: str) -> list[int]:
@@ -173,7 +172,7 @@ class Flows(_Dictionary[Flow]):
             return self._add(tx, values)
         is_indexed, number = tx.db.execute(_FIND_FLOW, values).fetchone()
         if not is_indexed:
-            tx.save(self._new_containers, container)
+            tx.undo.append(partial(put_back, self._new_containers, container, self._new_containers.get(container)))
             self._new_containers[container] = True
         if number is None:
             return self._add(tx, values)

@@ -1,5 +1,6 @@
 """Recently written values, kept in memory so that the next message that needs them does not query the file."""
 
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -7,7 +8,7 @@ import msgspec
 
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.api.works import Role
-from aghbus.store.engine.unit_of_work import UnitOfWork
+from aghbus.store.engine.unit_of_work import UnitOfWork, put_back
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -56,7 +57,7 @@ class GenerationalCache(dict[K, V]):
 
     def put(self, tx: UnitOfWork, key: K, value: V) -> None:
         """Caches `value`, unless the job that calls is undone."""
-        tx.save(self, key)
+        tx.undo.append(partial(put_back, self, key, self.get(key)))
         self.pop(key, None)
         if len(self) >= 2 * self._size:
             for oldest in list(islice(self, self._size)):

@@ -1,10 +1,11 @@
 """The order of what we send: the last unanswered envelope of each flow."""
 
 import sqlite3
+from functools import partial
 from typing import Final
 
 from aghbus.protocol.agh.delivery.order import Predecessor
-from aghbus.store.engine.unit_of_work import UnitOfWork
+from aghbus.store.engine.unit_of_work import UnitOfWork, put_back
 
 _SWEEP: Final = 4_096  # ours, flows: from there on expired ones are dropped
 _OUTSTANDING: Final = """
@@ -55,11 +56,10 @@ class OpenFlows:
         if len(self._last) >= self._sweep_at:
             self._sweep(now)
         before = self._last.get(flow)
-        tx.save(self._last, flow)
-        tx.save(self._flows, seq)
+        tx.undo.extend((partial(put_back, self._last, flow, before), partial(self._flows.pop, seq, None)))
         if before is not None:
             before_seq, _, before_until = before
-            tx.save(self._flows, before_seq)
+            tx.undo.append(partial(put_back, self._flows, before_seq, flow))
             del self._flows[before_seq]
             if before_until > fresh_until:
                 fresh_until = before_until
@@ -70,8 +70,8 @@ class OpenFlows:
         """Our envelope `seq` was answered, and everything before it in its flow was too, or needs no answer."""
         flow = self._flows.get(seq)
         if flow is not None:
-            tx.save(self._flows, seq)
-            tx.save(self._last, flow)
+            steps = partial(put_back, self._flows, seq, flow), partial(put_back, self._last, flow, self._last.get(flow))
+            tx.undo.extend(steps)
             del self._flows[seq], self._last[flow]
 
     def load(self, db: sqlite3.Connection) -> None:

@@ -80,8 +80,8 @@ class InboxMemory:
     def add(self, tx: UnitOfWork, seq: int, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)
-        tx.undo.append(self._untouched.pop)
-        self.count(tx, sender, 1, size, work_id)
+        self._count(sender, 1, size, work_id)
+        tx.undo.extend((self._untouched.pop, partial(self._count, sender, -1, -size, work_id)))
 
     def count(self, tx: UnitOfWork, sender: str, messages: int, size: int, work_id: str | None) -> None:
         """So many messages of `sender` and the work wait from now on, of `size` bytes together; negative: no longer."""
