@@ -120,7 +120,6 @@ class Node:
         await self._begin_audit()
         await self._retirement.check()
         self._parts.presence.load(await peers.load(self._store.reader))
-        await self._parts.standings.load(self._store.reader)
         await self._parts.clock_changes.resume()
         settings = self.settings.current
         if settings.health.listen is not None:

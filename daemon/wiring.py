@@ -58,13 +58,13 @@ from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
+from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.spans import EnvelopeSpans
-from aghbus.daemon.state.standing import Standings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
 from aghbus.host.tracing import Tracing
@@ -125,7 +125,7 @@ class DaemonParts:
         self.signatures = SignaturePool(replaced.verifier)
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
-        self.standings = Standings(self.identity, self.presence, self.trust, self.clock)
+        self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.closer = WorkCloser(context)
         self._build_outbound(replaced)
         self._build_inbound(instance, replaced)
@@ -148,16 +148,16 @@ class DaemonParts:
         self.deadlines = deadlines = Deadlines(context, store, clock_changes, closer, publisher, notifier, waiters)
         guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
-            context, store, link, guard, deadlines, publisher, notifier, self.standings, self._spans
+            context, store, link, guard, deadlines, publisher, notifier, self.lanes, self._spans
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 
     def _build_inbound(self, instance: str, replaced: Replacements) -> None:
         context, store, link, background = self.context, self.store, self.link, self.background
         settings, identity, clock, counters = self.settings, self.identity, self.clock, self.counters
-        presence, own_card, standings, trust = self.presence, self.own_card, self.standings, self.trust
+        presence, own_card, lanes, trust = self.presence, self.own_card, self.lanes, self.trust
         self.limits = limits = RateLimits(
-            settings, clock.monotonic, self.signatures.verify, standings, replaced.failed_signatures
+            settings, clock.monotonic, self.signatures.verify, lanes, replaced.failed_signatures
         )
         self.limited = limited = LimitedPeers()
         self.write_behind = replaced.write_behind(store, presence)
@@ -171,13 +171,13 @@ class DaemonParts:
             context, own_card, presence, limits, limited, greeter, questions, outgoing, restored_peers, on_joined
         )
         receivers = Receivers(context, trust, self._restored)
-        receipts = ReceiptPolicy(context, limits, standings, limited, trust)
+        receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
-        rejections = Rejections(context, standings, limited)
-        admission = InboxAdmission(settings, standings, counters)
+        rejections = Rejections(context, lanes, limited)
+        admission = InboxAdmission(settings, lanes, counters)
         decider = Decider(
             settings,
-            standings,
+            lanes,
             receivers,
             receipts,
             refused,
@@ -191,13 +191,15 @@ class DaemonParts:
         handler = OutcomeHandler(
             self.publisher, acknowledger, self.discovery, rejections, self.notifier, counters, self._spans
         )
-        self.queue = queue = ReceiveQueue(settings, limits.processing)
+        self.queue = queue = ReceiveQueue(settings, limits)
         proofs = ProofVerifier(limits, self.signatures)
-        self.committer = Committer(context, store, queue, proofs, decider, refused, rejections, handler)
+        self.committer = Committer(
+            context, store, queue, proofs, decider, refused, rejections, handler, limits.processing
+        )
         discovery_messages = DiscoveryMessages(
             context, store, limits, receivers, decider, refused, rejections, self.discovery, self.write_behind, trust
         )
-        self.intake = Intake(context, limits, receipts, refused, rejections, queue, discovery_messages)
+        self.intake = Intake(context, store.memory, limits, receipts, refused, rejections, queue, discovery_messages)
 
     def _build_agents(self, replaced: Replacements) -> None:
         """The bridge to agents of foreign formats, and chains."""

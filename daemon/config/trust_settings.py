@@ -36,6 +36,14 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
         Mode,
         Key(choice("verify", "require"), "verify: accept unsigned peers too; require: only verified ones", reload=True),
     ] = "verify"
+    admit: Annotated[
+        Literal["contacts", "all"],
+        Key(
+            choice("contacts", "all"),
+            "contacts: peers that we have admitted or addressed; all: every peer is a contact, on a broker that only we use",
+            reload=True,
+        ),
+    ] = "contacts"
     first_use: Annotated[
         Literal["off", "pin"],
         Key(choice("off", "pin"), "pin: the first verified key with a nickname is pinned to it", reload=True),

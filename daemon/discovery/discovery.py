@@ -13,11 +13,11 @@ from aghbus.daemon.discovery.publisher import INSTANCE_KEY, DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.lanes import Lane
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
-from aghbus.daemon.state.standing import Standing
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
 from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of
@@ -83,15 +83,15 @@ class Discovery:
         if envelope.sender == self._identity.self_id:
             self._greeter.answer_conflict()
 
-    def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope, standing: Standing) -> None:
-        """Update presence, take an answer to our question, or answer the question of a peer of this standing."""
+    def carry_out(self, effect: Discovered | AnswerWhois, envelope: Envelope, lane: Lane) -> None:
+        """Update presence, take an answer to our question, or answer the question of a peer of this lane."""
         if isinstance(effect, Discovered):
             self._discovered(effect, envelope)
-        elif self._publisher.busy or not self._limits.allow_reply(envelope.sender, standing):
+        elif self._publisher.busy or not self._limits.allow_reply(envelope.sender, lane):
             self._counters.add("whois.suppressed")
-            self._limited.note("answers", envelope.sender, standing, self._clock.monotonic())
+            self._limited.note("answers", envelope.sender, lane, self._clock.monotonic())
         else:
-            self._answer(effect.request, standing)
+            self._answer(effect.request, lane)
 
     def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
         question = self._questions.find(effect.answer_to)
@@ -122,7 +122,7 @@ class Discovery:
             summary = summary_of(envelope.body, ext)
             self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms, summary)
 
-    def _answer(self, request: Envelope, standing: Standing) -> None:
+    def _answer(self, request: Envelope, lane: Lane) -> None:
         card = self._own_card.card()
         query = getattr(request.body, "query", "")
         if not should_answer(query, request.to, card):
@@ -131,7 +131,7 @@ class Discovery:
         card, ext = rich_response(card, self._own_card.catalog.records, request.extensions())
         if ext and not _may_have_catalog(request) and (size := len(json.encode(ext))) > SMALL_CATALOG:
             self._counters.add("whois.catalogs_withheld")
-            self._limits.replied(size, standing)  # for the work of encoding it
+            self._limits.replied(size, lane)  # for the work of encoding it
             card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
         if self._response is None or self._response[0] is not card:
             self._response = card, {"type": "response", "peer_card": card.to_wire()}
@@ -148,7 +148,7 @@ class Discovery:
             request=request,
         )
         size = self._publisher.send(draft, validated=card is self._sent and plain)
-        self._limits.replied(size, standing)
+        self._limits.replied(size, lane)
         if size:
             self._sent = card
 

@@ -20,7 +20,7 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
-from aghbus.daemon.state.standing import SHARES, Standing, Standings, allowance
+from aghbus.daemon.state.lanes import PARTS, Lane, Lanes, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.delivery.acks import ack_of
 from aghbus.protocol.agh.delivery.order import Predecessor
@@ -102,7 +102,7 @@ class Decider:
     def __init__(
         self,
         settings: LiveSettings,
-        standings: Standings,
+        lanes: Lanes,
         receivers: Receivers,
         receipts: ReceiptPolicy,
         refused: RefusedMessages,
@@ -113,7 +113,7 @@ class Decider:
         admission: InboxAdmission,
     ) -> None:
         self._settings = settings
-        self._standings = standings
+        self._lanes = lanes
         self._receivers = receivers
         self._receipt_policy = receipts
         self._refused = refused
@@ -123,15 +123,15 @@ class Decider:
         self._waiters = waiters
         self._admission = admission
 
-    def standing(self, envelope: Envelope, effects: Effects) -> Standing:
-        """The standing of a sender by what was decided about its envelope."""
+    def lane(self, envelope: Envelope, effects: Effects) -> Lane:
+        """The lane of a sender by what was decided about its envelope."""
         refused = next((each for each in effects if type(each) is Quarantine), None)
         trust: Trust | None = "verified" if "@" in envelope.sender else "unverified"
-        return self._standings.of(envelope.sender, trust if refused is None else refused.trust)
+        return self._lanes.of(envelope.sender, trust if refused is None else refused.trust)
 
-    def admits_id(self, window: DedupWindow, remaining: int, standing: Standing, pending: int = 0) -> bool:
+    def admits_id(self, window: DedupWindow, remaining: int, lane: Lane, pending: int = 0) -> bool:
         """Whether the dedup window has room for an id that is kept for `remaining` seconds; `pending` ids are not in it yet."""
-        return window.admits(remaining, allowance(self._settings.current.receive.remembered, standing) - pending)
+        return window.admits(remaining, allowance(self._settings.current.receive.remembered, lane) - pending)
 
     def decide_all(self, tx: Transaction, batch: list[ReceivedMessage], verifier: Verifier) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents.
@@ -140,10 +140,10 @@ class Decider:
         """
         receivers: dict[str, Receiver] = {}
         outcomes: list[Outcome] = []
-        # Whether window and inbox have room for all of them, even from one unknown sender: then none has to be compared with the
+        # Whether window and inbox have room for all of them, even from one of the others: then none has to be compared with the
         # bounds.
         count, size = len(batch), sum([len(message.raw) for message in batch])
-        ids = int(self._settings.current.receive.remembered * SHARES["unknown"])
+        ids = int(self._settings.current.receive.remembered * PARTS["other"])
         has_room = tx.memory.dedup.admits(_LONGEST, ids, count) and self._admission.has_room(tx, count, size)
         for message in batch:
             receiver = receivers.get(message.own_id)
@@ -167,8 +167,7 @@ class Decider:
         envelope, settings, ack = message.envelope, self._settings.current, None
         if envelope is None:
             return self._refuse(tx, message, receiver)
-        key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
-        state = load_state(tx, envelope, receiver.self_id, key, message.settled)
+        state = load_state(tx, envelope, receiver.self_id, message.key, message.settled)
         effects = decide(envelope, state, receiver)
         types = {*map(type, effects)}
         stored_only = _STORED.issuperset(types)
@@ -186,9 +185,9 @@ class Decider:
             return Outcome(message, (), rejected=limit)
         receipts = _NONE
         if not stored_only:
-            effects, receipts = self._record(tx, message, effects, self.standing(envelope, effects))
+            effects, receipts = self._record(tx, message, effects, self.lane(envelope, effects))
         application = Application(tx, receiver.self_id, message.received_ms)
-        applied = application.receive(envelope, effects, key, settings.inbox.capacity)
+        applied = application.receive(envelope, effects, message.key, settings.inbox.capacity)
         if applied.after is not None or applied.refused is not None or "@" in envelope.sender:
             self._note(tx, envelope, effects, applied)
         if ARMED:
@@ -201,8 +200,8 @@ class Decider:
         for effect in effects:
             if type(effect) is RecordId:
                 window, remaining = memory.dedup, effect.until - now
-                for_everybody = window.admits(remaining, int(settings.receive.remembered * SHARES["unknown"]))
-                if not for_everybody and not self.admits_id(window, remaining, self.standing(envelope, effects)):
+                for_everybody = window.admits(remaining, int(settings.receive.remembered * PARTS["other"]))
+                if not for_everybody and not self.admits_id(window, remaining, self.lane(envelope, effects)):
                     return "memory"
             elif type(effect) is Deliver:
                 if rejection := self._admission.rejection(tx, envelope, effects):
@@ -218,7 +217,7 @@ class Decider:
         """The result of a message that is no valid envelope."""
         assert message.error is not None
         effects = refuse(message.error, message.target, load_receipt_state(tx, message.target), receiver)
-        effects, receipts = self._record(tx, message, effects, "unknown")
+        effects, receipts = self._record(tx, message, effects, "other")
         applied = Application(tx, receiver.self_id, message.received_ms).refuse(effects)
         if ARMED:
             failpoint("receive.decided")
@@ -234,13 +233,13 @@ class Decider:
             self._trust.observe(tx, envelope, effects)
 
     def _record(
-        self, tx: Transaction, message: ReceivedMessage, effects: Effects, standing: Standing
+        self, tx: Transaction, message: ReceivedMessage, effects: Effects, lane: Lane
     ) -> tuple[Effects, tuple[Envelope, ...]]:
         """Apply the effects that the daemon adds to the store's. Returns as `ReceiptPolicy.separate`."""
-        effects, receipts = self._receipt_policy.separate(tx, message.envelope, effects, standing, message.received_ms)
+        effects, receipts = self._receipt_policy.separate(tx, message.envelope, effects, lane, message.received_ms)
         for effect in effects:
             if isinstance(effect, Quarantine):
-                if message.keep and (message.envelope is None or self._refused.may_keep_in(tx, standing)):
+                if message.keep and (message.envelope is None or self._refused.may_keep_in(tx, lane)):
                     self._refused.keep(tx, message, effect)
                 else:
                     tx.after_commit(self._refused.skip)

@@ -50,10 +50,10 @@ class DiscoveryMessages:
         key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         state = StoredState(duplicate=key in self._write_behind or key in memory.dedup.keys)
         effects = decide(envelope, state, self._receivers.of(envelope.sender, self._limits.verify))
-        standing = self._decider.standing(envelope, effects)
+        lane = self._decider.lane(envelope, effects)
         if type(effects[0]) is RecordId:
             remaining = effects[0].until - received.received_ms // 1000
-            if not self._decider.admits_id(memory.dedup, remaining, standing, self._write_behind.pending):
+            if not self._decider.admits_id(memory.dedup, remaining, lane, self._write_behind.pending):
                 self._rejections.reject("memory", received)
                 return
         self._counters.received[envelope.kind, result_of(effects)] += 1
@@ -63,16 +63,16 @@ class DiscoveryMessages:
                     self._write_behind.remember(key, until)
                     self._trust.observe_discovery(envelope)
                 case Discovered() | AnswerWhois():
-                    self._discovery.carry_out(effect, envelope, standing)
+                    self._discovery.carry_out(effect, envelope, lane)
                 case PeerIdConflict():
                     self._discovery.conflict(envelope)
-                    if self._refused.may_keep(standing):
+                    if self._refused.may_keep(lane):
                         at_ms = received.received_ms
                         self._store.write_deferred(partial(note_conflict, envelope=envelope, at_ms=at_ms))
                 case Quarantine(reason=reason):
                     self._counters.add("refused")
                     self._counters.add(f"refused.{reason}")
-                    if self._refused.may_keep(standing):
+                    if self._refused.may_keep(lane):
                         self._store.write_deferred(partial(self._refused.keep, message=received, effect=effect))
                 case Ignore(why=why):
                     self._counters.add(f"ignored.{why}")

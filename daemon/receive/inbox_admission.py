@@ -1,4 +1,4 @@
-"""Which messages the inbox has room for: a share of it for each standing, and one for each sender (docs/limits.md)."""
+"""Which messages the inbox has room for: a share of it for each lane, and one for each sender (docs/limits.md)."""
 
 from functools import partial
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.state.standing import SHARES, Standings, allowance
+from aghbus.daemon.state.lanes import PARTS, Lanes, allowance
 from aghbus.protocol.agh.effects import Advance, Effects, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.commit.transaction import Transaction
@@ -19,7 +19,7 @@ A peer that floods by mistake, or an agent that has stopped reading one conversa
 smaller part would refuse the usual burst of one peer that hands out many works.
 """
 
-_FOR_EVERYBODY: Final = SHARES["unknown"]
+_FOR_EVERYBODY: Final = PARTS["other"]
 
 REACTION_PARTS: Final = 10
 """Questions and ends of our own works enter the inbox while less than one of so many parts of it is used.
@@ -31,7 +31,7 @@ FULL: Final = "inbox"
 STORE: Final = "inbox.store"
 SENDER: Final = "inbox.sender"
 HELD: Final = "inbox.held"
-"""Why a message is rejected; `inbox.` and a standing: the share of senders of that standing is used up."""
+"""Why a message is rejected; `inbox.` and a lane: the share of senders of that lane is used up."""
 
 
 def inbox_bytes(settings: Settings) -> int:
@@ -42,9 +42,9 @@ def inbox_bytes(settings: Settings) -> int:
 class InboxAdmission:
     """Decides which messages enter the inbox."""
 
-    def __init__(self, settings: LiveSettings, standings: Standings, counters: Counters) -> None:
+    def __init__(self, settings: LiveSettings, lanes: Lanes, counters: Counters) -> None:
         self._settings = settings
-        self._standings = standings
+        self._lanes = lanes
         self._counters = counters
 
     def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
@@ -83,16 +83,16 @@ class InboxAdmission:
         if tx.memory.excess and not _ends_work(effects):
             return STORE
         if not held.waiting:
-            return ""  # also where the share of unknown senders is less than one message
+            return ""  # also where the part of others is less than one message
         messages, used = held.senders.get(envelope.sender, (0, 0))
         if messages and (SENDER_PARTS * messages >= capacity or SENDER_PARTS * (used + size) > bound):
             return SENDER
         if held.waiting < int(capacity * _FOR_EVERYBODY) and held.size + size <= int(bound * _FOR_EVERYBODY):
             return ""
         trust = next(effect.trust for effect in effects if isinstance(effect, StoreEnvelope))
-        standing = self._standings.of(envelope.sender, trust)
-        if held.waiting >= allowance(capacity, standing) or held.size + size > allowance(bound, standing):
-            return f"inbox.{standing}"
+        lane = self._lanes.of(envelope.sender, trust)
+        if held.waiting >= allowance(capacity, lane) or held.size + size > allowance(bound, lane):
+            return f"inbox.{lane}"
         return ""
 
 

@@ -22,9 +22,8 @@ from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.receive.refused import RefusedMessages
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.state.context import DaemonContext
-from aghbus.daemon.state.processing_budget import ProcessingBudget
+from aghbus.daemon.state.lanes import PARTS
 from aghbus.daemon.state.rate_limits import RateLimits
-from aghbus.daemon.state.standing import SHARES
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
 from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
@@ -32,22 +31,23 @@ from aghbus.protocol.agh.errors import NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget
+from aghbus.store.engine.commit.state import InMemoryState
 
 _BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
 QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
-SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its standing may fill
-_FREE_FOR_ALL: Final = SENDER_SHARE * SHARES["unknown"]  # of the queue: up to there everybody is let in
+SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its lane may fill
+_FREE_FOR_ALL: Final = SENDER_SHARE * PARTS["other"]  # of the queue: up to there everybody is let in
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 
 
 class ReceiveQueue:
     """Messages that wait for the transaction of their batch. A message that does not fit is rejected."""
 
-    def __init__(self, settings: LiveSettings, processing: ProcessingBudget) -> None:
-        """`processing` tells the standing of a sender before its signature is verified."""
+    def __init__(self, settings: LiveSettings, limits: RateLimits) -> None:
+        """`limits` tells the lane of a message before its signature is verified."""
         self._settings = settings
-        self._processing = processing
+        self._limits = limits
         self.messages: Final[deque[ReceivedMessage]] = deque()
         self._bytes = 0  # of the messages in the queue
         self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
@@ -59,7 +59,8 @@ class ReceiveQueue:
         depth, size, share = len(queue), self._bytes + len(received.raw), self._shares.get(sender, 0)
         if depth >= int(limit * _FREE_FOR_ALL) or size > QUEUE_BYTES * _FREE_FOR_ALL:
             envelope = received.envelope
-            part = SHARES[self._processing.standing(sender, signed=envelope is not None and envelope.proof is not None)]
+            signed = envelope is not None and envelope.proof is not None
+            part = PARTS[self._limits.lane(sender, signed=signed, copy=received.copy)]
             most = limit * part
             if depth >= most or size > QUEUE_BYTES * part or share >= max(1, int(most * SENDER_SHARE)):
                 return False
@@ -104,6 +105,7 @@ class Intake:
     def __init__(
         self,
         context: DaemonContext,
+        memory: InMemoryState,
         limits: RateLimits,
         receipts: ReceiptPolicy,
         refused: RefusedMessages,
@@ -114,6 +116,7 @@ class Intake:
         self._identity = context.identity
         self._clock = context.clock
         self._counters = context.counters
+        self._ids, self._processed = memory.log.ids, memory.dedup.keys
         self._limits = limits
         self._receipts = receipts
         self._refused = refused
@@ -125,7 +128,10 @@ class Intake:
         """Take one message from the broker; never raises for its content."""
         self._counters["received"] += 1
         now_ms = self._clock.millis()
-        if self._limits.processing.strained and (refused := self._limits.refusal(message.data)) is not None:
+        if (
+            self._limits.processing.strained
+            and (refused := self._limits.refusal(message.data, self._is_copy)) is not None
+        ):
             self._counters.received[NO_ENVELOPE, "rejected"] += 1
             self._rejections.drop("processing", *refused, message.subject, message.settlement)
             return
@@ -147,6 +153,8 @@ class Intake:
             reply, settled = message.headers.get(ANSWER_TO, reply), message.headers.get(AFTER_SETTLED, "")
         identity = self._identity
         own_id = identity.receiver_of(envelope) if identity.keys else identity.self_id
+        key = self._ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+        copy = key in self._processed
         received = ReceivedMessage(
             message.subject,
             message.data,
@@ -157,13 +165,18 @@ class Intake:
             envelope.sender,
             reply,
             settled,
+            key,
+            copy,
         )
-        if (rejection := self._limits.check(envelope)) is not None:
+        if (rejection := self._limits.check(envelope, copy=copy)) is not None:
             self._rejections.reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
             self._discovery.handle(received, envelope)
         elif not self._queue.put(received):
             self._rejections.reject("queue", received)
+
+    def _is_copy(self, sender: str, message_id: str) -> bool:
+        return self._ids.dedup_key(self._identity.workspace, sender, message_id) in self._processed
 
     def _offer_refused(self, message: InboundMessage, error: ProtocolError, now_ms: int) -> None:
         self._counters.add("refused")
@@ -177,7 +190,7 @@ class Intake:
             target, own_id = self._receipt_target(document)
         if target is not None and not self._receipts.may_refuse(target.sender):
             target = None
-        keep = self._refused.may_keep("unknown")
+        keep = self._refused.may_keep("other")
         if target is None and not keep:
             self._refused.skip()
             if message.settlement is not None:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Final
 
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.lanes import Lane, Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.rate_limits import RateLimits
-from aghbus.daemon.state.standing import Standing, Standings
 from aghbus.daemon.state.trust_policy import LivePolicy, denial_budget_key
 from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Effects, Quarantine, Queue, Requeue
@@ -27,12 +27,12 @@ class ReceiptPolicy:
         self,
         context: DaemonContext,
         limits: RateLimits,
-        standings: Standings,
+        lanes: Lanes,
         limited: LimitedPeers,
         trust: LivePolicy,
     ) -> None:
         self._limits = limits
-        self._standings = standings
+        self._lanes = lanes
         self._limited = limited
         self._trust = trust
         self._clock = context.clock
@@ -41,7 +41,7 @@ class ReceiptPolicy:
         self._noted_ms = 0
 
     def separate(
-        self, tx: Transaction, envelope: Envelope | None, effects: Effects, standing: Standing, at_ms: int
+        self, tx: Transaction, envelope: Envelope | None, effects: Effects, lane: Lane, at_ms: int
     ) -> tuple[Effects, tuple[Envelope, ...]]:
         """The effects to apply, and the receipts to publish without storing them.
 
@@ -51,15 +51,15 @@ class ReceiptPolicy:
         answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
         if answer is None:
             return effects, ()
-        if not self._may_answer(tx, answer.envelope, envelope, effects, standing):
-            self._note_suppressed(tx, answer.envelope.to or "", standing, at_ms)
+        if not self._may_answer(tx, answer.envelope, envelope, effects, lane):
+            self._note_suppressed(tx, answer.envelope.to or "", lane, at_ms)
             return tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)]), ()
-        if _is_duplicate(answer.envelope) or not self._standings.is_known(answer.envelope.to or ""):
+        if _is_duplicate(answer.envelope) or not self._lanes.is_contact(answer.envelope.to or ""):
             return tuple([effect for effect in effects if effect is not answer]), (answer.envelope,)
         return effects, ()
 
     def _may_answer(
-        self, tx: Transaction, receipt: Envelope, envelope: Envelope | None, effects: Effects, standing: Standing
+        self, tx: Transaction, receipt: Envelope, envelope: Envelope | None, effects: Effects, lane: Lane
     ) -> bool:
         """Whether a receipt is within its rate limits. Refused senders have another limit than accepted ones."""
         peer, limits = receipt.to or "", self._limits
@@ -71,23 +71,23 @@ class ReceiptPolicy:
         if envelope is None:
             return True
         if refused is None:
-            return limits.allow_receipt(tx, peer, standing)
-        return limits.allow_denial(tx, denial_budget_key(peer, refused.trust), standing)
+            return limits.allow_receipt(tx, peer, lane)
+        return limits.allow_denial(tx, denial_budget_key(peer, refused.trust), lane)
 
     def may_refuse(self, sender: str) -> bool:
         """Whether a receipt may go to `sender`, the apparent one of bytes that are no valid envelope; counted if not. Asked before
         their job."""
         if self._trust.now.mode == "require":
             return False
-        standing = self._standings.of(sender, None)
-        allowed = self._limits.allow_refusal(sender, standing)
+        lane = self._lanes.of(sender, None)
+        allowed = self._limits.allow_refusal(sender, lane)
         if not allowed:
-            self._count_suppressed(sender, standing)
+            self._count_suppressed(sender, lane)
         return allowed
 
-    def _note_suppressed(self, tx: Transaction, peer: str, standing: Standing, at_ms: int) -> None:
+    def _note_suppressed(self, tx: Transaction, peer: str, lane: Lane, at_ms: int) -> None:
         """Count a receipt that is not sent; one audit row a minute tells of all of them."""
-        tx.after_commit(partial(self._count_suppressed, peer, standing))
+        tx.after_commit(partial(self._count_suppressed, peer, lane))
         tx.undo.append(partial(self._restore, self._suppressed, self._noted_ms))
         self._suppressed += 1
         if at_ms - self._noted_ms >= _NOTED_MS:
@@ -95,9 +95,9 @@ class ReceiptPolicy:
             self._suppressed, self._noted_ms = 0, at_ms
             audit.note_policy(tx, at_ms, "receipts_suppressed", detail)
 
-    def _count_suppressed(self, peer: str, standing: Standing) -> None:
+    def _count_suppressed(self, peer: str, lane: Lane) -> None:
         self._counters.add("receipts.suppressed")
-        self._limited.note("receipts", peer, standing, self._clock.monotonic())
+        self._limited.note("receipts", peer, lane, self._clock.monotonic())
 
     def _restore(self, suppressed: int, noted_ms: int) -> None:
         self._suppressed, self._noted_ms = suppressed, noted_ms

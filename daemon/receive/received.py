@@ -21,7 +21,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     """One message from the broker: a valid envelope, or the error, its origin, and the parts that a receipt needs.
 
     `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
-    `settled` the header of that name (protocol/agh/delivery/order.py). `keep`: if it is no valid envelope, it goes to quarantine.
+    `settled` the header of that name (protocol/agh/delivery/order.py). `key` is the `dedup_key` of a valid envelope, `copy` tells
+    whether it was processed before. `keep`: if it is no valid envelope, it goes to quarantine.
     """
 
     subject: str
@@ -33,6 +34,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     sender: str = ""
     reply: str = ""
     settled: str = ""
+    key: int = 0
+    copy: bool = False
     error: ProtocolError | None = None
     target: ReceiptTarget | None = None
     origin: Origin | None = None

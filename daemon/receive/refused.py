@@ -4,8 +4,8 @@ from typing import Final
 
 from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.lanes import PARTS, Lane
 from aghbus.daemon.state.rate_limits import spend_within
-from aghbus.daemon.state.standing import SHARES, Standing
 from aghbus.protocol.agh.effects import Quarantine
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.partial_parse import origin_of
@@ -28,13 +28,13 @@ class RefusedMessages:
         self._skipped = 0  # refused messages without a quarantine row since the last one with a row
         self._bucket = SharedBucket(4 * QUARANTINE_PER_SECOND, QUARANTINE_PER_SECOND)
 
-    def may_keep(self, standing: Standing) -> bool:
-        """Whether another refused message of a sender of this standing may be kept now."""
-        return self._bucket.spend(1.0, self._clock.monotonic(), SHARES[standing])
+    def may_keep(self, lane: Lane) -> bool:
+        """Whether another refused message of a sender of this lane may be kept now."""
+        return self._bucket.spend(1.0, self._clock.monotonic(), PARTS[lane])
 
-    def may_keep_in(self, tx: Transaction, standing: Standing) -> bool:
+    def may_keep_in(self, tx: Transaction, lane: Lane) -> bool:
         """As `may_keep`, in a job."""
-        return spend_within(tx, self._bucket, self._clock.monotonic, standing)
+        return spend_within(tx, self._bucket, self._clock.monotonic, lane)
 
     def skip(self) -> None:
         """Count a refused message that gets no quarantine row."""

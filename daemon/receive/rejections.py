@@ -6,8 +6,8 @@ from typing import Final
 from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.lanes import Lane, Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
-from aghbus.daemon.state.standing import Standing, Standings
 
 NAK_DELAY: Final = 1.0
 """Seconds until a stream delivers a message again that was rejected or came early."""
@@ -16,8 +16,8 @@ NAK_DELAY: Final = 1.0
 class Rejections:
     """Rejects messages. The sender's retry, or the stream, brings them again."""
 
-    def __init__(self, context: DaemonContext, standings: Standings, limited: LimitedPeers) -> None:
-        self._standings = standings
+    def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers) -> None:
+        self._lanes = lanes
         self._limited = limited
         self._clock = context.clock
         self._counters = context.counters
@@ -28,15 +28,15 @@ class Rejections:
         sender = received.sender
         if received.envelope is not None:
             self._counters.received[received.envelope.kind, "rejected"] += 1
-        self.drop(reason, sender, self._standings.of(sender, None), received.subject, received.settlement)
+        self.drop(reason, sender, self._lanes.of(sender, None), received.subject, received.settlement)
 
-    def drop(self, reason: str, sender: str, standing: Standing, subject: str, settlement: Settlement | None) -> None:
+    def drop(self, reason: str, sender: str, lane: Lane, subject: str, settlement: Settlement | None) -> None:
         """As `reject`, for a message that was not parsed: cheap, because a flood passes here."""
         counters = self._counters
         counters["overload"] += 1
         counters[f"overload.{reason.partition('.')[0]}"] += 1
         if settlement is not None:
             settlement.nak(NAK_DELAY)
-        if self._limited.note(reason, sender, standing, self._clock.monotonic()):
+        if self._limited.note(reason, sender, lane, self._clock.monotonic()):
             key, sentence = f"overload.{reason}", f"overload: messages are rejected: {reason}"
-            self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, standing=standing, subject=subject)
+            self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, lane=lane, subject=subject)

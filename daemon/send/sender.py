@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -16,8 +15,8 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.spans import EnvelopeSpans
-from aghbus.daemon.state.standing import Standings
 from aghbus.host.tracing import KEYS as TRACE_KEYS
 from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
@@ -34,7 +33,6 @@ from aghbus.store.tables.outbox import Outgoing, following
 
 T = TypeVar("T")
 _OURS: Final = (AFTER, *TRACE_KEYS)  # extensions that the daemon sets, other ones for each repetition of a request
-_recipient: Final[Callable[[Outgoing], str | None]] = attrgetter("recipient")
 
 
 class Sender:
@@ -49,7 +47,7 @@ class Sender:
         deadlines: Deadlines,
         publisher: Publisher,
         notifier: Notifier,
-        standings: Standings,
+        lanes: Lanes,
         spans: EnvelopeSpans | None = None,
     ) -> None:
         """With `spans`, what is sent is traced."""
@@ -59,9 +57,8 @@ class Sender:
         self._publisher = publisher
         self._notifier = notifier
         self._counters = context.counters
-        self._standings = standings
         self._guard = guard
-        self._batch = partial(Batch, context.identity, link, guard, deadlines, spans)
+        self._batch = partial(Batch, context.identity, link, guard, deadlines, lanes, spans)
 
     def close(self) -> None:
         """Refuse everything from now on: the daemon is shutting down."""
@@ -91,7 +88,6 @@ class Sender:
             failpoint("send.committed")
         for kind in kinds:
             self._counters[f"sent.{kind}"] += 1
-        self._standings.engage(filter(None, map(_recipient, rows)))
         self._publisher.enqueue(rows)
         self._notifier.notify(max(rows).seq)
 
@@ -104,6 +100,7 @@ class Batch(msgspec.Struct):
     _link: Link
     _guard: SecretGuard
     _deadlines: Deadlines
+    _lanes: Lanes
     _spans: EnvelopeSpans | None
     _tx: Transaction
     now_ms: int
@@ -148,6 +145,7 @@ class Batch(msgspec.Struct):
             return first
         own = apply_own(envelope, *load_own(tx, envelope), reactions)
         applied = Application(tx, envelope.sender, now_ms).send(envelope, own)
+        self._lanes.address(tx, envelope, now_ms)
         state = None
         if applied.after is not None:
             self._deadlines.note(tx, envelope, applied, accept_within, progress_within)

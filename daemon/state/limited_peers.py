@@ -1,9 +1,10 @@
 """Which peers are over a limit now, which limit that is, and how much was rejected: the problems of `aghctl status`."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from aghbus.daemon.state.standing import Standing
+from aghbus.daemon.state.lanes import LANE_NAMES, Lane
 
 LIFE: Final = 60.0
 """Seconds for which a limit is reported after the last message over it."""
@@ -19,8 +20,8 @@ REASONS: Final = {
     "memory": "the dedup window is full of ids (receive.remembered)",
     "store": "the store cannot write",
     "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
-    "inbox.unknown": "the inbox is half full, and takes no messages of unknown peers",
-    "inbox.known": "the inbox is three quarters full, and takes only messages of verified peers that are known",
+    "inbox.other": "the inbox is half full, and takes messages of contacts only (`aghctl trust admit` makes one)",
+    "inbox.plain": "the inbox is three quarters full, and takes only messages of contacts with a key",
     "inbox.held": "a quarter of the inbox is full of openings that are held since the restore",
     "inbox.store": "what has to be kept is larger than store.retention_size",
     "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
@@ -33,8 +34,7 @@ class _Limit:
 
     def __init__(self, since: float) -> None:
         self.since = self.last = since
-        self.count = 0
-        self.unknown = 0
+        self.counts: Counter[Lane] = Counter()
         self.names: dict[str, None] = {}
 
 
@@ -44,7 +44,7 @@ class LimitedPeers:
     def __init__(self) -> None:
         self._limits: dict[str, _Limit] = {}
 
-    def note(self, reason: str, sender: str, standing: Standing, now: float) -> bool:
+    def note(self, reason: str, sender: str, lane: Lane, now: float) -> bool:
         """A message of `sender`, of characters of peer ids or empty, was over the limit `reason` at monotonic second `now`.
 
         Returns whether it is the first one for a minute.
@@ -53,8 +53,7 @@ class LimitedPeers:
         if new := limit is None or now - limit.last > LIFE:
             limit = self._limits[reason] = _Limit(now)
         limit.last = now
-        limit.count += 1
-        limit.unknown += standing == "unknown"
+        limit.counts[lane] += 1
         if sender:
             limit.names.pop(sender, None)
             limit.names[sender] = None
@@ -72,6 +71,6 @@ class LimitedPeers:
 def _sentence(reason: str, limit: _Limit, now: float) -> str:
     what = _WHAT.get(reason, "messages are rejected")
     why = REASONS.get(reason, f"the {reason} is full")
-    who = "all unknown peers together" if limit.unknown == limit.count else "peers"
-    names = f", the last: {', '.join(limit.names)}" if limit.names else ""
-    return f"overload: {what} because {why} ({limit.count} in {now - limit.since:.0f} s, of {who}{names})"
+    who = ", ".join(f"{count} of {LANE_NAMES[lane]}" for lane, count in limit.counts.most_common())
+    names = f"; the last, as they call themselves: {', '.join(limit.names)}" if limit.names else ""
+    return f"overload: {what} because {why} (in {now - limit.since:.0f} s: {who}{names})"

@@ -8,7 +8,7 @@ from typing import Final
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
-from aghbus.daemon.state.standing import SHARES, Standing, Standings
+from aghbus.daemon.state.lanes import PARTS, Lane
 from aghbus.protocol.agh.decoding import processing_cost
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.rate_limit import SharedBucket
@@ -26,17 +26,22 @@ REFUSED: Final = 5.0
 BURST: Final = 10.0
 """Seconds of the budget that may be used at once."""
 
+_LEAST_SCALE: Final = 0.1  # of an estimate, however little was measured
+_MEASURED_SECONDS: Final = 0.25  # of estimated time, before it is compared with the measured one
 _SENDER: Final = re.compile(rb'"from"[ \t\n\r]*:[ \t\n\r]*"([a-z0-9._@-]{1,161})"')
+_ID: Final = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*"([A-Za-z0-9._:-]{1,128})"')
 _LOOK: Final = 4096  # bytes at both ends in which the sender is looked for
 
 
 class ProcessingBudget:
     """One budget for all names, in microseconds. `strained`: it is half used, and messages are to be checked by `admits` before
-    they are parsed."""
+    they are parsed. Estimates are multiplied by `scale`, which follows the measured cost."""
 
-    def __init__(self, settings: LiveSettings, standings: Standings) -> None:
+    def __init__(self, settings: LiveSettings) -> None:
         self.strained = False
-        self._standings = standings
+        self.scale = 1.0
+        self.estimated = 0.0  # microseconds since the last comparison
+        self._busy_since = 0.0  # processor time of the thread then, in seconds
         self._percent = 0
         self._configure(settings.current)
         settings.on_change(self._configure)
@@ -47,39 +52,58 @@ class ProcessingBudget:
             rate = 10_000.0 * self._percent  # microseconds a second
             self.bucket = SharedBucket(BURST * rate, rate)
 
-    def admits(self, raw: bytes, standing: Standing, now: float) -> bool:
-        """Whether bytes of a sender of this standing are worth parsing. If not, a little is spent."""
-        if self.bucket.affords(MESSAGE + BYTE * len(raw), now, SHARES[standing]):
+    def admits(self, raw: bytes, lane: Lane, now: float) -> bool:
+        """Whether bytes of a sender of this lane are worth parsing. If not, a little is spent."""
+        if self.bucket.affords(self.scale * (MESSAGE + BYTE * len(raw)), now, PARTS[lane]):
             return True
-        self.bucket.drain(REFUSED, now, SHARES[standing])
+        self._drain(REFUSED, now)
         return False
 
-    def spend(self, envelope: Envelope, now: float) -> bool:
-        """Spend the cost of a message; False when its sender has to leave the rest to others."""
-        cost = processing_cost(envelope.raw, signed=envelope.proof is not None)
-        if self.bucket.spend(cost, now, SHARES["unknown"]):
-            self.strained = False
+    def spend_as_other(self, envelope: Envelope, now: float) -> bool:
+        """Spend the cost of a message from what everybody may use; False, and `strained`, when that is used up."""
+        cost = self._cost(envelope)
+        self.strained = not self.bucket.spend(cost, now, PARTS["other"])
+        if not self.strained:
+            self.estimated += cost
+        return not self.strained
+
+    def spend(self, envelope: Envelope, lane: Lane, now: float) -> bool:
+        """The same after it was refused there, for a message of `lane`. If it is refused again, the cost of parsing it is
+        spent."""
+        cost = self._cost(envelope)
+        if lane != "other" and self.bucket.spend(cost, now, PARTS[lane]):
+            self.estimated += cost
             return True
-        self.strained = True
-        standing = self.standing(envelope.sender, signed=envelope.proof is not None)
-        if self.bucket.spend(cost, now, SHARES[standing]):
-            return True
-        self.bucket.drain(
-            PARSED + BYTE * len(envelope.raw), now, SHARES["known"]
-        )  # it looked like one of a known sender
+        self._drain(PARSED + BYTE * len(envelope.raw), now)
         return False
+
+    def charge_others(self, envelope: Envelope, now: float) -> None:
+        """The signature of a message is wrong: others pay for it, whatever lane it was taken in."""
+        cost = self._cost(envelope)
+        self.bucket.give_back(cost, now)
+        self.bucket.drain(cost, now, PARTS["other"])
 
     def spend_refused(self, raw: bytes, now: float) -> None:
-        """Spend the cost of bytes that are no valid envelope. They have no sender, so it is that of an unknown one."""
+        """Spend the cost of bytes that are no valid envelope. They have no sender, so it is in the lane of others."""
         cost = processing_cost(raw, signed=False)
-        self.strained = not self.bucket.affords(2 * cost, now, SHARES["unknown"])
-        self.bucket.drain(cost, now, SHARES["unknown"])
+        self.strained = not self.bucket.affords(2 * self.scale * cost, now, PARTS["other"])
+        self._drain(cost, now)
 
-    def standing(self, sender: str, *, signed: bool) -> Standing:
-        """The standing before verification: a known handle counts as verified, because wrong signatures have their own budget."""
-        if not self._standings.is_known(sender):
-            return "unknown"
-        return "verified" if signed and "@" in sender else "known"
+    def measure(self, busy: float) -> None:
+        """Compare the estimates with `busy`, the processor time of the thread in seconds, and adapt to it: other work of the
+        thread counts too, so an estimate only falls."""
+        if self.estimated < 1e6 * _MEASURED_SECONDS:
+            return
+        ratio = 1e6 * (busy - self._busy_since) / self.estimated
+        self.scale = min(1.0, max(_LEAST_SCALE, self.scale * (1.0 + ratio) / 2))
+        self.estimated, self._busy_since = 0.0, busy
+
+    def _cost(self, envelope: Envelope) -> float:
+        return self.scale * processing_cost(envelope.raw, signed=envelope.proof is not None)
+
+    def _drain(self, cost: float, now: float) -> None:
+        self.estimated += self.scale * cost
+        self.bucket.drain(self.scale * cost, now, PARTS["other"])
 
 
 def claimed_sender(raw: bytes) -> str:
@@ -87,7 +111,14 @@ def claimed_sender(raw: bytes) -> str:
 
     It only decides whether they are parsed, and what is parsed is checked again under its real sender.
     """
-    found = _SENDER.search(raw, 0, _LOOK) or _SENDER.search(raw, max(0, len(raw) - _LOOK))
-    if found is None:
-        return ""
-    return found[1].decode()
+    return _find(_SENDER, raw)
+
+
+def claimed_id(raw: bytes) -> str:
+    """The id that bytes seem to have, in the same way."""
+    return _find(_ID, raw)
+
+
+def _find(pattern: re.Pattern[bytes], raw: bytes) -> str:
+    found = pattern.search(raw, 0, _LOOK) or pattern.search(raw, max(0, len(raw) - _LOOK))
+    return "" if found is None else found[1].decode()

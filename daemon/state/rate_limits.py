@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
-from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_sender
-from aghbus.daemon.state.standing import SHARES, Standing, Standings
+from aghbus.daemon.state.lanes import PARTS, Lane, Lanes
+from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_id, claimed_sender
 from aghbus.protocol.agh.decoding import SMALL_BYTES
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
@@ -33,7 +33,7 @@ FAILURES: Final = 10_000.0
 FAILURES_PER_SECOND: Final = 500.0
 _PARSED_BYTES_PER_TOKEN: Final = 5_000.0  # of an envelope without a proof, which is parsed and no more
 _DENIALS_PER_SECOND: Final = 1 / 60  # one receipt a minute to a refused sender (docs/trust.md)
-_LEFT_BY_UNKNOWN: Final = 1.0 - SHARES["unknown"]  # of the processing budget: down to there everybody is let in
+_LEFT_BY_OTHERS: Final = 1.0 - PARTS["other"]  # of the processing budget: down to there everybody is let in
 _LEAST_ANSWER: Final = 1_000.0  # bytes of a small answer to a whois
 _REPEATS_PER_SECOND: Final = 1 / 60  # one receipt a minute for the copies of one message
 
@@ -53,11 +53,12 @@ class RateLimits:
         settings: LiveSettings,
         now: Callable[[], float],
         verifier: Verifier,
-        standings: Standings,
+        lanes: Lanes,
         signatures: VerificationBudget | None = None,
     ) -> None:
         """`now` is the monotonic clock in seconds, `verifier` checks a proof, `signatures` is the budget of failed ones."""
-        self.processing = ProcessingBudget(settings, standings)
+        self.processing = ProcessingBudget(settings)
+        self._lanes = lanes
         self._now = now
         self._verifier = verifier
         self._signatures = signatures or verification_budget()
@@ -80,51 +81,72 @@ class RateLimits:
         self._all_receipts = _shared_per_minute(limits.all_receipts_per_minute)
         self._answer_bytes = _shared_per_minute(limits.answer_bytes_per_minute)
 
-    def refusal(self, raw: bytes) -> tuple[str, Standing] | None:
-        """None if bytes are worth parsing, else the sender that they seem to name and its standing.
+    def lane(self, sender: str, *, signed: bool, copy: bool, cost: float = _VERIFICATION_COST) -> Lane:
+        """The lane of a message before its signature is verified: that of a contact for what claims to be one, as long as the
+        tokens for wrong signatures under this name cover it. A `copy` of a processed message is in the lane of others."""
+        if copy:
+            return "other"
+        lane = self._lanes.of(sender, "verified" if signed else None)
+        if lane == "contact" and not self._signatures.may_try(sender, self._now(), cost):
+            return "other"
+        return lane
 
-        To be asked while `processing.strained`.
+    def refusal(self, raw: bytes, is_copy: Callable[[str, str], bool]) -> tuple[str, Lane] | None:
+        """None if bytes are worth parsing, else the sender that they seem to name and the lane that is used up.
+
+        To be asked while `processing.strained`. `is_copy` tells whether the message of a sender with an id was processed.
         """
-        now, sender = self._now(), claimed_sender(raw)
-        standing = self.processing.standing(sender, signed=True)
-        if standing == "verified" and not self._signatures.may_try(sender, now, _parsing_cost(raw)):
-            standing = "unknown"  # forged too often
-        return None if self.processing.admits(raw, standing, now) else (sender, standing)
+        sender = claimed_sender(raw)
+        lane = self.lane(sender, signed=True, copy=False, cost=_parsing_cost(raw))
+        if lane != "other" and is_copy(sender, claimed_id(raw)):
+            lane = "other"
+        return None if self.processing.admits(raw, lane, self._now()) else (sender, lane)
 
     def spend_refused(self, raw: bytes) -> None:
         """Spend the processing of bytes that are no valid envelope."""
         self.processing.spend_refused(raw, self._now())
 
-    def check(self, envelope: Envelope) -> Rejection | None:
+    def check(self, envelope: Envelope, *, copy: bool) -> Rejection | None:
         """Why a new message is rejected: its sender's budget, that of failed signatures or of processing; None when it is
         accepted.
 
         A plain name spends for each message. A handle spends only for messages that are verified (`verify`), so that nobody
-        else can use up its budget.
+        else can use up its budget. A `copy` of a processed message spends what everybody may use, whatever its name.
         """
         now, sender = self._now(), envelope.sender
+        if copy:
+            return None if self._spend_processing(envelope, now, copy=True) else "processing"
         if "@" not in sender:
             if not self._messages.spend(sender, now):
                 return "sender"
             if envelope.proof is not None and self.check_signature(envelope) is not None:
                 return "signatures"
             size = len(envelope.raw)
-            if envelope.proof is None and size <= SMALL_BYTES:  # as `processing.spend`, without the call
-                bucket = self.processing.bucket
-                left = min(bucket.capacity, bucket.left + (now - bucket.since) * bucket.per_second)
-                left -= MESSAGE + BYTE * size
-                if left >= bucket.capacity * _LEFT_BY_UNKNOWN:
-                    bucket.left, bucket.since, self.processing.strained = left, now, False
+            if envelope.proof is None and size <= SMALL_BYTES:  # as `processing.spend_as_other`, without the call
+                processing = self.processing
+                bucket, cost = processing.bucket, processing.scale * (MESSAGE + BYTE * size)
+                left = min(bucket.capacity, bucket.left + (now - bucket.since) * bucket.per_second) - cost
+                if left >= bucket.capacity * _LEFT_BY_OTHERS:
+                    bucket.left, bucket.since, processing.strained = left, now, False
+                    processing.estimated += cost
                     return None
-            return None if self.processing.spend(envelope, now) else "processing"
+            return None if self._spend_processing(envelope, now) else "processing"
         if not self._messages.has(sender, now):
             return "sender"
         cost = _cost(envelope)
         if not self._signatures.may_try(sender, now, cost):
+            self.processing.spend(envelope, "other", now)
             return "signatures"
         if envelope.proof is None:  # proof stripping: fails without a verification
             self._signatures.failed(sender, now, cost)
-        return None if self.processing.spend(envelope, now) else "processing"
+            return None if self._spend_processing(envelope, now, copy=True) else "processing"
+        return None if self._spend_processing(envelope, now) else "processing"
+
+    def _spend_processing(self, envelope: Envelope, now: float, *, copy: bool = False) -> bool:
+        if self.processing.spend_as_other(envelope, now):
+            return True
+        lane = self.lane(envelope.sender, signed=envelope.proof is not None, copy=copy, cost=_cost(envelope))
+        return self.processing.spend(envelope, lane, now)
 
     def check_signature(self, envelope: Envelope) -> Rejection | None:
         """`signatures` when too many proofs failed recently to verify this one; None for one that may be verified, or has none.
@@ -150,36 +172,37 @@ class RateLimits:
             self._verifier(envelope)
         except ProtocolError:
             self._signatures.failed(envelope.sender, self._now(), _cost(envelope))
+            self.processing.charge_others(envelope, self._now())
             raise
         self._signatures.proved(envelope.sender)
         self._messages.spend(envelope.sender, self._now())
 
-    def allow_receipt(self, tx: Transaction, peer: str, standing: Standing) -> bool:
+    def allow_receipt(self, tx: Transaction, peer: str, lane: Lane) -> bool:
         """Whether an automatic receipt may go to the sender of an accepted envelope, in `tx`."""
-        return self._spend(tx, self._receipts, peer) and self._spend_receipt(tx, standing)
+        return self._spend(tx, self._receipts, peer) and self._spend_receipt(tx, lane)
 
     def allow_repeat(self, tx: Transaction, key: str) -> bool:
         """Whether a copy of the message with this key may be answered in `tx`: one a minute."""
         return self._spend(tx, self._repeats, key)
 
-    def allow_denial(self, tx: Transaction, key: str, standing: Standing) -> bool:
+    def allow_denial(self, tx: Transaction, key: str, lane: Lane) -> bool:
         """Whether a receipt may go, in `tx`, to the claimed sender of an envelope that failed verification or trust: one a
         minute."""
-        return self._spend(tx, self._denials, key) and self._spend_receipt(tx, standing)
+        return self._spend(tx, self._denials, key) and self._spend_receipt(tx, lane)
 
-    def allow_refusal(self, peer: str, standing: Standing) -> bool:
+    def allow_refusal(self, peer: str, lane: Lane) -> bool:
         """Whether an automatic receipt may go to the apparent sender of an unreadable envelope."""
         now = self._now()
-        return self._refusals.spend(peer, now) and self._all_receipts.spend(1.0, now, SHARES[standing])
+        return self._refusals.spend(peer, now) and self._all_receipts.spend(1.0, now, PARTS[lane])
 
-    def allow_reply(self, peer: str, standing: Standing) -> bool:
+    def allow_reply(self, peer: str, lane: Lane) -> bool:
         """Whether a whois of this peer may be answered. Report the size of the answer to `replied`."""
         now = self._now()
-        return self._answer_bytes.affords(_LEAST_ANSWER, now, SHARES[standing]) and self._answers.spend(peer, now)
+        return self._answer_bytes.affords(_LEAST_ANSWER, now, PARTS[lane]) and self._answers.spend(peer, now)
 
-    def replied(self, size: int, standing: Standing) -> None:
-        """A whois of a peer of this standing was answered with `size` bytes."""
-        self._answer_bytes.drain(size, self._now(), SHARES[standing])
+    def replied(self, size: int, lane: Lane) -> None:
+        """A whois of a peer of this lane was answered with `size` bytes."""
+        self._answer_bytes.drain(size, self._now(), PARTS[lane])
 
     def _spend(self, tx: Transaction, buckets: TokenBuckets, key: str) -> bool:
         """Spend a token of `key`, which a rollback gives back."""
@@ -188,13 +211,13 @@ class RateLimits:
             tx.undo.append(lambda: buckets.give_back(key, self._now()))
         return spent
 
-    def _spend_receipt(self, tx: Transaction, standing: Standing) -> bool:
-        return spend_within(tx, self._all_receipts, self._now, standing)
+    def _spend_receipt(self, tx: Transaction, lane: Lane) -> bool:
+        return spend_within(tx, self._all_receipts, self._now, lane)
 
 
-def spend_within(tx: Transaction, bucket: SharedBucket, now: Callable[[], float], standing: Standing) -> bool:
-    """Spend one token of the share of this standing, which a rollback of `tx` gives back."""
-    spent = bucket.spend(1.0, now(), SHARES[standing])
+def spend_within(tx: Transaction, bucket: SharedBucket, now: Callable[[], float], lane: Lane) -> bool:
+    """Spend one token of the share of this lane, which a rollback of `tx` gives back."""
+    spent = bucket.spend(1.0, now(), PARTS[lane])
     if spent:
         tx.undo.append(lambda: bucket.give_back(1.0, now()))
     return spent

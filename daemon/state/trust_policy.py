@@ -67,7 +67,7 @@ class LivePolicy:
 
     def _configure(self, settings: Settings) -> None:
         self.configured = policy_of(settings.trust)
-        self._revision = -1
+        self._revision = self._named_at = -1
 
     @property
     def now(self) -> TrustPolicy:
@@ -79,11 +79,20 @@ class LivePolicy:
             self._revision = rules.revision
         return self._policy
 
-    def names(self) -> frozenset[str]:
-        """The names, handles and fingerprints that rules of the user accept: pins, allowed keys and senders of channels.
+    def admits(self, sender: str) -> bool:
+        """Whether this side admitted `sender`: a rule of the user names it or its key, or our agent has addressed it.
 
         Pins of first use do not count: any peer can cause one.
         """
+        rules = self._store.memory.trust
+        if sender in rules.admitted:
+            return True
+        if self._named_at != rules.revision:
+            self._named, self._named_at = self._names(), rules.revision
+        return sender in self._named or ("@" in sender and sender.partition("@")[2] in self._named)
+
+    def _names(self) -> frozenset[str]:
+        """The names, handles and fingerprints that rules of the user accept: pins, allowed keys and senders of channels."""
         pins = [Rule("pin", nickname, key, "operator", 0) for nickname, key in self.configured.pins.items()]
         pins += [rule for rule in self._store.memory.trust if rule.rule == "pin" and rule.origin != "first_use"]
         return _listed(self.now) | {_pinned_handle(rule) for rule in pins}
@@ -212,7 +221,7 @@ def merged(configured: TrustPolicy, rules: Iterable[Rule], pins: Mapping[str, st
                 work.setdefault(rule.subject, set()).add(rule.who)
             case "may_talk":
                 talk.setdefault(rule.subject, set()).add(rule.who)
-            case "pin":
+            case "pin" | "admit":
                 pass
     channels = {channel: ChannelRule(work=_some(work, channel), talk=_some(talk, channel)) for channel in work | talk}
     return TrustPolicy(mode=configured.mode, allow=frozenset(allow), deny=frozenset(deny), pins=pins, channels=channels)

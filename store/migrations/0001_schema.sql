@@ -327,10 +327,10 @@ CREATE TABLE ledger (
 
 -- Trust rules made while the daemon runs (docs/trust.md). Those of the configuration are not stored.
 CREATE TABLE trust_rules (
-    rule TEXT NOT NULL CHECK (rule IN ('pin', 'allow', 'deny', 'may_open_work', 'may_talk')),
+    rule TEXT NOT NULL CHECK (rule IN ('pin', 'allow', 'deny', 'may_open_work', 'may_talk', 'admit')),
     subject TEXT NOT NULL, -- the nickname of a pin, the channel of may_…, else empty
-    who TEXT NOT NULL, -- a key id; of may_… also a peer id, * or *@*
-    origin TEXT NOT NULL CHECK (origin IN ('operator', 'first_use')),
+    who TEXT NOT NULL, -- a key id; of may_… also a peer id, * or *@*; of admit a peer id
+    origin TEXT NOT NULL CHECK (origin IN ('operator', 'first_use', 'addressed')),
     since_ms INTEGER NOT NULL,
     used_ms INTEGER, -- when a pin of first use was last used
     PRIMARY KEY (rule, subject, who)

@@ -265,17 +265,6 @@ async def counts_by_role(reader: Reader) -> dict[tuple[str, str], int]:
     return {(state, role): count for state, role, count in await fetch(reader, sql, [])}
 
 
-async def engaged(reader: Reader, limit: int = 10_000) -> list[str]:
-    """Up to `limit` other participants of open works that our agent has opened or answered, the latest change last."""
-    sql = """
-        SELECT CASE role WHEN 'initiator' THEN target ELSE initiator END FROM works
-        WHERE state IN ('submitted', 'working', 'needs_input')
-            AND (role = 'initiator' OR (role = 'target' AND state <> 'submitted'))
-        ORDER BY last_seq DESC LIMIT ?
-    """
-    return [peer for (peer,) in reversed(await fetch(reader, sql, [limit]))]
-
-
 def has_open(tx: Transaction, peer_id: str) -> bool:
     """Whether `peer_id` takes part in an open work. Reads all open works."""
     sql = """

@@ -35,7 +35,7 @@ async def accepted(batches: Sequence[Sequence[Sent]], capacity: int, remembered:
     }
     with tempfile.TemporaryDirectory() as folder:
         async with bench(Path(folder), **limits) as desk:
-            desk.parts.standings.engage(["known"])
+            await desk.admit("known")
             for batch in batches:
                 for sender, size, life in batch:
                     desk.take(desk.say(sender, body={"text": "x" * size}, expires_at=int(time.time()) + life))

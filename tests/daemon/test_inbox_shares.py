@@ -1,4 +1,4 @@
-"""The inbox has a share for each sender and for each standing, in messages and in bytes."""
+"""The inbox has a share for each sender and for each lane, in messages and in bytes."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ async def test_one_sender_has_a_quarter_and_others_find_room(tmp_path: Path) -> 
         assert desk.counters["overload.inbox"] == desk.counters["overload"] == CAPACITY - CAPACITY // 4
         (problem,) = problems(desk)
         assert "messages are rejected because a quarter of the inbox holds unread messages of one sender" in problem
-        assert problem.endswith("the last: bob)")
+        assert problem.endswith("; the last, as they call themselves: bob)")
 
 
 async def test_an_inbox_for_one_message_takes_one_of_an_unknown_sender(tmp_path: Path) -> None:
@@ -69,9 +69,9 @@ async def test_half_of_the_store_is_a_bound_too(tmp_path: Path) -> None:
         assert waiting(desk) == {"peer0": 8}  # 2 MiB, a quarter of 8 MiB
 
 
-async def test_unknown_peers_fill_half_the_inbox_and_known_three_quarters(tmp_path: Path) -> None:
+async def test_others_fill_half_the_inbox_and_plain_contacts_three_quarters(tmp_path: Path) -> None:
     async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
-        desk.parts.standings.engage(["known", FRIEND.handle, *(f"known{n}" for n in range(20))])
+        await desk.admit("known", FRIEND.handle, *(f"known{n}" for n in range(20)))
         await fill(desk, CAPACITY, 1)
         assert sum(waiting(desk).values()) == CAPACITY // 2
         for number in range(20):
@@ -82,8 +82,8 @@ async def test_unknown_peers_fill_half_the_inbox_and_known_three_quarters(tmp_pa
         assert waiting(desk)[FRIEND.handle] == CAPACITY // 4
         assert sum(waiting(desk).values()) == CAPACITY
         assert [problem.partition("because ")[2].partition(" (")[0] for problem in problems(desk)] == [
-            "the inbox is half full, and takes no messages of unknown peers",
-            "the inbox is three quarters full, and takes only messages of verified peers that are known",
+            "the inbox is half full, and takes messages of contacts only",
+            "the inbox is three quarters full, and takes only messages of contacts with a key",
             "the inbox is full",
         ]
 
@@ -113,4 +113,4 @@ async def test_a_store_over_its_bound_takes_only_messages_that_end_works(tmp_pat
         assert desk.counters["overload.inbox"] == 2
         (problem,) = problems(desk)
         assert "what has to be kept is larger than store.retention_size" in problem
-        assert problem.endswith("the last: bob, carol)")
+        assert problem.endswith("; the last, as they call themselves: bob, carol)")

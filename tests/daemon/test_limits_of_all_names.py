@@ -73,9 +73,9 @@ async def rows_out(b: Bench) -> int:
     return await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'")
 
 
-async def test_processing_is_reserved_for_known_and_verified_peers(tmp_path: Path) -> None:
+async def test_processing_is_reserved_for_contacts(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
-        b.parts.standings.engage([*(f"known{number}" for number in range(1000)), FRIEND.handle])
+        await b.admit(*(f"known{number}" for number in range(1000)), FRIEND.handle)
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         await b.commit()
         unknown = len(await b.senders())
@@ -94,13 +94,14 @@ async def test_processing_is_reserved_for_known_and_verified_peers(tmp_path: Pat
         assert not await b.count("SELECT count(*) FROM quarantine")
 
 
-async def test_one_problem_names_all_rate_limited_unknown_peers(tmp_path: Path) -> None:
+async def test_one_problem_names_all_rate_limited_others(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         (problem,) = problems(b)
         assert "limits.processor_percent is used up" in problem
         assert (
-            "all unknown peers together, the last: unknown995, unknown996, unknown997, unknown998, unknown999)"
+            " of others, in the lane that they share; the last, as they call themselves: unknown995, unknown996, unknown997, "
+            "unknown998, unknown999)"
             in problem
         )
         later = b.parts.clock.monotonic() + LIFE + 1
@@ -109,7 +110,7 @@ async def test_one_problem_names_all_rate_limited_unknown_peers(tmp_path: Path) 
 
 async def test_refused_bytes_spend_processing_and_are_then_not_parsed(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         for _ in range(1000):
             b.intake.offer(InboundMessage(subject_for("ws_local", "default", "ops"), b'{"from":"unknown"}', "", None))
         parsed = b.counters["refused"]
@@ -121,15 +122,15 @@ async def test_refused_bytes_spend_processing_and_are_then_not_parsed(tmp_path: 
 
 async def test_a_message_that_names_a_known_peer_first_is_judged_by_its_sender(tmp_path: Path) -> None:
     async with bench(tmp_path, Still(), limits=SMALL) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         b.take(*(b.say(f"unknown{number}") for number in range(1000)))
         await b.commit()
         accepted = len(await b.senders())
         for _ in range(1000):
             await b.offer({"body": {"text": "hello", "from": "known"}, **b.say("unknown")})
         assert len(await b.senders()) == accepted
-        await b.offer(b.signed(FRIEND))  # not known, and so not of the quarter that only verified peers have
-        b.parts.standings.engage([FRIEND.handle])
+        await b.offer(b.signed(FRIEND))  # no contact, and so not of the quarter that only contacts with a key have
+        await b.admit(FRIEND.handle)
         await b.offer(b.signed(FRIEND))
         assert len(await b.senders()) == accepted + 1
 
@@ -158,10 +159,10 @@ def test_nobody_takes_what_a_share_leaves_to_others(steps: list[tuple[float, flo
 def test_notes_of_limited_peers_are_bounded() -> None:
     limited = LimitedPeers()
     for number in range(1000):
-        limited.note("sender", f"peer{number}", "known", 0)
+        limited.note("sender", f"peer{number}", "plain", 0)
     (problem,) = limited.problems(1)
     assert problem.count("peer9") == MAX_NAMES
-    assert "(1000 in 1 s, of peers" in problem
+    assert "(in 1 s: 1000 of contacts without a key;" in problem
 
 
 async def test_greets_fill_half_of_dedup_and_directed_messages_still_fit(
@@ -169,7 +170,7 @@ async def test_greets_fill_half_of_dedup_and_directed_messages_still_fit(
 ) -> None:
     clock = Stepped()
     async with bench(tmp_path, clock, receive=ReceiveSettings(remembered=1000)) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         week = int(time.time()) + MAX_LIFETIME - 60
         b.take(*(greet(b, f"unknown{number}", expires_at=week) for number in range(2000)))
         await b.flush()
@@ -181,12 +182,12 @@ async def test_greets_fill_half_of_dedup_and_directed_messages_still_fit(
 
 async def test_greets_of_fresh_keys_leave_room_too(tmp_path: Path) -> None:
     async with bench(tmp_path, receive=ReceiveSettings(remembered=1000)) as b:
-        b.parts.standings.engage([FRIEND.handle])
+        await b.admit(FRIEND.handle)
         for number in range(1, 900):
             signer = fresh_key(number)
             b.take(signer(greet(b, signer.handle)))
         await b.flush()
-        assert 500 < len(b.store.memory.dedup) <= 750
+        assert 250 < len(b.store.memory.dedup) <= 500
         await b.offer(b.signed(FRIEND, expires_at=int(time.time()) + 86_400))
         assert await b.senders() == [FRIEND.handle]
 
@@ -219,7 +220,7 @@ async def test_receipts_to_peers_that_are_not_known_leave_no_row(tmp_path: Path)
         assert [one["body"]["status"] for one in link.published] == ["rejected"] * 40
         assert {one["to"] for one in link.published} == {f"unknown{number}" for number in range(20)}
         assert await rows_out(b) == await b.count("SELECT count(*) FROM outbox") == 0
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         await b.offer(invalid_opening(b, "known"))
         assert await rows_out(b) == 1
 
@@ -227,7 +228,7 @@ async def test_receipts_to_peers_that_are_not_known_leave_no_row(tmp_path: Path)
 async def test_receipts_to_all_unknown_names_together_are_bounded(tmp_path: Path) -> None:
     link = Recording()
     async with bench(tmp_path, Still(), link=link, limits=LimitsSettings(all_receipts_per_minute=20)) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         for number in range(50):
             await b.offer(invalid_opening(b, f"unknown{number}"))
         assert len(link.published) == 10
@@ -240,7 +241,7 @@ async def test_receipts_to_all_unknown_names_together_are_bounded(tmp_path: Path
 async def test_copies_are_answered_once_a_minute_and_leave_no_row(tmp_path: Path) -> None:
     link = Recording()
     async with bench(tmp_path, Still(), link=link) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         for sender in ("known", "unknown"):
             opening = b.say(sender, work_id=f"work_{sender}")
             for _ in range(20):
@@ -255,7 +256,7 @@ async def test_copies_are_answered_once_a_minute_and_leave_no_row(tmp_path: Path
 async def test_unverified_names_get_no_receipts_where_verification_is_required(tmp_path: Path) -> None:
     link = Recording()
     async with bench(tmp_path, link=link, trust=TrustSettings(mode="require")) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         for sender in ("known", "unknown"):
             await b.offer(b.say(sender, work_id="work_1"))
             await b.offer(b.say(sender, work_id="work_2", body={"text": 1}))
@@ -297,7 +298,7 @@ async def test_answers_to_all_unknown_names_together_are_bounded_in_bytes(tmp_pa
     link = Recording()
     bound = 1 << 20
     async with bench(tmp_path, Still(), link=link, limits=LimitsSettings(answer_bytes_per_minute=bound)) as b:
-        b.parts.standings.engage(["known"])
+        await b.admit("known")
         give_catalog(b, SMALL_CATALOG - 1000)
         for number in range(200):
             await b.offer(question(b, f"unknown{number}"))

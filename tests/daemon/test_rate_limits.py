@@ -152,7 +152,7 @@ async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_pat
     """Forged openings would have us answer their victim, and use up the receipts that it needs."""
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
         work: dict[str, Any] = {"thread_id": "thread_one"}
-        b.parts.standings.engage([FRIEND.handle])
+        await b.admit(FRIEND.handle)
         for number in range(30):
             await b.offer(b.forged(FRIEND.handle, work_id=f"work_f{number}", **work))
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 1
@@ -165,7 +165,7 @@ async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_pat
 
 async def test_receipts_for_unreadable_messages_have_a_budget_of_their_own(tmp_path: Path) -> None:
     async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
-        b.parts.standings.engage(["friend"])
+        await b.admit("friend")
         for number in range(30):
             await b.offer(b.say("friend", work_id=f"work_b{number}", body={"text": 1}))
         assert await b.count("SELECT count(*) FROM envelopes WHERE direction = 'out'") == 5

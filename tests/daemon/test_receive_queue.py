@@ -53,11 +53,9 @@ async def test_one_sender_does_not_fill_the_queue(desk: Bench) -> None:
     assert len(desk.parts.queue.messages) == flooded + 10
 
 
-async def test_unknown_senders_fill_half_the_queue_known_three_quarters(
-    desk: Bench,
-) -> None:
+async def test_others_fill_half_the_queue_and_plain_contacts_three_quarters(desk: Bench) -> None:
     signed = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
-    desk.parts.standings.engage([*(f"known-{number}" for number in range(QUEUE)), signed.handle])
+    await desk.admit(*(f"known-{number}" for number in range(QUEUE)), signed.handle)
     for number in range(5 * QUEUE):
         desk.intake.offer(message(f"unknown-{number}", number))
     assert len(desk.parts.queue.messages) == QUEUE // 2

@@ -78,7 +78,7 @@ async def test_a_right_signature_spends_one_message_of_its_sender(tmp_path: Path
 
 async def test_a_refused_opening_gets_its_one_receipt(tmp_path: Path) -> None:
     async with bench(tmp_path, Still()) as b:
-        b.parts.standings.engage([FRIEND.handle])
+        await b.admit(FRIEND.handle)
         b.take(b.forged(FRIEND.handle, work_id="work_1"))
         await commit_in_rerun(b)
         assert await b.senders("out") == ["ops"]

@@ -24,6 +24,7 @@ from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.memory.trust import Rule
 from tests.support.wiring import daemon_context, daemon_parts
 
 FRIEND = EnvelopeSigner(SigningKey(bytes(range(32))), "friend")
@@ -110,6 +111,11 @@ class Bench(Messages):
         """Commit pending discovery."""
         self.parts.write_behind.flush()
         await self.store.write(lambda tx: None)
+
+    async def admit(self, *peers: str) -> None:
+        """The operator makes these peers contacts."""
+        rules = [Rule("admit", "", peer, "operator", 0) for peer in peers]
+        await self.store.write(lambda tx: [tx.memory.trust.put(tx, rule) for rule in rules])
 
     def change_settings(self, **changes: Any) -> None:
         self.parts.settings.replace(msgspec.structs.replace(self.parts.settings.current, **changes))

@@ -2,6 +2,7 @@
 by them."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -11,16 +12,17 @@ from aghbus.store.engine.sql import placeholders
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 MAX_RULES: Final = 10_000
-"""Of the operator. The same number of pins by first use is allowed besides, because unknown senders make those."""
+"""Of the operator. The same number of pins by first use is allowed besides, because unknown senders make those, and of peers that
+our agent has addressed: the oldest give way."""
 
-RuleKind = Literal["pin", "allow", "deny", "may_open_work", "may_talk"]
-Origin = Literal["operator", "first_use"]
+RuleKind = Literal["pin", "allow", "deny", "may_open_work", "may_talk", "admit"]
+Origin = Literal["operator", "first_use", "addressed"]
 Key = tuple[RuleKind, str, str]
 
 
 class Rule(msgspec.Struct, frozen=True):
     """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty. `who` is a
-    key id, of channel rules also a peer id, `*` or `*@*`. `since_ms` is when the rule was made, `used_ms` when
+    key id, of channel rules also a peer id, `*` or `*@*`, of admit a peer id. `since_ms` is when the rule was made, `used_ms` when
     a pin of first use was last used (None for all others), both in Unix milliseconds."""
 
     rule: RuleKind
@@ -43,14 +45,16 @@ _PUT: Final = f"INSERT OR REPLACE INTO trust_rules ({_COLUMNS}) VALUES ({placeho
 class TrustRules:
     """The rules in memory. A change within a transaction is active immediately and is undone with it.
 
-    `pins` is a live map from nickname to key id; `revision` counts the changes of all other rules.
+    `pins` is a live map from nickname to key id, `admitted` a live set of peer ids; `revision` counts the changes of all rules of
+    the operator.
     """
 
     def __init__(self) -> None:
         self.pins: dict[str, str] = {}
+        self.admitted: set[str] = set()
         self.revision = 0
         self._rules: dict[Key, Rule] = {}
-        self._first_use = 0
+        self._counts: Counter[Origin] = Counter()
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the rules of a store that is being opened."""
@@ -68,12 +72,12 @@ class TrustRules:
     @property
     def first_use_is_full(self) -> bool:
         """Whether no more nickname is pinned by first use."""
-        return self._first_use >= MAX_RULES
+        return self._counts["first_use"] >= MAX_RULES
 
     @property
     def is_full(self) -> bool:
         """Whether the operator has made as many rules as are kept."""
-        return len(self._rules) - self._first_use >= MAX_RULES
+        return self._counts["operator"] >= MAX_RULES
 
     def put(self, tx: UnitOfWork, rule: Rule) -> None:
         """Adds or replaces a rule. The caller has removed a pin of another key before."""
@@ -81,6 +85,12 @@ class TrustRules:
         tx.db.execute(_PUT, msgspec.structs.astuple(rule))
         self._put(rule)
         tx.undo.append(lambda: self._put(before) if before is not None else self._drop(rule.key))
+
+    def put_addressed(self, tx: UnitOfWork, peer: str, now_ms: int) -> None:
+        """Our agent addresses `peer` for the first time."""
+        if self._counts["addressed"] >= MAX_RULES:
+            self.remove(tx, next(rule for rule in self._rules.values() if rule.origin == "addressed"))
+        self.put(tx, Rule("admit", "", peer, "addressed", now_ms))
 
     def remove(self, tx: UnitOfWork, rule: Rule) -> None:
         """Removes a rule."""
@@ -91,18 +101,20 @@ class TrustRules:
     def _put(self, rule: Rule) -> None:
         self._drop(rule.key)
         self._rules[rule.key] = rule
-        self._first_use += rule.origin == "first_use"
+        self._counts[rule.origin] += 1
+        self.revision += rule.origin == "operator"
         if rule.rule == "pin":
             self.pins[rule.subject] = rule.who
-        else:
-            self.revision += 1
+        elif rule.rule == "admit":
+            self.admitted.add(rule.who)
 
     def _drop(self, key: Key) -> None:
         rule = self._rules.pop(key, None)
         if rule is None:
             return
-        self._first_use -= rule.origin == "first_use"
+        self._counts[rule.origin] -= 1
+        self.revision += rule.origin == "operator"
         if rule.rule == "pin":
             del self.pins[rule.subject]
-        else:
-            self.revision += 1
+        elif rule.rule == "admit":
+            self.admitted.discard(rule.who)

@@ -1,0 +1,88 @@
+"""The lane of a message: which peers are contacts, and that neither a key nor time makes one."""
+
+from typing import Any
+
+import pytest
+
+from aghbus.daemon.state.lanes import PARTS, Lane, allowance
+from aghbus.host.key_files import generate_key
+from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.store.engine.database import Store
+from aghbus.store.engine.memory.trust import MAX_RULES, Origin, Rule
+from tests.support.receiving import Stepped
+from tests.support.wiring import parts_of
+
+KEY = generate_key()
+HANDLE = f"peer@{KEY.fingerprint}"
+
+
+@pytest.mark.parametrize(("lane", "used"), [("other", 50), ("plain", 75), ("contact", 100)])
+def test_a_resource_is_refused_at_the_part_of_the_lane(lane: Lane, used: int) -> None:
+    assert allowance(100, lane) == used
+
+
+def test_parts_decrease_from_contacts_to_plain_contacts_to_others() -> None:
+    assert PARTS["contact"] == 1 > PARTS["plain"] > PARTS["other"] > 0
+
+
+async def test_time_makes_no_contact(store: Store) -> None:
+    clock = Stepped()
+    parts = parts_of(store, clock)
+    for _ in range(2):
+        parts.presence.observe("local", "default", PeerCard(peer_id="peer"), "unverified", clock.millis())
+        clock.advance(86_400)
+    assert parts.lanes.of("peer", "unverified") == "other"
+
+
+async def test_a_valid_signature_makes_no_contact(store: Store) -> None:
+    lanes = parts_of(store).lanes
+    assert lanes.of(HANDLE, "verified") == "other"
+    await store.write(lambda tx: tx.memory.trust.put_addressed(tx, HANDLE, 1))
+    assert lanes.of(HANDLE, "verified") == "contact"
+    assert lanes.of(HANDLE, None) == "other"
+
+
+@pytest.mark.parametrize(
+    "trust",
+    [
+        {"allow": (KEY.key_id,)},
+        {"pins": (f"peer={KEY.key_id}",)},
+        {"may_open_work": (f"default={HANDLE}",)},
+        {"may_talk": (f"default={KEY.key_id}",)},
+    ],
+)
+async def test_a_handle_that_a_rule_names_is_a_contact(store: Store, trust: dict[str, Any]) -> None:
+    lanes = parts_of(store, **trust).lanes
+    assert lanes.of(HANDLE, "verified") == "contact"
+    assert lanes.of(f"peer@{generate_key().fingerprint}", "verified") == "other"
+
+
+@pytest.mark.parametrize("who", ["*", "*@*"])
+async def test_rules_for_everybody_make_no_contact(store: Store, who: str) -> None:
+    lanes = parts_of(store, may_talk=(f"default={who}",)).lanes
+    assert lanes.of("peer", "unverified") == "other"
+    assert lanes.of(HANDLE, "verified") == "other"
+
+
+@pytest.mark.parametrize(("origin", "lane"), [("operator", "contact"), ("first_use", "other")])
+async def test_pins_of_the_user_count_and_those_of_first_use_do_not(store: Store, origin: Origin, lane: Lane) -> None:
+    rule = Rule("pin", "peer", KEY.key_id, origin, 1)
+    await store.write(lambda tx: tx.memory.trust.put(tx, rule))
+    assert parts_of(store).lanes.of(HANDLE, "verified") == lane
+
+
+async def test_every_peer_is_a_contact_where_the_operator_says_so(store: Store) -> None:
+    lanes = parts_of(store, admit="all").lanes
+    assert lanes.of("peer", "unverified") == "plain"
+    assert lanes.of(HANDLE, "verified") == "contact"
+    assert lanes.of(HANDLE, None) == "other"
+
+
+async def test_the_oldest_addressed_peers_give_way(store: Store) -> None:
+    def address(tx: Any) -> None:
+        for number in range(MAX_RULES + 1):
+            tx.memory.trust.put_addressed(tx, f"peer{number}", number)
+
+    await store.write(address)
+    lanes = parts_of(store).lanes
+    assert [lanes.is_contact(f"peer{number}") for number in (0, 1, MAX_RULES)] == [False, True, True]
