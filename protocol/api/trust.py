@@ -4,14 +4,14 @@ from typing import Literal
 
 from aghbus.protocol.api.base import RequestModel, ResponseModel
 
-TrustOrigin = Literal["configuration", "operator", "first_use"]
+TrustOrigin = Literal["configuration", "operator", "first_use", "addressed"]
 TrustVerb = Literal["pin", "unpin", "allow", "disallow", "deny", "undeny"]
 
 
 class TrustRule(ResponseModel):
     """One trust rule."""
 
-    rule: Literal["pin", "allow", "deny", "may_open_work", "may_talk"]  # its kind
+    rule: Literal["pin", "allow", "deny", "may_open_work", "may_talk", "admit"]  # its kind
     subject: str | None  # the nickname of a pin, the channel of may_open_work and may_talk, else null
     who: str  # a key id; of channel rules also a peer id, `*` or `*@*`
     origin: TrustOrigin  # who made it

@@ -101,8 +101,7 @@ async def test_one_problem_names_all_rate_limited_others(tmp_path: Path) -> None
         assert "limits.processor_percent is used up" in problem
         assert (
             " of others, in the lane that they share; the last, as they call themselves: unknown995, unknown996, unknown997, "
-            "unknown998, unknown999)"
-            in problem
+            "unknown998, unknown999)" in problem
         )
         later = b.parts.clock.monotonic() + LIFE + 1
         assert not list(b.parts.limited.problems(later))

@@ -23,6 +23,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
+from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
 from tests.support.wiring import daemon_context, daemon_parts
@@ -115,7 +116,12 @@ class Bench(Messages):
     async def admit(self, *peers: str) -> None:
         """The operator makes these peers contacts."""
         rules = [Rule("admit", "", peer, "operator", 0) for peer in peers]
-        await self.store.write(lambda tx: [tx.memory.trust.put(tx, rule) for rule in rules])
+
+        def put(tx: Transaction) -> None:
+            for rule in rules:
+                tx.memory.trust.put(tx, rule)
+
+        await self.store.write(put)
 
     def change_settings(self, **changes: Any) -> None:
         self.parts.settings.replace(msgspec.structs.replace(self.parts.settings.current, **changes))
