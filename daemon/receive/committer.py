@@ -213,7 +213,7 @@ class Committer:
     async def run(self) -> None:
         """Commit queued messages, batch after batch, until cancelled."""
         while True:
-            if not self._queue.messages:
+            if not self._queue.depth:
                 self._committing = False
                 if self._idle is not None:
                     self._idle.set()
@@ -238,7 +238,7 @@ class Committer:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
-        if not self._queue.messages and not self._committing:
+        if not self._queue.depth and not self._committing:
             return True
         self._idle = asyncio.Event()
         return await wait_set(self._idle, timeout)
