@@ -205,10 +205,10 @@ COMMANDS = {
     "bridge humaninloop apply": Command(
         run,
         description=(
-            "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative and hold no\n"
-            "`..` and no `.git`; no symbolic link below the root is followed; `create` never overwrites, `update` needs the\n"
-            "file. No written file is executable. Without --allow only files are written that no tool runs or loads by\n"
-            f"itself: {', '.join(DEFAULT_SUFFIXES)}. Exits 1, with nothing changed, when any file cannot be written so."
+            "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative, without `..`;\n"
+            "no symbolic link below the root is followed; `create` never overwrites, `update` needs the file. No written\n"
+            "file is executable, no folder becomes a Git repository. Without --allow only files are written that no tool runs\n"
+            f"or loads by itself ({', '.join(DEFAULT_SUFFIXES)}). Exits 1, with nothing changed, when any file is refused."
         ),
         examples=[
             "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth --dry-run",

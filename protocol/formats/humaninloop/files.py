@@ -29,11 +29,11 @@ _GIT_HEAD: Final = re.compile(r"head[. ]*(:.*)?", re.DOTALL)
 _GIT_DATA: Final = re.compile(r"(objects|refs|commondir|common~[0-9]+)[. ]*(:.*)?/?", re.DOTALL)
 
 DEFAULT_SUFFIXES: Final = (".csv", ".md", ".txt")
-"""Kinds of files that no tool runs or loads by itself, names like `CMakeLists.txt` apart. For JSON, YAML and TOML there are
-too many such names."""
-# Agent hosts follow the first. CMake, Conan, pipenv, pip and entry points (*.egg-info), and pytest (doctests) use the second.
+"""Kinds of files of which tools run or load few names by themselves; of JSON, YAML and TOML files they do many."""
+# The first are instructions of agent hosts; CMake, Conan, pipenv, pip, entry points and pytest (doctests) use the second.
 _LOADED: Final = re.compile(
-    r"(agents?|claude|crush|gemini|qwen|skill|warp)(\..*)?\.md|(cmakelists|conanfile|entry_points|requires|requirements|test.*)\.txt"
+    r"(agents?|claude|crush|gemini|qwen|skill|warp)(\..*)?\.md"
+    r"|(cmakelists|conanfile|entry_points|requires|requirements|test.*)\.txt"
 )
 
 
@@ -105,8 +105,11 @@ def kind_faults(plan: FilePlan, allowed: Iterable[str]) -> list[Finding]:
         where = pointer("artifacts", index, "path")
         if any(name.startswith(".") for name in names):
             faults.append(error(where, "path_hidden", f"{file.path} contains a hidden name (it begins with a dot)"))
-        elif not names[-1].endswith(DEFAULT_SUFFIXES) or _LOADED.fullmatch(names[-1]):
-            faults.append(error(where, "path_kind", f"{file.path} is a name that tools may run or load by themselves"))
+        elif not names[-1].endswith(DEFAULT_SUFFIXES):
+            rule = f"is none of {', '.join(DEFAULT_SUFFIXES)}: tools may run or load it by themselves"
+            faults.append(error(where, "path_kind", f"{file.path} {rule}"))
+        elif _LOADED.fullmatch(names[-1]):
+            faults.append(error(where, "path_kind", f"{file.path} has a name that tools run or load by themselves"))
     return faults
 
 
