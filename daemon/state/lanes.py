@@ -67,5 +67,7 @@ class Lanes:
     def address(self, tx: Transaction, envelope: Envelope, now_ms: int) -> None:
         """Our agent sends `envelope`: by a message of its own it admits the receiver."""
         peer = envelope.to
-        if envelope.kind in _ADDRESSING and peer is not None and not self._trust.admits(peer):
+        if envelope.kind not in _ADDRESSING or peer is None or peer in tx.memory.trust.admitted:
+            return
+        if not self._trust.admits(peer):
             tx.memory.trust.put_addressed(tx, peer, now_ms)
