@@ -51,13 +51,8 @@ _SCOPES = 0b11  # no signals and no abstract Unix sockets of processes outside
 _CAPABILITIES_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, of this process
 _NO_CAPABILITIES = bytes(24)
 _NAMESPACES = (
-    "--unshare-user",
-    "--unshare-pid",
-    "--unshare-ipc",
-    "--new-session",
-    "--die-with-parent",
-    "--cap-drop",
-    "ALL",
+    *("--unshare-user", "--unshare-pid", "--unshare-ipc"),
+    *("--new-session", "--die-with-parent", "--cap-drop", "ALL"),
 )
 _LINKS = (("fd", "fd"), ("fd/0", "stdin"), ("fd/1", "stdout"), ("fd/2", "stderr"))
 _PROBE = ("/bin/sh", "-c", ":")
