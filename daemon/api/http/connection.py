@@ -6,7 +6,7 @@ A client gets its answer, or is refused with a JSON error, or is cut off:
 - One request at a time. What a client sends before the answer to its request is dropped, and the connection closes after
   the answer: pipelining is not offered.
 - A client that does not read its answers is not read either, and is cut off after the idle time.
-- There are at most `max_connections` on one listener.
+- There are at most `max_connections` on one listener. A new one takes the place of the oldest that is not being served.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
-"""An agent needs a few. Each holds up to a body and a file handle. As many again are answered with 503."""
+"""An agent needs a few. Each holds up to a body and a file handle. If all are served, as many again are answered with 503."""
 
 MAX_TARGET_BYTES: Final = 8_192
 """RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
@@ -59,12 +59,20 @@ class ListenerState:
     timeouts: HttpTimeouts = TIMEOUTS
     max_connections: int = MAX_CONNECTIONS
     socket_group: int | None = None
-    connections: "set[ApiConnection]" = field(default_factory=set)
+    connections: "dict[ApiConnection, None]" = field(default_factory=dict)  # oldest first
     requests: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def accepts(self, sock: socket.socket, uid: int | None) -> bool:
         """Whether the process of user `uid` at the other end may use this listener. On TCP the guard asks for the token."""
         return sock.family != socket.AF_UNIX or is_ours(uid) or self.socket_group in peer_groups(sock)
+
+    def make_room(self) -> None:
+        """Cut the oldest connection that is not being served, if there are as many as may be."""
+        if len(self.connections) >= self.max_connections:
+            unserved = next((connection for connection in self.connections if connection.unserved), None)
+            if unserved is not None:
+                del self.connections[unserved]
+                unserved.abort()
 
     def connection(self) -> "ApiConnection":
         """A new connection, for `create_server`."""
@@ -99,6 +107,11 @@ class ApiConnection(asyncio.Protocol):
         """Whether the client does not read the written data."""
         return not self._writable.is_set()
 
+    @property
+    def unserved(self) -> bool:
+        """Whether it is within the bound and has no request: silent, before the end of a head, kept alive, or answered."""
+        return self._exchange is None and not self._surplus
+
     # called by the transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # the loops pass no other
@@ -110,17 +123,18 @@ class ApiConnection(asyncio.Protocol):
             self._endpoint.foreign_attempts.event(logging.WARNING, "api.foreign_user", sentence, uid=uid)
             transport.abort()  # nothing that it sends is read
             return
+        self._endpoint.make_room()
         others, most = len(self._endpoint.connections), self._endpoint.max_connections
         self._surplus = others >= most
         if others >= 2 * most:
             transport.abort()
             return
-        self._endpoint.connections.add(self)
+        self._endpoint.connections[self] = None
         self._expire_after(self._endpoint.timeouts.head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the timer, the waiting writer and the application's request."""
-        self._endpoint.connections.discard(self)
+        self._endpoint.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         self._dropping = True
