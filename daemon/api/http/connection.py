@@ -2,7 +2,8 @@
 
 A client gets its answer, or is refused with a JSON error, or is cut off:
 
-- The head of a request is bounded in bytes, header fields and seconds; the body by the application, which reads it.
+- The head of a request is bounded in bytes, header fields and seconds; the body by the application, which reads it, in
+  bytes and seconds; what stands between the pieces of a body, and after it, in bytes and fields.
 - One request at a time. What a client sends before the answer to its request is dropped, and the connection closes after
   the answer: pipelining is not offered.
 - A client that does not read its answers is not read either, and is cut off after the idle time.
@@ -32,7 +33,7 @@ MAX_TARGET_BYTES: Final = 8_192
 """RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Request line and headers together; real ones are under 1 KiB."""
+"""Request line and headers together; real ones are under 1 KiB. Also chunk sizes and trailers without a piece of the body."""
 
 MAX_HEADERS: Final = 100
 """Header and trailer fields of one request."""
@@ -96,6 +97,7 @@ class ApiConnection(asyncio.Protocol):
         self._session: dict[str, str] = {}
         self._in_head = False
         self._head_bytes = 0
+        self._body_arrived = False  # in this read
         self._surplus = False
         self._dropping = False
         self._refusal = (400, "bad_request", "not an HTTP/1.1 request")
@@ -147,9 +149,10 @@ class ApiConnection(asyncio.Protocol):
             self._exchange.disconnect()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, then bound an unfinished head."""
+        """Feed the parser, then bound an unfinished head, or trailers."""
         if self._dropping:
             return
+        self._body_arrived = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 section 7.8 allows; the rest may be of any protocol
@@ -162,12 +165,13 @@ class ApiConnection(asyncio.Protocol):
             exchange, self._unserved = self._unserved, None
             if (waiting := self._endpoint.application(exchange)) is not None:
                 self._wait(exchange, waiting)
-        if self._in_head and not self._dropping:
-            if not self._head_bytes:
-                self._expire_after(self._endpoint.timeouts.head)
+        if self._in_head and not self._head_bytes and not self._dropping:
+            self._expire_after(self._endpoint.timeouts.head)
+        unfinished = self._in_head or (self._exchange is not None and not self._exchange.body_complete)
+        if unfinished and not self._body_arrived and not self._dropping:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, "head_too_large", f"request head: is longer than {MAX_HEAD_BYTES} bytes")
+                self._refuse(431, "head_too_large", f"request head or trailers: are longer than {MAX_HEAD_BYTES} bytes")
 
     def pause_writing(self) -> None:
         """The client does not read: between two requests, do not read from it either."""
@@ -234,6 +238,7 @@ class ApiConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._body_arrived, self._head_bytes = True, 0
         if self._exchange is not None:
             self._exchange.feed(body)
 
