@@ -41,6 +41,13 @@ def restored(home: Home, *args: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def secret_file(folder: Path) -> Path:
+    path = folder / "passphrase"
+    path.touch(0o600)
+    path.write_text("a passphrase")
+    return path
+
+
 def texts(daemon: Daemon) -> list[str]:
     return [one["envelope"]["body"]["text"] for one in daemon.get("/v1/messages?limit=1000")["messages"]]
 
@@ -125,6 +132,32 @@ def test_keys_are_copied_only_on_request(home: Home, tmp_path: Path) -> None:
     assert restored(home, "--name", "ops", str(tmp_path / "full"))["keys"] == ["identity.pem"]
     assert (state / "identity.pem").read_bytes() == key
     assert (state / "identity.pem").stat().st_mode & 0o777 == 0o600
+
+
+def test_files_that_are_no_keys_are_neither_saved_nor_restored(home: Home, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "key", "generate")
+    with Daemon(home, "ops") as ops:
+        state = ops.store_path.parent
+        (state / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+        (state / "folder.pem").mkdir()
+        made = home.ctl_json("--name", "ops", "backup", f"{tmp_path}/full/", "--with-keys")
+        assert made["keys"] == ["identity.pem"]
+    shutil.rmtree(state)
+    key = (tmp_path / "full/identity.pem").rename(tmp_path / "key")
+    wrong = tmp_path / "full/identity.pem"
+    for make, cause in (
+        (wrong.mkdir, "not a regular file"),
+        (lambda: wrong.symlink_to(key), "not a regular file"),
+        (lambda: wrong.write_bytes(b"no key"), "not a private key"),
+    ):
+        make()
+        refused = aghd(home, "restore", "--name", "ops", str(tmp_path / "full"))
+        assert refused.returncode == 1
+        assert f"its file identity.pem is {cause}" in refused.stderr.decode()
+        assert [path.name for path in state.iterdir()] == ["store.db.lock"]
+        wrong.rmdir() if wrong.is_dir() else wrong.unlink()
+    home.ctl_json("key", "generate", "--file", str(wrong), "--passphrase-file", str(secret_file(tmp_path)))
+    assert restored(home, "--name", "ops", str(tmp_path / "full"))["keys"] == ["identity.pem"]
 
 
 def test_another_key_is_not_overwritten(home: Home, tmp_path: Path) -> None:
