@@ -226,6 +226,38 @@ def test_a_backup_without_a_mark_file_is_restored(home: Home, ops: Daemon, tmp_p
     assert not any("mark" in one for one in ops.get("/v1/status")["problems"])
 
 
+def test_foreign_schema_objects_and_trust_rules_are_found(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    keys = [f"sha256:{digit * 64}" for digit in "abc"]
+    for key in keys:
+        home.ctl_json("--name", "ops", "trust", "deny", key)
+    home.ctl_json("--name", "ops", "trust", "deny", keys[2], "--remove")
+    ops.stop()
+    assert check_store(ops.store_path, quick=False).ok
+
+    def failures(change: str) -> list[str]:
+        copy = tmp_path / "changed.db"
+        shutil.copy(ops.store_path, copy)
+        with closing(sqlite3.connect(copy)) as db, db:
+            db.execute(change)
+        refused = aghd(home, "restore", "--name", "ops", str(copy), "--replace")
+        assert (refused.returncode, b"failed its check" in refused.stderr) == (1, True)
+        return [one.detail for one in check_store(copy, quick=False).checks if one.state == "fail"]
+
+    trigger = "CREATE TRIGGER t AFTER INSERT ON trust_rules BEGIN DELETE FROM trust_rules; END"
+    assert failures(trigger) == ["trigger t is foreign"]
+    assert failures("CREATE VIEW v AS SELECT 1") == ["view v is foreign"]
+    assert failures("DROP INDEX works_by_id") == ["index works_by_id is missing"]
+    assert failures("ALTER TABLE peers ADD COLUMN x TEXT") == ["table peers was changed"]
+    allowed, removed = (f"VALUES ('{rule}', '', '{keys[2]}', 'operator', 1)" for rule in ("allow", "deny"))
+    for change, sentence in (
+        (f"DELETE FROM trust_rules WHERE who = '{keys[0]}'", f"deny {keys[0]}: made by the ledger, but not stored"),
+        (f"INSERT INTO trust_rules (rule, subject, who, origin, since_ms) {allowed}", f"allow {keys[2]}: stored, but"),
+        (f"INSERT INTO trust_rules (rule, subject, who, origin, since_ms) {removed}", f"deny {keys[2]}: stored, but"),
+    ):
+        (found,) = failures(change)
+        assert sentence in found
+
+
 def test_the_replicated_file_is_the_store_of_the_container() -> None:
     deploy = Path(__file__).parents[2] / "deploy"
     variables = dict(re.findall(r"(\w+)=(/\S*)", (deploy / "Containerfile").read_text()))
