@@ -111,8 +111,8 @@ class ApiConnection(asyncio.Protocol):
 
     @property
     def unserved(self) -> bool:
-        """Whether it is within the bound and has no request: silent, before the end of a head, kept alive, or answered."""
-        return self._exchange is None and not self._surplus
+        """Whether it is within the bound and has no request: silent, before the end of a head, kept alive, or answered and read."""
+        return self._exchange is None and not self._surplus and not self.stalled
 
     # called by the transport
 
