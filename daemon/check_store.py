@@ -21,6 +21,7 @@ from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.check import index_problems
+from aghbus.store.engine.schema_check import schema_problems
 from aghbus.store.engine.sql import Connection, DatabaseError
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreError
@@ -133,6 +134,7 @@ def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *
     if not quick:
         return [
             *found,
+            _schema(db),
             _pages(db, "PRAGMA integrity_check"),
             _references(db),
             _envelopes(db),
@@ -154,6 +156,13 @@ def _commits(db: Connection, watermark: CommitWatermark | None, *, running: bool
     if note := integrity.watermark_problem(db, identity, watermark):
         return StoreCheck("store commits", "warn", note, "nothing to do if you copied or restored it yourself")
     return StoreCheck("store commits", "ok", f"{stored_head(db).n}, none missing")
+
+
+def _schema(db: Connection) -> StoreCheck:
+    if problems := schema_problems(db):
+        hint = "another program has changed the file: restore a backup"
+        return StoreCheck("store schema", "fail", "; ".join(map(escape, problems[:_SHOWN])), hint)
+    return StoreCheck("store schema", "ok", "tables, indexes, views and triggers are those of this program")
 
 
 def _pages(db: Connection, pragma: str) -> StoreCheck:

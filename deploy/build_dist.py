@@ -2,7 +2,7 @@
 
 The same sources give the same bytes, wherever and whenever they are built, with the same Python and setuptools. All times are
 SOURCE_DATE_EPOCH, else that of the last commit; modes, owners and order are fixed. setuptools is that of the running Python, and
-nothing is downloaded. The wheel is built from the source distribution.
+nothing is downloaded. The wheel is built from the source distribution. Of a checkout only what git tracks is shipped.
 """
 
 import gzip
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,13 +29,37 @@ def build(target: Path) -> list[Path]:
     os.umask(0o022)  # setuptools gives new files the mode of the umask
     with tempfile.TemporaryDirectory(prefix="aghbus-dist-") as name:
         sources, unpacked = Path(name, "sources"), Path(name, "unpacked")
-        shutil.copytree(ROOT, sources, symlinks=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
+        shutil.copytree(ROOT, sources, symlinks=True, ignore=_left_out(_tracked()))
         sdist = _repack(_hook("build_sdist", sources, Path(name), epoch), target, epoch)
         with tarfile.open(sdist) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # older releases of Python 3.11 have none
             archive.extractall(unpacked)  # noqa: S202 - our own archive
         wheel = _hook("build_wheel", next(unpacked.iterdir()), target.resolve(), epoch)
     return [sdist, wheel]
+
+
+def _tracked() -> set[Path] | None:
+    """The files of the checkout that git tracks, and their folders; None in an unpacked source distribution."""
+    if not (ROOT / ".git").exists():
+        return None
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    try:
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"git does not list the files of {ROOT}: {getattr(error, 'stderr', None) or error}")
+    files = [ROOT / name for name in listed.split("\0") if name]
+    return {path for file in files for path in (file, *file.parents)}
+
+
+def _left_out(tracked: set[Path] | None) -> Callable[[str, list[str]], set[str]]:
+    """What a copy of the sources leaves out, for `copytree`."""
+    matching = shutil.ignore_patterns(*_LEFT_OUT)
+
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        untracked = [] if tracked is None else [name for name in names if Path(folder, name) not in tracked]
+        return {*matching(folder, names), *untracked}
+
+    return left_out
 
 
 def _epoch() -> int:

@@ -111,6 +111,20 @@ def read_key(path: Path, passphrase: bytes | None = None, *, guarded: bool = Fal
     return SigningKey(private.private_bytes_raw())
 
 
+def is_private_key(pem: bytes) -> bool:
+    """Whether `pem` is an Ed25519 key, or a private key that is encrypted."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return isinstance(load_pem_private_key(pem, None), Ed25519PrivateKey)
+    except TypeError:  # the library's word for "a passphrase is missing"
+        return True
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+
+
 def read_passphrase(path: Path, *, guarded: bool = False) -> bytes:
     """The first line of `path`. Raises PassphraseFileError as `read_key` its own error, and for an empty or over-long
     line."""

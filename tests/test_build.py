@@ -31,6 +31,19 @@ def copied(target: Path, mode: int) -> Path:
     return target
 
 
+def test_untracked_files_are_not_shipped(tmp_path: Path) -> None:
+    checkout = copied(tmp_path / "checkout", 0o600)
+    for command in (("init", "-q"), ("add", "."), ("rm", "-q", "--cached", "deploy/compose.yaml")):
+        subprocess.run(["git", "-C", str(checkout), *command], check=True)
+    (checkout / "docs" / "secret.pem").write_text("untracked")
+    built(checkout, tmp_path / "dist", 0o022, SOURCE_DATE_EPOCH="1700000000")
+    (source,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(source) as shipped:
+        names = {name.partition("/")[2] for name in shipped.getnames()}
+    assert "deploy/install.sh" in names
+    assert not names & {"deploy/compose.yaml", "docs/secret.pem"}
+
+
 def test_builds_are_reproducible_across_folders_and_environments(tmp_path: Path) -> None:
     moment = {"SOURCE_DATE_EPOCH": "1700000000"}
     first = built(ROOT, tmp_path / "first", 0o022, TZ="UTC", PYTHONHASHSEED="1", **moment)

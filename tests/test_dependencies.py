@@ -1,5 +1,6 @@
 """The lock in requirements/ fits pyproject.toml, and docs/dependencies.md fits the lock and the installed packages."""
 
+import json
 import os
 import re
 import tomllib
@@ -55,6 +56,18 @@ def test_every_line_of_a_lock_is_a_pin_with_hashes_and_names_no_index(name: str)
     rest = re.sub(r"(?m)^ *#.*\n", "", PIN.sub("", text))
     assert rest == ""
     assert "://" not in text
+
+
+def test_every_npm_package_is_pinned_with_a_hash_and_names_no_index() -> None:
+    wanted, locked = (json.loads((ROOT / "requirements" / f"package{end}.json").read_text()) for end in ("", "-lock"))
+    packages = locked["packages"]
+    project = packages.pop("")
+    for group in ("dependencies", "devDependencies"):
+        assert project[group] == wanted[group]
+        assert all(packages[f"node_modules/{name}"]["version"] == version for name, version in wanted[group].items())
+    assert all(
+        package["integrity"].startswith("sha512-") and "resolved" not in package for package in packages.values()
+    )
 
 
 def test_the_lock_satisfies_every_requirement_of_the_project() -> None:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from aghbus.daemon.config.settings import ReceiveSettings
 from tests.support.daemons import wait_for
 from tests.support.natsutil import NATS_SERVER
 from tests.support.tools import require_tool
@@ -60,6 +62,16 @@ def test_containers_run_closed() -> None:
             assert closed["readOnlyRootFilesystem"] and not closed["allowPrivilegeEscalation"], where
             assert closed["capabilities"] == {"drop": ["ALL"]}, where
             assert container["resources"]["limits"]["memory"], where
+
+
+def test_dedup_window_takes_at_most_half_of_each_memory_limit() -> None:
+    most = 165 * ReceiveSettings().remembered  # bytes of memory for each id, measured
+    (sidecar,) = (one for _, pod in pods() for one in pod.get("initContainers", []))
+    units = [path.read_text() for path in DEPLOY.glob("systemd/**/aghd@.service")]
+    limits = [int(re.findall(r"^MemoryMax=(\d+)G$", unit, re.MULTILINE)[0]) for unit in units]
+    limits.append(int(sidecar["resources"]["limits"]["memory"].removesuffix("Gi")))
+    assert len(limits) == 3
+    assert all(2 * most <= limit << 30 for limit in limits)
 
 
 def test_daemon_is_a_native_sidecar_with_health_listener_probes() -> None:

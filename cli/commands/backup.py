@@ -32,9 +32,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     from aghbus.store.errors import StoreError
 
     target, folder = _target(values)
-    keys = _keys(Path(context.places.state_dir)) if values["with_keys"] else []
     part = target.with_name(f"{target.name}.part")
     try:
+        keys = _keys(Path(context.places.state_dir)) if values["with_keys"] else []
         _require_free(target, [folder / path.name for path in keys] if folder else [], force=values["force"])
         make_private_folder(target.parent)
         discard(part)  # of a backup that was interrupted
@@ -83,7 +83,11 @@ def _require_free(target: Path, keys: list[Path], *, force: bool) -> None:
 
 def _keys(state_dir: Path) -> list[Path]:
     """The private keys of the instance, present and former, and the statements of their rotations."""
-    return sorted(path for path in state_dir.glob("*") if path.name.endswith((".pem", ".rotation.json")))
+    from aghbus.host.key_files import is_private_key
+
+    found = [path for path in sorted(state_dir.glob("*")) if path.is_file()]
+    keys = {path for path in found if path.suffix == ".pem" and is_private_key(path.read_bytes())}
+    return [path for path in found if path in keys or path.name.endswith(".rotation.json")]
 
 
 def _place(part: Path, target: Path) -> None:

@@ -35,15 +35,18 @@ def run_uninstall(context: Context, values: dict[str, Any]) -> int:
 
 
 def _apply(context: Context, values: dict[str, Any], command: list[str] | None) -> int:
-    from aghbus.cli.mcp.files import rewrite
+    from aghbus.cli.mcp.files import require_within, rewrite
 
     host, scope = values["host"], values["scope"] or scopes(values["host"])[0]
     home = context.env.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - pathlib is slow to load
-    wanted = changes(host, scope, values["entry"], command, context.env, home=home, folder=os.getcwd())  # noqa: PTH109
+    folder = os.getcwd()  # noqa: PTH109
+    wanted = changes(host, scope, values["entry"], command, context.env, home=home, folder=folder)
     if command is not None and values["print"]:
         files = [{"path": change.path, "text": change.apply("")} for change in wanted]
         context.output.answer({"host": host, "files": files}, _text)
         return YES
+    if scope == "project":
+        require_within(folder, wanted)
     done = [{"path": change.path, "changed": rewrite(change)} for change in wanted]
     context.output.answer({"host": host, "files": done}, _human)
     if any(file["changed"] for file in done):

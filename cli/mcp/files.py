@@ -35,6 +35,14 @@ def rewrite(change: Change) -> bool:
     raise ConfigurationError(f"{path} changes all the time", "end its program, and try again")
 
 
+def require_within(folder: str, wanted: list[Change]) -> None:
+    """Raise ConfigurationError for a change that a symbolic link leads out of `folder`: a checkout may bring one."""
+    inside = os.path.realpath(folder)
+    for path, real in ((change.path, os.path.realpath(change.path)) for change in wanted):
+        if os.path.commonpath((inside, real)) != inside:
+            raise ConfigurationError(f"{path}: a symbolic link leads out of the project to {real}", "remove the link")
+
+
 def _by_hand(change: Change) -> str:
     """What to do with a file that cannot be changed."""
     added = change.apply("")

@@ -8,6 +8,7 @@ import msgspec
 
 from aghbus.daemon.check_store import check_store
 from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.host.key_files import is_private_key
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.store.engine.backup import copying, epoch, placing
 from aghbus.store.engine.commit.watermark import read_watermark, watermark_path
@@ -92,8 +93,20 @@ def _stage(copy: Path, staged: Path) -> None:
 
 def _keys_to_write(source: Path, state_dir: Path) -> dict[str, bytes]:
     """The key files of the backup by name, without those that are in place already."""
-    found = {path.name: path.read_bytes() for path in source.iterdir() if path.name.endswith(_KEY_ENDINGS)}
+    try:
+        found = {path.name: _read_key(source, path) for path in source.iterdir() if path.name.endswith(_KEY_ENDINGS)}
+    except OSError as error:
+        raise StoreUnopenable(source, f"cannot be read: {error.strerror}", hint="check its permissions") from None
     return {name: content for name, content in found.items() if _content(state_dir / name) != content}
+
+
+def _read_key(source: Path, path: Path) -> bytes:
+    """The content of a key file of the backup. Raises StoreError for what `aghctl backup` does not write, such as a link."""
+    content = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+    if content is None or (path.suffix == ".pem" and not is_private_key(content)):
+        cause = f"its file {path.name} is " + ("not a regular file" if content is None else "not a private key")
+        raise StoreError(source, cause, hint="remove it from the backup, or restore the file store.db alone")
+    return content
 
 
 def _content(path: Path) -> bytes | None:

@@ -21,7 +21,7 @@ from aghbus.protocol.base.histogram import Histogram
 _log = logging.getLogger("aghbus.health")
 
 MAX_CONNECTIONS: Final = 32
-"""Each serves one request. As many again are answered with 503."""
+"""Each serves one request. Beyond them the oldest connection without a request in progress is cut."""
 
 HEAD_SECONDS: Final = 5.0
 """Seconds: from the connection to the end of the request's head."""

@@ -68,8 +68,6 @@ class AckReceiver:
         return max(1, len(acks))
 
     def _submit(self, answers: list[_Answer]) -> None:
-        for answer in answers:
-            self._counters[f"acks.{answer.ack.outcome}"] += 1
         if self._unresponsive.subjects:  # other messages may wait for these answers
             self._store.write_deferred(partial(self._take_answers, answers=answers), start_commit=True)
             return
@@ -87,8 +85,15 @@ class AckReceiver:
 
     def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
         self._start_new_list(answers)
-        valid = [answer.seq for answer in answers if self._take_answer(tx, answer)]
-        self._publisher.answered(tx, valid)
+        valid = [answer for answer in answers if self._take_answer(tx, answer)]
+        self._publisher.answered(tx, [answer.seq for answer in valid])
+        tx.after_commit(partial(self._count, valid, len(answers) - len(valid)))
+
+    def _count(self, valid: list[_Answer], unknown: int) -> None:
+        for answer in valid:
+            self._counters[f"acks.{answer.ack.outcome}"] += 1
+        if unknown:
+            self._counters.add("acks.unknown", unknown)
 
     def _start_new_list(self, answers: list[_Answer], _job: object = None) -> None:
         """Later answers do not belong to the job of this list: it has begun, or will not run."""
@@ -104,7 +109,6 @@ class AckReceiver:
         seq, ack = answer.seq, answer.ack
         sent = retry.addressed(tx, seq, ack.id)
         if sent is None or not ack.digest or not is_answer_of(answer.raw, sender=sent.sender, recipient=sent.recipient):
-            tx.after_commit(lambda: self._counters.add("acks.unknown"))
             return False
         if ack.digest != sent.digest:
             self._publisher.give_up(

@@ -38,6 +38,8 @@ _MEMBERS: Final = {
     "surface": "surface",
     "work_id": "work_id",
 }
+# What an event says of the trust rule that it names: whether it is in force from then on.
+_RULE_EVENTS: Final = {"trust.added": True, "trust.first_use": True, "trust.removed": False, "trust.unused": False}
 _SELECT: Final = SELECT_RECORDS.replace(
     "e.raw FROM", f"{', '.join(f'e.{c}' for c in (*_MEMBERS, 'container'))}, e.checksum, e.raw FROM"
 )
@@ -130,6 +132,7 @@ class _Verification:
         self._last_pruning: str | None = None
         self._envelopes = _Envelopes(reader.db, reader.pruned.last_seq, self.report)
         self._gone: Ranges = []  # sequences whose envelopes are not stored
+        self._rules: dict[str, bool] = {}  # trust rules that the ledger names, and whether they are in force
         self._removed: Ranges = []  # sequences that retention removed, as the ledger says
 
     def check_entry(self, entry: LedgerEntry) -> None:
@@ -160,6 +163,9 @@ class _Verification:
                 self._removed += decode_ranges(event.reason or "")
             except ValueError:
                 self.report.add(f"an event about removed envelopes cannot be read: {event.reason}")
+        elif event.event == "policy" and event.outcome in _RULE_EVENTS:
+            # a pin of first use is spelled `pin NICKNAME=KEY`, a rule of the operator as the columns of its row
+            self._rules[(event.reason or "").replace("=", " ")] = _RULE_EVENTS[event.outcome]
 
     def _check_envelopes(self, entry: LedgerEntry) -> None:
         stored, removed = self._envelopes.take(entry.last_seq), entry.removed_records()
@@ -196,9 +202,25 @@ class _Verification:
             report.add(
                 f"the ledger begins after entry {self._reader.pruned.n}, but its own last event about pruning does not say so"
             )
+        self._check_rules()
         self._check_watermark()
         self._check_kept()
         return report
+
+    def _check_rules(self) -> None:
+        """Compares the trust rules with the events about them. Those of pruned entries are unknown."""
+        rows = self._reader.db.execute("SELECT rule, subject, who FROM trust_rules")
+        stored = {" ".join(filter(None, row)) for row in rows}
+        unknown = {rule for rule in stored if rule not in self._rules} if self._reader.pruned.n else set()
+        in_force = {rule for rule, is_made in self._rules.items() if is_made}
+        for rule in sorted(stored - in_force - unknown):
+            self.report.add(f"trust rule {rule}: stored, but by the ledger it was not made, or removed")
+        for rule in sorted(in_force - stored):
+            self.report.add(f"trust rule {rule}: made by the ledger, but not stored")
+        if unknown:
+            self.report.notes.append(
+                f"{len(unknown)} trust rules are not in the ledger: they may be older than its start"
+            )
 
     def _check_watermark(self) -> None:
         watermark = self._reader.watermark

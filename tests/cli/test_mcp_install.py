@@ -220,3 +220,21 @@ def test_a_link_is_followed_and_the_mode_stays(tmp_path: Path) -> None:
     assert (tmp_path / ".claude.json").is_symlink()
     assert "aghbus" in real.read_text()
     assert real.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("link", [".claude", ".claude/settings.json"])
+def test_a_link_out_of_the_project_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str) -> None:
+    home, project, outside = Home(tmp_path / "home"), tmp_path / "project", tmp_path / "outside"
+    (project / link).parent.mkdir(parents=True)
+    (project / link).symlink_to(outside)
+    monkeypatch.chdir(project)
+    for words in (("--name", "ops", "mcp", "install"), ("mcp", "uninstall")):
+        refused = home.ctl(*words, "claude", "--scope", "project")
+        assert refused.returncode != 0
+        assert b"settings.json: a symbolic link leads out of the project to " in refused.stderr
+    assert not outside.exists() and not (project / ".mcp.json").exists()
+    (project / link).unlink()
+    (project / "inside").mkdir()
+    (project / ".mcp.json").symlink_to("inside/mcp.json")
+    home.ctl_json("--name", "ops", "mcp", "install", "claude", "--scope", "project")
+    assert "aghbus" in (project / "inside/mcp.json").read_text()

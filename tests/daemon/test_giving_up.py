@@ -24,7 +24,7 @@ from aghbus.store.tables.outbox import Outgoing
 from tests.support.links import no_broker, to, up
 from tests.support.makers import BOB, US, rows, say, sending
 from tests.support.natsutil import NatsServer, wait_until
-from tests.support.publishing import Hand, Wire, publishing, send
+from tests.support.publishing import Hand, Wire, committed, publishing, send
 
 FOREVER = RetentionPolicy(max_age=None, max_bytes=None)
 
@@ -184,11 +184,12 @@ async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> Non
     async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
         await queue(publisher, parts, 1, life=600)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
-        opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
-        answer = encode_ack(Ack(opening, "committed"))
+        ((opening, raw),) = await rows(parts.store, "SELECT msg_id, raw FROM envelopes")
+        answer = encode_ack(committed(opening, raw))
         for length, counter in ((MAX_ANSWER_BYTES + 1, "acks.unknown"), (MAX_ANSWER_BYTES, "acks.committed")):
             assert parts.counters[counter] == 0
             parts.ack_receiver.receive(InboundMessage("_INBOX.test.1", answer.ljust(length), "", None))
+            await parts.store.probe()
             assert parts.counters[counter] == 1
 
 

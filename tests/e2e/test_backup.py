@@ -41,6 +41,13 @@ def restored(home: Home, *args: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+def secret_file(folder: Path) -> Path:
+    path = folder / "passphrase"
+    path.touch(0o600)
+    path.write_text("a passphrase")
+    return path
+
+
 def texts(daemon: Daemon) -> list[str]:
     return [one["envelope"]["body"]["text"] for one in daemon.get("/v1/messages?limit=1000")["messages"]]
 
@@ -127,6 +134,32 @@ def test_keys_are_copied_only_on_request(home: Home, tmp_path: Path) -> None:
     assert (state / "identity.pem").stat().st_mode & 0o777 == 0o600
 
 
+def test_files_that_are_no_keys_are_neither_saved_nor_restored(home: Home, tmp_path: Path) -> None:
+    home.ctl_json("--name", "ops", "key", "generate")
+    with Daemon(home, "ops") as ops:
+        state = ops.store_path.parent
+        (state / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+        (state / "folder.pem").mkdir()
+        made = home.ctl_json("--name", "ops", "backup", f"{tmp_path}/full/", "--with-keys")
+        assert made["keys"] == ["identity.pem"]
+    shutil.rmtree(state)
+    key = (tmp_path / "full/identity.pem").rename(tmp_path / "key")
+    wrong = tmp_path / "full/identity.pem"
+    for make, cause in (
+        (wrong.mkdir, "not a regular file"),
+        (lambda: wrong.symlink_to(key), "not a regular file"),
+        (lambda: wrong.write_bytes(b"no key"), "not a private key"),
+    ):
+        make()
+        refused = aghd(home, "restore", "--name", "ops", str(tmp_path / "full"))
+        assert refused.returncode == 1
+        assert f"its file identity.pem is {cause}" in refused.stderr.decode()
+        assert [path.name for path in state.iterdir()] == ["store.db.lock"]
+        wrong.rmdir() if wrong.is_dir() else wrong.unlink()
+    home.ctl_json("key", "generate", "--file", str(wrong), "--passphrase-file", str(secret_file(tmp_path)))
+    assert restored(home, "--name", "ops", str(tmp_path / "full"))["keys"] == ["identity.pem"]
+
+
 def test_another_key_is_not_overwritten(home: Home, tmp_path: Path) -> None:
     home.ctl_json("--name", "ops", "key", "generate")
     with Daemon(home, "ops") as ops:
@@ -191,6 +224,38 @@ def test_a_backup_without_a_mark_file_is_restored(home: Home, ops: Daemon, tmp_p
     assert texts(ops) == ["before the backup"]
     assert ops.post("/v1/messages", kind="say", body={"text": "new"}, to="bob")["seq"] > 1_000_000
     assert not any("mark" in one for one in ops.get("/v1/status")["problems"])
+
+
+def test_foreign_schema_objects_and_trust_rules_are_found(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    keys = [f"sha256:{digit * 64}" for digit in "abc"]
+    for key in keys:
+        home.ctl_json("--name", "ops", "trust", "deny", key)
+    home.ctl_json("--name", "ops", "trust", "deny", keys[2], "--remove")
+    ops.stop()
+    assert check_store(ops.store_path, quick=False).ok
+
+    def failures(change: str) -> list[str]:
+        copy = tmp_path / "changed.db"
+        shutil.copy(ops.store_path, copy)
+        with closing(sqlite3.connect(copy)) as db, db:
+            db.execute(change)
+        refused = aghd(home, "restore", "--name", "ops", str(copy), "--replace")
+        assert (refused.returncode, b"failed its check" in refused.stderr) == (1, True)
+        return [one.detail for one in check_store(copy, quick=False).checks if one.state == "fail"]
+
+    trigger = "CREATE TRIGGER t AFTER INSERT ON trust_rules BEGIN DELETE FROM trust_rules; END"
+    assert failures(trigger) == ["trigger t is foreign"]
+    assert failures("CREATE VIEW v AS SELECT 1") == ["view v is foreign"]
+    assert failures("DROP INDEX works_by_id") == ["index works_by_id is missing"]
+    assert failures("ALTER TABLE peers ADD COLUMN x TEXT") == ["table peers was changed"]
+    allowed, removed = (f"VALUES ('{rule}', '', '{keys[2]}', 'operator', 1)" for rule in ("allow", "deny"))
+    for change, sentence in (
+        (f"DELETE FROM trust_rules WHERE who = '{keys[0]}'", f"deny {keys[0]}: made by the ledger, but not stored"),
+        (f"INSERT INTO trust_rules (rule, subject, who, origin, since_ms) {allowed}", f"allow {keys[2]}: stored, but"),
+        (f"INSERT INTO trust_rules (rule, subject, who, origin, since_ms) {removed}", f"deny {keys[2]}: stored, but"),
+    ):
+        (found,) = failures(change)
+        assert sentence in found
 
 
 def test_the_replicated_file_is_the_store_of_the_container() -> None:

@@ -292,7 +292,8 @@ def test_a_running_daemons_store_can_be_checked(home: Home) -> None:
         done = subprocess.run(command, env=home.env, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout
         assert [line.split(":")[0] for line in done.stdout.splitlines()] == [
-            f"ok    store {part}" for part in ("commits", "pages", "references", "envelopes", "indexes", "ledger")
+            f"ok    store {part}"
+            for part in ("commits", "schema", "pages", "references", "envelopes", "indexes", "ledger")
         ]
         accept = subprocess.run([*command, "--accept-loss"], env=home.env, capture_output=True, text=True, check=False)
         assert accept.returncode == 1

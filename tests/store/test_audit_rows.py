@@ -21,6 +21,7 @@ from aghbus.store.engine.commit.ledger import Head, Ledger, as_pruned, entry_has
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.watermark import CommitWatermark, WatermarkFile, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.memory.trust import Rule
 from aghbus.store.errors import StoreDamaged, StoreUnopenable
 from tests.support.auditing import changed, checked, exported, policies
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, say, sending, trace
@@ -338,6 +339,26 @@ async def test_a_pruned_log_is_intact_and_bounded(store: Store) -> None:
     assert await sweep_audit(store, 40, 10**9, NOW_MS) == 0
     kept_elsewhere = (10, bytes(32))
     assert "was pruned since" in checked(store.path, kept_elsewhere).findings[0]
+
+
+async def test_trust_rules_of_pruned_entries_are_noted(store: Store) -> None:
+    for name, at_ms in (("bob", NOW_MS), ("eve", NOW_MS + 60_000)):
+        rule = Rule("pin", name, "sha256:" + "a" * 64, "first_use", at_ms, at_ms)
+
+        def pin(tx: Transaction, rule: Rule = rule) -> None:
+            tx.memory.trust.put(tx, rule)
+            audit.note_policy(tx, rule.since_ms, "trust.first_use", f"pin {rule.subject}={rule.who}")
+
+        await store.write(pin)
+    assert checked(store.path).notes == []
+    assert await sweep_audit(store, 10**6, 30, NOW_MS + 60_000) == 1
+    report = checked(store.path)
+    assert (report.intact, report.notes) == (
+        True,
+        ["1 trust rules are not in the ledger: they may be older than its start"],
+    )
+    changed(store.path, lambda db: db.execute("DELETE FROM trust_rules"))
+    assert not checked(store.path).intact
 
 
 async def test_all_links_can_be_pruned_by_age_and_the_chain_continues(path: Path) -> None:

@@ -2,11 +2,12 @@
 
 A client gets its answer, or is refused with a JSON error, or is cut off:
 
-- The head of a request is bounded in bytes, header fields and seconds; the body by the application, which reads it.
+- The head of a request is bounded in bytes, header fields and seconds; the body by the application, which reads it, in
+  bytes and seconds; what stands between the pieces of a body, and after it, in bytes and fields.
 - One request at a time. What a client sends before the answer to its request is dropped, and the connection closes after
   the answer: pipelining is not offered.
 - A client that does not read its answers is not read either, and is cut off after the idle time.
-- There are at most `max_connections` on one listener.
+- There are at most `max_connections` on one listener. A new one takes the place of the oldest that is not being served.
 """
 
 import asyncio
@@ -26,13 +27,13 @@ from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter
 
 MAX_CONNECTIONS: Final = 256
-"""An agent needs a few. Each holds up to a body and a file handle. As many again are answered with 503."""
+"""An agent needs a few. Each holds up to a body and a file handle. If all are served, as many again are answered with 503."""
 
 MAX_TARGET_BYTES: Final = 8_192
 """RFC 9110 section 4.1 recommends at least 8000 for a URI; our longest, an encoded id with filters, has under 4000."""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Request line and headers together; real ones are under 1 KiB."""
+"""Request line and headers together; real ones are under 1 KiB. Also chunk sizes and trailers without a piece of the body."""
 
 MAX_HEADERS: Final = 100
 """Header and trailer fields of one request."""
@@ -59,12 +60,20 @@ class ListenerState:
     timeouts: HttpTimeouts = TIMEOUTS
     max_connections: int = MAX_CONNECTIONS
     socket_group: int | None = None
-    connections: "set[ApiConnection]" = field(default_factory=set)
+    connections: "dict[ApiConnection, None]" = field(default_factory=dict)  # oldest first
     requests: "set[asyncio.Task[None]]" = field(default_factory=set)
 
     def accepts(self, sock: socket.socket, uid: int | None) -> bool:
         """Whether the process of user `uid` at the other end may use this listener. On TCP the guard asks for the token."""
         return sock.family != socket.AF_UNIX or is_ours(uid) or self.socket_group in peer_groups(sock)
+
+    def make_room(self) -> None:
+        """Cut the oldest connection that is not being served, if there are as many as may be."""
+        if len(self.connections) >= self.max_connections:
+            unserved = next((connection for connection in self.connections if connection.unserved), None)
+            if unserved is not None:
+                del self.connections[unserved]
+                unserved.abort()
 
     def connection(self) -> "ApiConnection":
         """A new connection, for `create_server`."""
@@ -88,6 +97,7 @@ class ApiConnection(asyncio.Protocol):
         self._session: dict[str, str] = {}
         self._in_head = False
         self._head_bytes = 0
+        self._body_arrived = False  # in this read
         self._surplus = False
         self._dropping = False
         self._refusal = (400, "bad_request", "not an HTTP/1.1 request")
@@ -98,6 +108,11 @@ class ApiConnection(asyncio.Protocol):
     def stalled(self) -> bool:
         """Whether the client does not read the written data."""
         return not self._writable.is_set()
+
+    @property
+    def unserved(self) -> bool:
+        """Whether it is within the bound and has no request: silent, before the end of a head, kept alive, or answered and read."""
+        return self._exchange is None and not self._surplus and not self.stalled
 
     # called by the transport
 
@@ -110,17 +125,18 @@ class ApiConnection(asyncio.Protocol):
             self._endpoint.foreign_attempts.event(logging.WARNING, "api.foreign_user", sentence, uid=uid)
             transport.abort()  # nothing that it sends is read
             return
+        self._endpoint.make_room()
         others, most = len(self._endpoint.connections), self._endpoint.max_connections
         self._surplus = others >= most
         if others >= 2 * most:
             transport.abort()
             return
-        self._endpoint.connections.add(self)
+        self._endpoint.connections[self] = None
         self._expire_after(self._endpoint.timeouts.head)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release the timer, the waiting writer and the application's request."""
-        self._endpoint.connections.discard(self)
+        self._endpoint.connections.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
         self._dropping = True
@@ -133,9 +149,10 @@ class ApiConnection(asyncio.Protocol):
             self._exchange.disconnect()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, then bound an unfinished head."""
+        """Feed the parser, then bound an unfinished head, or trailers."""
         if self._dropping:
             return
+        self._body_arrived = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:  # ignored, as RFC 9110 section 7.8 allows; the rest may be of any protocol
@@ -148,12 +165,13 @@ class ApiConnection(asyncio.Protocol):
             exchange, self._unserved = self._unserved, None
             if (waiting := self._endpoint.application(exchange)) is not None:
                 self._wait(exchange, waiting)
-        if self._in_head and not self._dropping:
-            if not self._head_bytes:
-                self._expire_after(self._endpoint.timeouts.head)
+        if self._in_head and not self._head_bytes and not self._dropping:
+            self._expire_after(self._endpoint.timeouts.head)
+        unfinished = self._in_head or (self._exchange is not None and not self._exchange.body_complete)
+        if unfinished and not self._body_arrived and not self._dropping:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(431, "head_too_large", f"request head: is longer than {MAX_HEAD_BYTES} bytes")
+                self._refuse(431, "head_too_large", f"request head or trailers: are longer than {MAX_HEAD_BYTES} bytes")
 
     def pause_writing(self) -> None:
         """The client does not read: between two requests, do not read from it either."""
@@ -220,6 +238,7 @@ class ApiConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
+        self._body_arrived, self._head_bytes = True, 0
         if self._exchange is not None:
             self._exchange.feed(body)
 

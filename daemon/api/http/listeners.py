@@ -110,7 +110,7 @@ def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, 
         raise ListenError(
             "api.token_file",
             f"needs a token of {MIN_TOKEN_CHARACTERS} or more printable ASCII characters",
-            "generate one",
+            "generate one: openssl rand -hex 32",
         )
     return listen_address("api.tcp", host, port), token
 

@@ -17,8 +17,8 @@ from aghbus.daemon.api.http.errors import error_body
 from aghbus.daemon.api.http.exchange import Application, Exchange
 from aghbus.protocol.api.tcp_proof import NONCE_BYTES, SCHEME, is_nonce, proof
 
-MIN_TOKEN_CHARACTERS: Final = 16
-"""Shorter ones can be guessed over a socket that answers ten thousand times a second."""
+MIN_TOKEN_CHARACTERS: Final = 32
+"""128 bits as hex digits. The daemon proves its token to everybody who asks (`_answer`): shorter ones can be guessed offline."""
 
 
 class LoopbackGuard:

@@ -36,7 +36,7 @@ def read_token(path: Path, env: Mapping[str, str], *, make: bool) -> str:
     if found.st_uid not in (os.geteuid(), 0):
         raise ListenError(_KEY, f"{str(path)!r} belongs to another user", "name a file of your own")
     if len(raw) > MAX_TOKEN_BYTES or not raw.isascii():
-        raise ListenError(_KEY, f"{str(path)!r} contains no token", "generate one, such as 32 hex digits")
+        raise ListenError(_KEY, f"{str(path)!r} contains no token", "generate one: openssl rand -hex 32")
     return raw.decode("ascii").strip()
 
 

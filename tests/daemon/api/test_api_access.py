@@ -24,7 +24,7 @@ from tests.support.api_simulator import SimulatedDaemon
 from tests.support.natsutil import wait_until
 
 NOBODY = 65_534
-TOKEN = "correct-horse-battery"
+TOKEN = "correct-horse-battery-staple-and-more"
 CLIENT = """
 import os, socket, sys
 os.setuid(int(sys.argv[2]))

@@ -230,6 +230,14 @@ async def test_endless_chunks_end(impatient_api: Api) -> None:
     assert (await impatient_api.get("/healthz")).status == 200
 
 
+async def test_an_endless_trailer_is_refused(api: Api) -> None:
+    head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader, writer = await api.raw(head + b"2\r\n{}\r\n0\r\n")
+    writer.write(b"x: " + b"y" * 10 * MAX_HEAD_BYTES)  # more than one read
+    assert (await asyncio.wait_for(reader.readline(), DEADLINE)).startswith(b"HTTP/1.1 431 ")
+    writer.close()
+
+
 async def test_a_too_large_declared_length_is_refused_before_the_body(api: Api) -> None:
     head = b"POST /v1/whois HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
     answer = await talk(api, head % (BODY_LIMIT + 1))

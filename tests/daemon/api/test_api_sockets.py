@@ -15,7 +15,7 @@ from aghbus.daemon.api.server import ApiServer
 from tests.support.api_harness import DEADLINE, Api, Reply, exchange
 from tests.support.api_simulator import SimulatedDaemon
 
-TOKEN = "correct-horse-battery"
+TOKEN = "correct-horse-battery-staple-and-more"
 
 
 def mode(path: Path) -> int:
@@ -249,7 +249,10 @@ async def test_only_loopback_is_bound(socket_path: Path, host: str) -> None:
     assert not exists(socket_path)
 
 
-@pytest.mark.parametrize("token", [None, "", "short", "has a newline\nin it, long enough", "ümlaut-but-long-enough"])
+@pytest.mark.parametrize(
+    "token",
+    [None, "", "short", "a" * 31, "has a newline\nin it, but is long enough", "ümlaut-but-it-is-long-enough-indeed"],
+)
 async def test_tcp_without_a_good_token_is_refused(socket_path: Path, token: str | None) -> None:
     server = ApiServer(SimulatedDaemon().handlers(), socket_path=socket_path, tcp=("127.0.0.1", 0), token=token)
     with pytest.raises(ListenError, match="needs a token"):

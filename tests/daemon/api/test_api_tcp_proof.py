@@ -19,7 +19,7 @@ from aghbus.protocol.api.tcp_proof import SCHEME, challenge_of, proof
 from tests.support.api_simulator import SimulatedDaemon
 from tests.support.daemons import Daemon, Home
 
-TOKEN = "correct-horse-battery-staple"
+TOKEN = "correct-horse-battery-staple-and-more"
 NONCE = "0" * 32
 
 

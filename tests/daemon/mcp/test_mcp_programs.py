@@ -13,7 +13,7 @@ from tests.support.daemons import Daemon, Home
 from tests.support.tools import require_mcp_tools
 
 HERE = Path(__file__).parent
-TOKEN = "a-token-for-the-tests-of-hosts"
+TOKEN = "a-token-for-the-tests-of-agent-hosts"
 SDK = """
 import asyncio, json, sys
 import httpx2
