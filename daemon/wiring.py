@@ -174,7 +174,7 @@ class DaemonParts:
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
         rejections = Rejections(context, lanes, limited)
-        admission = InboxAdmission(settings, lanes, counters)
+        admission = InboxAdmission(context, lanes, limited)
         decider = Decider(
             settings,
             lanes,
