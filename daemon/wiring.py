@@ -120,7 +120,8 @@ class DaemonParts:
         self.notifier = Notifier(last_seq)
         self.waiters = InboxWaiters()
         self.denied = DeniedSubjects(self.identity.self_id)
-        self.presence = PresenceTable(self.settings.current.discovery.interval, store.memory.acknowledging)
+        interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
+        self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
         self.own_card = OwnCard(self.identity, self.settings)
         self.signatures = SignaturePool(replaced.verifier)
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
