@@ -11,6 +11,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.clock_changes import ClockChanges
+from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.protocol.agh.trust.trust import Trust
@@ -44,14 +45,27 @@ class InboxService:
     clock_changes: ClockChanges
     counters: Counters
     lanes: Lanes
+    identity: Identity
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.clock_changes)
-        page = await inbox_list.items(reader, states=query.states, since=query.since, limit=query.limit)
-        counts = await inbox_list.counts(reader, self.store.memory.inbox.waiting)
+        memory = self.store.memory.inbox
+        others = {sender: count for sender, (count, _) in memory.messages.senders.items() if self._is_other(sender)}
+        senders = None
+        if query.contacts:
+            senders = ({*memory.messages.senders} | {*memory.reactions.senders}) - others.keys()
+        page = await inbox_list.items(
+            reader, states=query.states, since=query.since, limit=query.limit, senders=senders
+        )
+        counts = await inbox_list.counts(reader, memory.waiting)
         items = [self._in_lane(item) for item in page.items]
-        return InboxResponse(items=items, next_since=page.next_since, counts=counts)
+        return InboxResponse(items=items, next_since=page.next_since, counts=counts, others=sum(others.values()))
+
+    def _is_other(self, sender: str) -> bool:
+        """Whether the sender of an unread message is no contact, no target of an own work, and not we."""
+        known = sender in self.identity.signers or sender in self.store.memory.inbox.reactions.senders
+        return not known and not self.lanes.is_contact(sender)
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""

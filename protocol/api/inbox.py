@@ -45,6 +45,7 @@ class InboxResponse(ResponseModel):
     items: list[InboxItem]  # oldest first
     next_since: int | None  # `since` of the next page, null when there is none
     counts: dict[str, int]  # number of messages, by state
+    others: int  # number of those that are ready or leased and of peers that are no contacts
 
 
 class InboxNextRequest(RequestModel):

@@ -97,9 +97,14 @@ async def test_the_inbox_names_the_lane_of_each_message(tmp_path: Path) -> None:
         for document in (desk.say("peer"), desk.say("plain"), desk.signed(FRIEND), desk.signed(OTHER)):
             await desk.offer(document)
         inbox = desk.parts.inbox
-        listed = (await inbox.list_items(InboxQuery())).items
-        assert [item.lane for item in listed] == ["other", "plain", "contact", "other"]
+        listed = await inbox.list_items(InboxQuery())
+        assert [item.lane for item in listed.items] == ["other", "plain", "contact", "other"]
+        assert listed.others == 2
+        of_contacts = await inbox.list_items(InboxQuery(contacts=True))
+        assert [item.message.sender for item in of_contacts.items] == ["plain", FRIEND.handle]
         await desk.admit("peer")
         taken = (await inbox.next(InboxNextRequest())).item
         assert taken is not None
         assert (taken.message.sender, taken.lane) == ("peer", "plain")
+        of_contacts = await inbox.list_items(InboxQuery(contacts=True, limit=1))
+        assert [(item.seq, item.state) for item in of_contacts.items] == [(taken.seq, "leased")]
