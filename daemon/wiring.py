@@ -120,7 +120,8 @@ class DaemonParts:
         self.notifier = Notifier(last_seq)
         self.waiters = InboxWaiters()
         self.denied = DeniedSubjects(self.identity.self_id)
-        self.presence = PresenceTable(self.settings.current.discovery.interval, store.memory.acknowledging)
+        interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
+        self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
         self.own_card = OwnCard(self.identity, self.settings)
         self.signatures = SignaturePool(replaced.verifier)
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
@@ -174,7 +175,7 @@ class DaemonParts:
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
         rejections = Rejections(context, lanes, limited)
-        admission = InboxAdmission(settings, lanes, counters)
+        admission = InboxAdmission(context, lanes, limited)
         decider = Decider(
             settings,
             lanes,
@@ -235,7 +236,9 @@ class DaemonParts:
             store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
         works = WorkService(store, sender, drafts, recipients, settings)
-        self.inbox = inbox = InboxService(self.waiters, clock, store, self.clock_changes, self.counters)
+        self.inbox = inbox = InboxService(
+            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity
+        )
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
         purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
         explainer = TrustExplainer(identity, store, trust)

@@ -23,7 +23,7 @@ from aghbus.protocol.agh.effects import (
     Requeue,
     StoreEnvelope,
 )
-from aghbus.protocol.agh.envelope import WORK_KINDS, Envelope
+from aghbus.protocol.agh.envelope import OPENING_KINDS, WORK_KINDS, Envelope
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
 from aghbus.protocol.agh.rooms import Binding
@@ -136,7 +136,7 @@ class Application(msgspec.Struct):
         received. Compares types, the most frequent first: every message passes here.
         """
         tx, result, types = self.tx, self.result, {*map(type, effects)}
-        if Deliver in types and tx.memory.inbox.waiting >= inbox_capacity:
+        if Deliver in types and envelope.kind in OPENING_KINDS:
             inbox.require_room(tx, inbox_capacity)
         delivery: _Delivery = "ready" if Deliver in types else "dead" if Hold in types else None
         if envelope.work_id is not None:
@@ -153,7 +153,8 @@ class Application(msgspec.Struct):
                     self._record_arrival(envelope)
             elif type(effect) is Deliver:
                 assert result.seq is not None
-                tx.memory.inbox.add(tx, result.seq, envelope.sender, len(envelope.raw), envelope.work_id)
+                size = len(envelope.raw)
+                tx.memory.inbox.add(tx, result.seq, envelope.kind, envelope.sender, size, envelope.work_id)
                 result.delivered = True
             elif type(effect) is Advance:
                 assert result.seq is not None

@@ -18,6 +18,8 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
     answer = context.api.get("/v1/inbox", [(name, values[name]) for name in ("state", "since", "limit")])
     context.output.rows(answer, "items", _human, "no message is waiting")
+    if answer["others"]:
+        context.output.note(f"{answer['others']} from others wait: aghctl requests")
     if answer["next_since"] is not None:
         context.output.note(f"there are more: --since {answer['next_since']}")
     return YES

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 HOOK_SECONDS = 3000.0
 """How long the Stop hook waits: less than the time that its installation allows it (cli/mcp/hosts.py)."""
+MAY_WAKE = ("contacts", "all", "none")
 _REWAKE = 2  # the exit code by which the host begins a turn, with the text on standard error
 
 
@@ -42,7 +43,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     signal.signal(signal.SIGTERM, _end)
     stop = _own_daemon(context) if values["peer_per_session"] else None
-    session, close = _session(context, deliver, wake=not values["no_wake"])
+    session, close = _session(context, deliver, wake=values["wake"])
     try:
         Relay(lambda: find(context.options, context.env), deliver, session, context.timeout).run(
             iter(sys.stdin.buffer.readline, b"")
@@ -71,7 +72,7 @@ def _own_daemon(context: Context) -> Callable[[], None]:
 
 
 def _session(
-    context: Context, deliver: Callable[[bytes], None], *, wake: bool
+    context: Context, deliver: Callable[[bytes], None], *, wake: str
 ) -> tuple[HostSession, Callable[[], None]]:
     """The session of the host, and what to call at its end."""
     from aghbus.cli.mcp.hook import HookListener
@@ -85,13 +86,14 @@ def _session(
         lambda: Api(find(context.options, context.env), context.timeout),
         f"{os.getpid()}-{os.urandom(4).hex()}",
         context.output.note,
+        contacts=wake == "contacts",
     )
     session = HostSession(context.env, waker.tool, waker.changed)
-    ways: list[Rung] = [ClaudeSocket(session), CodexQueue(session), Notification(session, deliver)] if wake else []
+    ways: list[Rung] = []
     hooks = HookListener(context.places.socket_dir, waker.changed)
-    if wake:
+    if wake != "none":
         hooks.start()
-        ways.insert(1, hooks)
+        ways = [ClaudeSocket(session), hooks, CodexQueue(session), Notification(session, deliver)]
     waker.attach(session, ways)
 
     def close() -> None:
@@ -148,7 +150,12 @@ COMMANDS = {
         ),
         examples=["aghctl mcp", "aghctl --name ops mcp"],
         arguments=[
-            Argument("--no-wake", action="store_true", help="never wake the session: it calls inbox by itself"),
+            Argument(
+                "--wake",
+                choices=MAY_WAKE,
+                default=MAY_WAKE[0],
+                help="whose messages wake the session (default contacts); those of others are named in the next notice",
+            ),
             Argument(
                 "--peer-per-session",
                 action="store_true",

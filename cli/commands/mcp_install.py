@@ -7,6 +7,7 @@ import sys
 
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe
+from aghbus.cli.commands.mcp import MAY_WAKE
 from aghbus.cli.context import Context
 from aghbus.cli.mcp.hosts import HOSTS, SCOPES, changes, scopes
 from aghbus.client.errors import UsageError
@@ -25,7 +26,8 @@ def entry_name(text: str) -> str:
 
 def run_install(context: Context, values: dict[str, Any]) -> int:
     """Add the server to the host's files."""
-    options = [f"--{name}" for name in ("peer-per-session", "no-wake") if values[name.replace("-", "_")]]
+    options = ["--peer-per-session"] if values["peer_per_session"] else []
+    options += ["--wake", values["wake"]] if values["wake"] != MAY_WAKE[0] else []
     return _apply(context, values, [_program(context), *_daemon(context), "mcp", *options])
 
 
@@ -114,7 +116,9 @@ COMMANDS = {
             _ENTRY,
             Argument("--print", action="store_true", help="print what would be added, and change nothing"),
             Argument("--peer-per-session", action="store_true", help="each session is a peer of its own"),
-            Argument("--no-wake", action="store_true", help="sessions are not woken"),
+            Argument(
+                "--wake", choices=MAY_WAKE, default=MAY_WAKE[0], help="whose messages wake sessions (default contacts)"
+            ),
         ],
     ),
     "mcp uninstall": Command(

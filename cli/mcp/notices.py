@@ -16,32 +16,35 @@ FIRST_REPEAT, LAST_REPEAT = 30.0, 300.0
 COLLECT_SECONDS = 0.2
 """Messages that arrive within this time after the first one share a notice."""
 WAKES, WINDOW = 20, 600.0
-"""One peer may cause so many notices in so many seconds, and none in as many seconds after that."""
+"""One contact, or all others together, may cause so many notices in so many seconds, and none in as many seconds after that."""
+OTHERS = "peers that are no contacts"
+"""What causes the notices of their messages, because names are free. It is no peer id."""
 NEVER = float("inf")
 
 
 class Waiting:
-    """A message of the inbox that nobody has acknowledged."""
+    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS."""
 
-    def __init__(self, seq: int, sender: str, work_id: str | None, state: str) -> None:
+    def __init__(self, seq: int, cause: str, work_id: str | None, state: str) -> None:
         self.seq = seq
-        self.sender = sender
+        self.cause = cause
         self.work_id = work_id
         self.state = state
 
 
 class Look:
-    """The inbox at one moment: counts, the ready messages after those that are covered, and the oldest ready or leased ones."""
+    """The inbox at one moment: the number of ready messages, those after the ones that are covered, the oldest ready or leased
+    ones, and the number of messages of OTHERS where these are none of them."""
 
-    def __init__(self, ready: int, leased: int, fresh: list[Waiting], oldest: list[Waiting]) -> None:
+    def __init__(self, ready: int, fresh: list[Waiting], oldest: list[Waiting], others: int = 0) -> None:
         self.ready = ready
-        self.leased = leased
         self.fresh = fresh
         self.oldest = oldest
+        self.others = others
 
 
 class LoopGuard:
-    """How often each peer caused a notice."""
+    """How often each peer, or OTHERS, caused a notice."""
 
     def __init__(self, wakes: int = WAKES, window: float = WINDOW) -> None:
         self._wakes = wakes
@@ -129,7 +132,7 @@ class Notices:
             self.due = min(self.due, self._repeat_at)
             return []
         waiting = look.oldest if now >= self._repeat_at else look.fresh
-        ready = {each.sender for each in waiting if each.state == "ready"}
+        ready = {each.cause for each in waiting if each.state == "ready"}
         held = ready.intersection(self.guard.held_back(now))
         if ready - held:
             return sorted(ready - held)
@@ -168,7 +171,8 @@ def text_of(look: Look) -> str:
     named = [each.work_id for each in look.fresh or look.oldest if each.work_id is not None and is_plain(each.work_id)]
     ids = ", ".join(list(dict.fromkeys(named))[:MAX_IDS])
     count = f"{look.ready} message{'s wait' if look.ready != 1 else ' waits'}"
-    return f"aghbus: {count}{f' ({ids})' if ids else ''}. Call the inbox tool."
+    others = f"; {look.others} from others wait: aghctl requests" if look.others else ""
+    return f"aghbus: {count}{f' ({ids})' if ids else ''}{others}. Call the inbox tool."
 
 
 MAX_IDS = 5

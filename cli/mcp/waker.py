@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from aghbus.cli.app.text import safe, span
-from aghbus.cli.mcp.notices import WINDOW, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.notices import OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
 from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
 from aghbus.cli.mcp.session import HostSession
 from aghbus.client.api import Api
@@ -36,11 +36,14 @@ _CLOSING_SECONDS = 1.0
 class Waker:
     """The notices of one session. It begins with the first call of `changed`, after `attach`."""
 
-    def __init__(self, connect: Callable[[], Api], session_id: str, note: Callable[[str], None]) -> None:
-        """`connect` finds the daemon, or raises Unreachable. `note` tells a person."""
+    def __init__(
+        self, connect: Callable[[], Api], session_id: str, note: Callable[[str], None], *, contacts: bool
+    ) -> None:
+        """`connect` finds the daemon, or raises Unreachable. `note` tells a person. `contacts`: only they wake the session."""
         self._connect = connect
         self._path = f"/v1/mcp/sessions/{session_id}"
         self._note = note
+        self._contacts = contacts
         self._notices = Notices(LoopGuard())
         self._condition = threading.Condition()
         self._rungs: Sequence[Rung] = ()
@@ -142,7 +145,7 @@ class Waker:
     def _look(self, api: Api) -> None:
         """Look at the inbox, and tell the host if it is time to."""
         held = self._notices.guard.held_back(time.monotonic())
-        look = look_at(api, self._notices.covered, held)
+        look = look_at(api, self._notices.covered, held, contacts=self._contacts)
         with self._condition:
             causes = self._notices.causes(look, time.monotonic())
             self._report_at = 0.0
@@ -153,7 +156,7 @@ class Waker:
             limited = self._notices.told(look, causes, how, time.monotonic())
         for peer in limited:
             self._note(
-                f"{safe(peer)} woke this session too often: its messages wait for {span(WINDOW)} without a notice"
+                f"{safe(peer)} woke this session too often: those messages wait for {span(WINDOW)} without a notice"
             )
         if how is None and not self._said_none:
             self._said_none = True
@@ -206,18 +209,21 @@ class Waker:
         }
 
 
-def look_at(api: Api, covered: int, held_back: Sequence[str]) -> Look:
-    """The inbox now. Of the messages after `covered`, the first page that is not only of peers that are held back."""
-    found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST)])
+def look_at(api: Api, covered: int, held_back: Sequence[str], *, contacts: bool) -> Look:
+    """The inbox now, or what contacts have there. Of the messages after `covered`, the first page that is not only of peers that
+    are held back."""
+    chosen = ("contacts", contacts)
+    found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST), chosen])
     counts, oldest = found["counts"], _waiting(found)
     since, fresh = covered, list[Waiting]()
     for _ in range(_MAX_PAGES):
-        page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH)])
+        page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH), chosen])
         fresh = _waiting(page)
-        if page["next_since"] is None or any(each.sender not in held_back for each in fresh):
+        if page["next_since"] is None or any(each.cause not in held_back for each in fresh):
             break
         since = page["next_since"]
-    return Look(counts.get("ready", 0), counts.get("leased", 0), fresh, oldest)
+    others = found["others"] if contacts else 0
+    return Look(max(1, counts["ready"] - others), fresh, oldest, others)
 
 
 def _waiting(page: dict[str, Any]) -> list[Waiting]:
@@ -225,4 +231,5 @@ def _waiting(page: dict[str, Any]) -> list[Waiting]:
 
 
 def _item(item: dict[str, Any], message: dict[str, Any]) -> Waiting:
-    return Waiting(item["seq"], message["sender"], message["work_id"], item["state"])
+    cause = OTHERS if item["lane"] == "other" else message["sender"]
+    return Waiting(item["seq"], cause, message["work_id"], item["state"])

@@ -81,7 +81,7 @@ class Exporter:
             "aghbus_problems": {(): len(status.problems())},
             "aghbus_receive_queue_messages": {(): status.queue.depth},
             "aghbus_inbox_capacity_messages": {(): settings.inbox.capacity},
-            "aghbus_inbox_bytes": {(): memory.inbox.size},
+            "aghbus_inbox_bytes": {(): memory.inbox.messages.size + memory.inbox.reactions.size},
             "aghbus_peers": _by(status.presence.counts(status.context.clock.millis())),
             "aghbus_dedup_ids": {(): len(memory.dedup.keys)},
             "aghbus_dedup_capacity_ids": {(): settings.receive.remembered},

@@ -203,7 +203,7 @@ class Decider:
                 for_everybody = window.admits(remaining, int(settings.receive.remembered * PARTS["other"]))
                 if not for_everybody and not self.admits_id(window, remaining, self.lane(envelope, effects)):
                     return "memory"
-            elif type(effect) is Deliver:
+            elif type(effect) is Deliver and envelope.kind in OPENING_KINDS:
                 if rejection := self._admission.rejection(tx, envelope, effects):
                     return rejection
             elif type(effect) is Hold:

@@ -3,11 +3,12 @@
 from functools import partial
 from typing import Final
 
-from aghbus.daemon.base.metrics import Counters
-from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import PARTS, Lanes, allowance
-from aghbus.protocol.agh.effects import Advance, Effects, StoreEnvelope
+from aghbus.daemon.state.limited_peers import LimitedPeers
+from aghbus.protocol.agh.bodies import Trace
+from aghbus.protocol.agh.effects import Effects, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import inbox
@@ -21,11 +22,15 @@ smaller part would refuse the usual burst of one peer that hands out many works.
 
 _FOR_EVERYBODY: Final = PARTS["other"]
 
-REACTION_PARTS: Final = 10
-"""Questions and ends of our own works enter the inbox while less than one of so many parts of it is used.
+REACTION_PARTS: Final = 2
+"""Questions and ends of our own works have room of their own beside the inbox: one of so many equal parts of its bounds.
 
-An agent that never reads its inbox loses only these notices: they are in `aghctl work list`, too.
+One target fills at most one of SENDER_PARTS of it. An agent that never reads its inbox loses only these notices: they are in
+`aghctl work list`, too.
 """
+
+WORK_QUESTIONS: Final = 4
+"""A question enters the inbox while fewer unread questions are of its work."""
 
 FULL: Final = "inbox"
 STORE: Final = "inbox.store"
@@ -42,27 +47,40 @@ def inbox_bytes(settings: Settings) -> int:
 class InboxAdmission:
     """Decides which messages enter the inbox."""
 
-    def __init__(self, settings: LiveSettings, lanes: Lanes, counters: Counters) -> None:
-        self._settings = settings
+    def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers) -> None:
+        self._settings = context.settings
+        self._counters = context.counters
+        self._clock = context.clock
         self._lanes = lanes
-        self._counters = counters
+        self._limited = limited
 
     def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
         """Whether `rejection` would be empty for each of so many messages of `size` bytes together, from any sender: the whole
         inbox would then hold no more than one sender may."""
-        settings, held = self._settings.current, tx.memory.inbox
-        fits = SENDER_PARTS * (held.waiting + messages) <= settings.inbox.capacity
+        settings, held = self._settings.current, tx.memory.inbox.messages
+        fits = SENDER_PARTS * (held.count + messages) <= settings.inbox.capacity
         return fits and SENDER_PARTS * (held.size + size) <= inbox_bytes(settings) and not tx.memory.excess
 
     def admits_reaction(self, tx: Transaction, envelope: Envelope) -> bool:
-        """Whether a trace or receipt that our agent should react to enters the inbox; counted if not. It is stored in any case."""
-        settings, held = self._settings.current, tx.memory.inbox
-        used = held.size + len(envelope.raw)
-        within = REACTION_PARTS * held.waiting < settings.inbox.capacity
-        if within and REACTION_PARTS * used <= inbox_bytes(settings) and not tx.memory.excess:
+        """Whether a trace or receipt that our agent should react to enters the inbox; counted and reported if not. It is stored
+        in any case."""
+        settings, held, size, body = self._settings.current, tx.memory.inbox.reactions, len(envelope.raw), envelope.body
+        capacity, bound = settings.inbox.capacity / REACTION_PARTS, inbox_bytes(settings) / REACTION_PARTS
+        messages, used = held.senders.get(envelope.sender, (0, 0))
+        asks = isinstance(body, Trace) and body.state == "needs_input"
+        if (
+            held.count < capacity
+            and held.size + size <= bound
+            and not (messages and _fills_part(messages, used + size, capacity, bound))
+            and not (asks and held.works.get(envelope.work_id or "", 0) >= WORK_QUESTIONS)
+        ):
             return True
-        tx.after_commit(partial(self._counters.add, "inbox.reactions_left_out"))
+        tx.after_commit(partial(self._leave_out, envelope.sender))
         return False
+
+    def _leave_out(self, sender: str) -> None:
+        self._counters.add("inbox.reactions_left_out")
+        self._limited.note("reactions", sender, self._lanes.of(sender, "verified"), self._clock.monotonic())
 
     def rejection_of_held(self, tx: Transaction) -> str:
         """Why an opening that is held since a restore may not enter the store; empty, and counted, if it may."""
@@ -72,29 +90,27 @@ class InboxAdmission:
         return ""
 
     def rejection(self, tx: Transaction, envelope: Envelope, effects: Effects) -> str:
-        """Why the message may not enter the inbox, empty if it may.
-
-        A store that is larger than its bound takes only messages by which a work ends: that makes room.
-        """
-        settings, held, size = self._settings.current, tx.memory.inbox, len(envelope.raw)
+        """Why the message of a conversation may not enter the inbox, empty if it may."""
+        settings, held, size = self._settings.current, tx.memory.inbox.messages, len(envelope.raw)
         capacity, bound = settings.inbox.capacity, inbox_bytes(settings)
-        if held.waiting >= capacity or held.size + size > bound:
+        if held.count >= capacity or held.size + size > bound:
             return FULL
-        if tx.memory.excess and not _ends_work(effects):
+        if tx.memory.excess:
             return STORE
-        if not held.waiting:
+        if not held.count:
             return ""  # also where the part of others is less than one message
         messages, used = held.senders.get(envelope.sender, (0, 0))
-        if messages and (SENDER_PARTS * messages >= capacity or SENDER_PARTS * (used + size) > bound):
+        if messages and _fills_part(messages, used + size, capacity, bound):
             return SENDER
-        if held.waiting < int(capacity * _FOR_EVERYBODY) and held.size + size <= int(bound * _FOR_EVERYBODY):
+        if held.count < int(capacity * _FOR_EVERYBODY) and held.size + size <= int(bound * _FOR_EVERYBODY):
             return ""
         trust = next(effect.trust for effect in effects if isinstance(effect, StoreEnvelope))
         lane = self._lanes.of(envelope.sender, trust)
-        if held.waiting >= allowance(capacity, lane) or held.size + size > allowance(bound, lane):
+        if held.count >= allowance(capacity, lane) or held.size + size > allowance(bound, lane):
             return f"inbox.{lane}"
         return ""
 
 
-def _ends_work(effects: Effects) -> bool:
-    return any(isinstance(effect, Advance) and effect.after.is_terminal for effect in effects)
+def _fills_part(messages: int, size: int, capacity: float, bound: float) -> bool:
+    """Whether one sender has its part of `capacity` with so many messages, or exceeds that of `bound` with so many bytes."""
+    return SENDER_PARTS * messages >= capacity or SENDER_PARTS * size > bound

@@ -42,7 +42,8 @@ class InboxPurge:
         """
         matches = _matcher(request)
         memory = self.store.memory.inbox
-        senders = [sender for sender in memory.senders if matches(sender)]
+        unread = {*memory.messages.senders, *memory.reactions.senders}
+        senders = [sender for sender in unread if matches(sender)]
         answer = InboxPurgeResponse(messages=0, works=0)
         seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
         for start in range(0, len(seqs), _STEP):

@@ -172,11 +172,11 @@ class StatusService:
         )
 
     def _inbox_use(self) -> InboxUse:
-        settings, held = self.context.settings.current, self.store.memory.inbox
+        settings, held = self.context.settings.current, self.store.memory.inbox.messages
         found = [InboxSender(sender=name, messages=count, bytes=size) for name, (count, size) in held.senders.items()]
         plain = [one for one in found if "@" not in one.sender]
         return InboxUse(
-            messages=held.waiting,
+            messages=held.count,
             capacity=settings.inbox.capacity,
             bytes=held.size,
             max_bytes=inbox_bytes(settings),
@@ -196,7 +196,7 @@ class StatusService:
         now = self.context.clock.monotonic()
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
-        problems += first_use_problems(self.context.settings, self.store)
+        problems += first_use_problems(self.context.settings, self.store, self.presence)
         if not self.store.writable:
             problems.insert(0, f"the store cannot write: {self.store.last_error}")
         if self.sender.closed:

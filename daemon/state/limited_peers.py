@@ -12,7 +12,11 @@ LIFE: Final = 60.0
 MAX_NAMES: Final = 5
 """Names reported for one limit; the latest are kept."""
 
-_WHAT: Final = {"receipts": "automatic receipts are not sent", "answers": "whois is not answered"}
+_WHAT: Final = {
+    "receipts": "automatic receipts are not sent",
+    "answers": "whois is not answered",
+    "reactions": "questions or ends of own works are not put into the inbox, only stored (`aghctl work list`),",
+}
 REASONS: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",
     "signatures": "too many signatures failed recently",
@@ -24,6 +28,7 @@ REASONS: Final = {
     "inbox.plain": "the inbox is three quarters full, and takes only messages of contacts with a key",
     "inbox.held": "a quarter of the inbox is full of openings that are held since the restore",
     "inbox.store": "what has to be kept is larger than store.retention_size",
+    "reactions": "too many of them are unread",
     "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
     "answers": "limits.answers_per_minute or limits.answer_bytes_per_minute is used up",
 }

@@ -1,6 +1,6 @@
 """Presence: the peers seen on the joined channels, kept in memory and written to the store asynchronously."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -12,10 +12,7 @@ from aghbus.protocol.agh.discovery import matches
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.presence import PeerSeen, presence_of
 
-MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first
-KNOWN_AFTER_MS: Final = 600_000
-"""Time since the first greet of a peer, in milliseconds, from which it is known (docs/limits.md)."""
-
+MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first, contacts last
 MAX_BYTES = 64 * 1024 * 1024  # of their cards as JSON: an unknown sender may greet under many names with large cards
 
 REFRESH_MS: Final = 600_000
@@ -42,17 +39,18 @@ class PresenceTable:
     """Peers by (workspace, channel, peer id), each with its latest card.
 
     `interval` is the greeting interval in seconds, the unit of presence. `changed` notifies when a peer appears or changes its
-    capabilities, not on every greet.
+    capabilities, not on every greet. `complete`: it was never full since the start.
     """
 
-    def __init__(self, interval: float, acknowledging: dict[str, bool]) -> None:
+    def __init__(self, interval: float, acknowledging: dict[str, bool], is_contact: Callable[[str], bool]) -> None:
         """`acknowledging` is the store's record of which peers acknowledge commits, which this table keeps."""
         self._interval = interval
+        self._is_contact = is_contact
+        self.complete = True
         self._peers: dict[PeerKey, PeerSeen] = {}
         self._sizes: dict[PeerKey, int] = {}
         self._bytes = 0
-        self._new: dict[PeerKey, int] = {}  # peers that are not known yet, with the sizes of their cards
-        self._new_bytes = 0
+        self._others: dict[PeerKey, None] = {}  # peers that were no contacts at their last sighting, in its order
         self._stored: dict[PeerKey, PeerSeen] = {}  # as the store has them, or will have them with the open transaction
         self._dropped: set[PeerKey] = set()
         self.of_this_project = acknowledging  # by peer id; none before its first greet. Read only
@@ -141,25 +139,26 @@ class PresenceTable:
             self._bytes -= self._sizes.get(key, 0)
             self._sizes[key] = len(msgspec.json.encode(peer.card)) + len(peer.summary or "")
             self._bytes += self._sizes[key]
-        self._note_new(key, peer)
+        self._others.pop(key, None)
+        if not self._is_contact(peer.peer_id):
+            self._others[key] = None
+        self.complete &= len(self._peers) < MAX_PEERS and self._bytes <= MAX_BYTES
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
-            oldest = next(iter(self._new if self._new_take_too_much() else self._peers))
+            oldest = self._least_needed()
             del self._peers[oldest]
-            self._new_bytes -= self._new.pop(oldest, 0)
             self._bytes -= self._sizes.pop(oldest)
             if self._stored.pop(oldest, None) is not None:
                 self._dropped.add(oldest)
             self.of_this_project.pop(oldest[2], None)
 
-    def _note_new(self, key: PeerKey, peer: PeerSeen) -> None:
-        """Keep the peers that are not known yet apart, in the order of their last sighting, with the sizes of their cards."""
-        self._new_bytes -= self._new.pop(key, 0)
-        if peer.last_seen_ms - peer.first_seen_ms < KNOWN_AFTER_MS:
-            self._new[key] = self._sizes[key]
-            self._new_bytes += self._sizes[key]
-
-    def _new_take_too_much(self) -> bool:
-        return 2 * len(self._new) > MAX_PEERS or 2 * self._new_bytes > MAX_BYTES
+    def _least_needed(self) -> PeerKey:
+        """The peer seen longest ago: of those that are no contacts, if there are any."""
+        while self._others:
+            key = next(iter(self._others))
+            del self._others[key]
+            if not self._is_contact(key[2]):
+                return key
+        return next(iter(self._peers))
 
     def shift(self, step_ms: int, now_ms: int) -> None:
         """The clock was set by `step_ms` to `now_ms`: shift every sighting, to `now_ms` at the latest.

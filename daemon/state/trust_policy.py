@@ -153,6 +153,8 @@ class LivePolicy:
             return False
         if any(self._presence.knows(settings.workspace, channel, nickname) for channel in settings.channels):
             return False  # a plain peer has this name, and the pin would refuse its messages
+        if not self._presence.complete:
+            return False  # a plain peer that is not in it any more may have this name
         return not self._store.memory.trust.first_use_is_full
 
     def _pause(self, nickname: str) -> None:
@@ -181,7 +183,7 @@ class LivePolicy:
 
     def _pin(self, tx: Transaction, envelope: Envelope, key: str, now_ms: int) -> None:
         nickname = _nickname(envelope)
-        if works.has_open(tx, nickname):
+        if works.has_open(tx, nickname) or self.admits(nickname):
             self._pause(nickname)
             return
         tx.memory.trust.put(tx, Rule("pin", nickname, key, "first_use", now_ms, now_ms))
@@ -199,9 +201,13 @@ class LivePolicy:
             self._counters.add("trust.first_use_lost")
 
 
-def first_use_problems(settings: LiveSettings, store: Store) -> list[str]:
+def first_use_problems(settings: LiveSettings, store: Store, presence: PresenceTable) -> list[str]:
     """What keeps a nickname from being pinned at its first use, as sentences for the operator."""
-    if settings.current.trust.first_use != "pin" or not store.memory.trust.first_use_is_full:
+    if settings.current.trust.first_use != "pin":
+        return []
+    if not presence.complete:
+        return ["trust: no nickname is pinned by first use, because the presence table was full; a restart tries again"]
+    if not store.memory.trust.first_use_is_full:
         return []
     return ["trust: the list of nicknames pinned by first use is full; `aghctl trust unpin --unused` makes room"]
 

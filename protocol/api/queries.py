@@ -114,6 +114,8 @@ class InboxQuery(Query, frozen=True):
     states: frozenset[InboxState] = msgspec.field(default=frozenset(), name="state")
     since: Since = 0  # those after this sequence
     limit: Limit = 100  # of the page
+    # only unread messages of contacts, of targets of own works, and our own
+    contacts: bool = False
 
 
 class ArtifactsQuery(Query, frozen=True):

@@ -77,7 +77,7 @@ class InboxSender(ResponseModel):
 
 
 class InboxUse(ResponseModel):
-    """How full the inbox is."""
+    """How full the inbox is, without questions and ends of own works, which have room of their own."""
 
     messages: int  # that are ready or leased
     capacity: int  # the most messages

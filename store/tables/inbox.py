@@ -74,7 +74,7 @@ SELECT min(at) FROM (
     UNION ALL SELECT min(available_ms) FROM inbox WHERE state = 'ready' AND available_ms > ?1
 )
 """
-_COUNTED: Final = "SELECT e.sender, length(e.raw), e.work_id FROM envelopes AS e WHERE e.seq = ?"
+_COUNTED: Final = "SELECT e.kind, e.sender, length(e.raw), e.work_id FROM envelopes AS e WHERE e.seq = ?"
 _OLDEST_KEPT: Final = "SELECT seq FROM inbox WHERE state = 'acked' ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _SWEEP: Final = f"""
 DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
@@ -110,8 +110,9 @@ class _Held(NamedTuple):
 
 
 def require_room(tx: Transaction, capacity: int) -> None:
-    """Raises InboxFull when the inbox has no room: call it before anything is written (spec section 5, Overload)."""
-    if tx.memory.inbox.waiting >= capacity:
+    """Raises InboxFull when the inbox has no room for a message of a conversation: call it before anything is written (spec
+    section 5, Overload)."""
+    if tx.memory.inbox.messages.count >= capacity:
         raise InboxFull(capacity)
 
 
@@ -179,7 +180,7 @@ def lease_next(
         if message.damaged:
             _count(tx, message.seq, -1)
         else:
-            memory.inbox.count(tx, message.sender, -1, -len(message.envelope), message.work_id)
+            memory.inbox.count(tx, message.kind, message.sender, -1, -len(message.envelope), message.work_id)
         _sweep(tx)
     elif leased is not None and until is not None:
         _due_at(tx, until)
@@ -404,8 +405,8 @@ def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
 
 def _count(tx: Transaction, seq: int, change: int) -> None:
     """Message `seq` waits from now on (`change` is 1), or no longer (-1)."""
-    sender, size, work_id = tx.db.execute(_COUNTED, (seq,)).fetchone()
-    tx.memory.inbox.count(tx, sender, change, change * size, work_id)
+    kind, sender, size, work_id = tx.db.execute(_COUNTED, (seq,)).fetchone()
+    tx.memory.inbox.count(tx, kind, sender, change, change * size, work_id)
 
 
 def _sweep(tx: Transaction) -> None:

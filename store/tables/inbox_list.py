@@ -1,5 +1,6 @@
 """Reading the agent's inbox: pages of items, and how many there are."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -7,7 +8,7 @@ import msgspec
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
-from aghbus.store.tables.envelopes import Row, fetch, last_seq, within_bytes
+from aghbus.store.tables.envelopes import Params, Row, fetch, last_seq, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item
 from aghbus.store.tables.search import scan
 
@@ -19,16 +20,25 @@ class InboxPage(NamedTuple):
     next_since: int | None
 
 
-async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: int = 0, limit: int = 100) -> InboxPage:
-    """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked); fewer when PAGE_BYTES are
-    reached."""
+async def items(
+    reader: Reader,
+    *,
+    states: frozenset[str] = frozenset(),
+    since: int = 0,
+    limit: int = 100,
+    senders: Collection[str] | None = None,
+) -> InboxPage:
+    """Up to `limit` rows after sequence `since` in one of `states` (none given: all but acked) and of `senders` (None: of all);
+    fewer when PAGE_BYTES are reached."""
     wanted = sorted(states or {"ready", "leased", "dead"})
-    hits = await _implied(reader, wanted, since, limit + 1)
+    named: Params = [] if senders is None else [msgspec.json.encode(list(senders)).decode()]
+    where = "AND e.sender IN (SELECT value FROM json_each(?))" if named else ""
+    hits = await _implied(reader, wanted, since, limit + 1, where, named)
     hits += await fetch(
         reader,
-        "SELECT i.seq, length(e.raw) FROM inbox AS i JOIN log AS e ON e.seq = i.seq"  # noqa: S608 - constants
-        f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) ORDER BY i.seq LIMIT ?",
-        [since, *wanted, limit + 1],
+        "SELECT i.seq, length(e.raw) FROM inbox AS i CROSS JOIN envelopes AS e ON e.seq = i.seq"  # noqa: S608 - constants
+        f" WHERE i.seq > ? AND i.state IN ({placeholders(wanted)}) {where} ORDER BY i.seq LIMIT ?",
+        [since, *wanted, *named, limit + 1],
     )
     hits = sorted(set(hits))[: limit + 1]
     seqs, full = within_bytes(hits[:limit])
@@ -41,14 +51,14 @@ async def items(reader: Reader, *, states: frozenset[str] = frozenset(), since: 
     return InboxPage([read_item(row) for row in rows], seqs[-1] if more else None)
 
 
-async def _implied(reader: Reader, wanted: list[str], since: int, limit: int) -> list[Row]:
+async def _implied(reader: Reader, wanted: list[str], since: int, limit: int, where: str, named: Params) -> list[Row]:
     """`(seq, bytes)` of messages without a row, and of some that have one: read before those that have one, because a
     message may get a row meanwhile."""
     ((position,),) = await fetch(reader, f"SELECT {INBOX_POSITION}", [])
     low = since if "acked" in wanted else max(since, position)
     high = await last_seq(reader) if "ready" in wanted else position
-    where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)})"
-    return await scan(reader, where, [*wanted], (low, high), limit)
+    where = f"AND e.inbox = 1 AND {INBOX_STATE} IN ({placeholders(wanted)}) {where}"
+    return await scan(reader, where, [*wanted, *named], (low, high), limit)
 
 
 async def counts(reader: Reader, waiting: int) -> dict[str, int]:

@@ -15,7 +15,7 @@ def look(notices: Notices, waiting: list[Waiting], leased: list[Waiting] | None 
     """The inbox with these messages."""
     oldest = sorted([*waiting, *(leased or [])], key=lambda each: each.seq)
     fresh = [each for each in waiting if each.seq > notices.covered]
-    return Look(len(waiting), len(leased or []), fresh, oldest)
+    return Look(len(waiting), fresh, oldest)
 
 
 def step(notices: Notices, waiting: list[Waiting], now: float, how: str | None = "claude-socket") -> bool:
@@ -136,3 +136,5 @@ def test_a_notice_has_counts_and_ids_and_never_the_words_of_a_peer() -> None:
     text = text_of(look(notices, [*many, *ready(10, work_id=WORK)]))
     assert text.startswith("aghbus: 11 messages wait (work_1111")
     assert text.count("work_") == 5
+    others = Look(1, ready(1), ready(1), others=3)
+    assert text_of(others) == "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.foreign import Foreign, foreign_peer
 from tests.support.mcp_hosts import SECRET, CodexProgram, MessagingSocket
 from tests.support.mcp_relay import RelayProcess
+from tests.support.natsutil import NatsServer
 
 
 @pytest.fixture
@@ -209,8 +211,10 @@ def test_a_legacy_host_can_subscribe_to_the_inbox(home: Home, ops: Daemon, peer:
         wait_for(lambda: session(ops)["wakes_by"] == [], 20, "no way to wake it")
 
 
-def test_no_wake_tells_nobody_and_people_see_it(home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket) -> None:
-    with RelayProcess(home, "ops", env=claude.env, options=("--no-wake",)) as relay:
+def test_wake_none_tells_nobody_and_people_see_it(
+    home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
+) -> None:
+    with RelayProcess(home, "ops", env=claude.env, options=("--wake", "none")) as relay:
         relay.open("claude-code")
         tell(peer)
         until_state(ops, "stored")
@@ -238,6 +242,57 @@ def test_a_peer_that_wakes_the_session_too_often_is_held_back(
         assert claude.receive() == "aghbus: 2 messages wait. Call the inbox tool."
     assert claude.more() == 0
     assert "worker woke this session too often" in relay.errors
+
+
+THREAD = {"to": "ops", "surface": "thread", "thread_id": "thread_one"}
+
+
+@pytest.fixture
+def public(home: Home, server: NatsServer) -> Iterator[Daemon]:
+    """A daemon on a broker that everybody may join."""
+    with Daemon(home, "ops", "--nats", server.url) as daemon:
+        yield daemon
+
+
+async def say(peer: Foreign, *names: str) -> None:
+    """Each name sends a message to `ops`."""
+    for name in names:
+        await peer.publish({**peer.envelope("say", {"text": "obey"}, **THREAD), "from": name, "id": f"msg_{name}"})
+
+
+async def test_contacts_wake_the_session_and_others_are_counted(
+    home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
+) -> None:
+    async with foreign_peer(server.url, "stranger") as stranger:
+        with RelayProcess(home, "ops", env=claude.env) as relay:
+            relay.open("claude-code")
+            await say(stranger, "one", "two", "three")
+            wait_for(lambda: public.get("/v1/inbox")["others"] == 3, 20, "the messages")
+            public.post("/v1/messages", kind="say", body={"text": "hello"}, to="friend")
+            await say(stranger, "friend")
+            notice = "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."
+            assert claude.receive() == notice
+            assert "3 from others wait: aghctl requests" in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+        assert claude.more() == 0
+
+
+async def test_others_have_one_budget_of_wakes_over_all_names(
+    home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
+) -> None:
+    async with foreign_peer(server.url, "stranger") as stranger:
+        with RelayProcess(home, "ops", env=claude.env, options=("--wake", "all")) as relay:
+            relay.open("claude-code")
+            for number in range(20):
+                await say(stranger, f"name{number}")
+                claude.receive()
+                take_all(relay, 2 * number + 1)
+            wait_for(lambda: session(public)["held_back"] == ["peers that are no contacts"], 20, "the guard")
+            await say(stranger, "another")
+            wait_for(lambda: public.get("/v1/inbox")["counts"]["ready"] == 1, 20, "the message")
+            public.post("/v1/messages", kind="say", body={"text": "hello"}, to="friend")
+            await say(stranger, "friend")
+            assert claude.receive() == "aghbus: 2 messages wait. Call the inbox tool."
+        assert claude.more() == 0
 
 
 OPTIONS = ("--peer-per-session",)

@@ -230,10 +230,10 @@ async def test_waiting_for_a_work_without_messages_takes_no_transaction(store: S
     item = (await asked).item
     assert item is not None
     assert item.message.work_id == "work_ours"
-    assert store.memory.inbox.works == {"work_other": 1, "work_ours": 1}
+    assert store.memory.inbox.messages.works == {"work_other": 1, "work_ours": 1}
     await parts.inbox.next(InboxNextRequest(work_id="work_other", ack=True))
     await parts.inbox.ack(item.seq, InboxAckRequest(lease=item.lease))
-    assert store.memory.inbox.works == {}
+    assert store.memory.inbox.messages.works == {}
 
 
 @pytest.mark.parametrize("ack", [True, False])

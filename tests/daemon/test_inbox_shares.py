@@ -19,7 +19,7 @@ async def fill(desk: Bench, names: int, count: int, **fields: object) -> None:
 
 
 def waiting(desk: Bench) -> dict[str, int]:
-    return {sender: messages for sender, (messages, _) in desk.store.memory.inbox.senders.items()}
+    return {sender: messages for sender, (messages, _) in desk.store.memory.inbox.messages.senders.items()}
 
 
 def problems(desk: Bench) -> list[str]:
@@ -60,7 +60,7 @@ async def test_one_sender_has_a_quarter_of_the_bytes(tmp_path: Path) -> None:
         await fill(desk, 1, 8, body={"text": LARGE})
         await desk.offer(desk.say("carol"))
         assert waiting(desk) == {"peer0": 4, "carol": 1}
-        assert desk.store.memory.inbox.size <= INBOX_BYTES_MIN // 2
+        assert desk.store.memory.inbox.messages.size <= INBOX_BYTES_MIN // 2
 
 
 async def test_half_of_the_store_is_a_bound_too(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ async def test_others_fill_half_the_inbox_and_plain_contacts_three_quarters(tmp_
 async def test_shares_are_the_same_after_a_restart(tmp_path: Path) -> None:
     async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
         await fill(desk, 2, CAPACITY)
-        before = desk.store.memory.inbox.senders
+        before = desk.store.memory.inbox.messages.senders
     async with bench(tmp_path, inbox=InboxSettings(capacity=CAPACITY)) as desk:
-        assert desk.store.memory.inbox.senders == before
+        assert desk.store.memory.inbox.messages.senders == before
         await fill(desk, 2, 1)
-        assert desk.store.memory.inbox.senders == before
+        assert desk.store.memory.inbox.messages.senders == before
 
 
 async def test_a_store_over_its_bound_takes_only_messages_that_end_works(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_every_share_is_listed() -> None:
 
 @pytest.mark.parametrize("reason", sorted({reason.partition(".")[0] for reason in REASONS}))
 def test_every_reason_of_a_rejection_is_listed(reason: str) -> None:
-    other = {"receipts": "receipts.suppressed", "answers": "whois.suppressed"}
+    other = {"receipts": "receipts.suppressed", "answers": "whois.suppressed", "reactions": "inbox.reactions_left_out"}
     assert other.get(reason, f"`overload.{reason}`") in PAGE
 
 

@@ -15,6 +15,7 @@ from aghbus.daemon.discovery.discovery import SMALL_CATALOG
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.state.catalog import Catalog
 from aghbus.daemon.state.limited_peers import LIFE, MAX_NAMES, LimitedPeers
+from aghbus.daemon.state.presence import MAX_PEERS
 from aghbus.protocol.agh.discovery import CATALOG, CATALOG_KEY, INCLUDE_KEY, Record
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
@@ -306,3 +307,15 @@ async def test_answers_to_all_unknown_names_together_are_bounded_in_bytes(tmp_pa
         assert any("whois is not answered" in problem for problem in problems(b))
         await b.offer(question(b, "known"))
         assert link.published[-1]["to"] == "known"
+
+
+async def test_greets_of_many_names_lock_no_plain_peer_out(tmp_path: Path) -> None:
+    async with bench(tmp_path, trust=TrustSettings(first_use="pin")) as b:
+        b.take(greet(b, "friend"), *(greet(b, f"name{number}") for number in range(MAX_PEERS)))
+        assert not b.parts.presence.knows("ws_local", "default", "friend")
+        b.take(FRIEND(greet(b, FRIEND.handle)))
+        await b.flush()
+        assert b.parts.presence.knows("ws_local", "default", FRIEND.handle)
+        await b.offer(b.say("friend"))
+        assert await b.senders() == ["friend"]
+        assert "no nickname is pinned by first use" in b.parts.status.problems()[-1]

@@ -9,7 +9,7 @@ import pytest
 
 from aghbus.daemon.config.settings import ReceiveSettings
 from aghbus.daemon.nats.link import InboundMessage
-from aghbus.daemon.state.presence import KNOWN_AFTER_MS, MAX_PEERS, PresenceTable
+from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.trust.keys import SigningKey
@@ -83,25 +83,34 @@ async def test_committed_messages_free_the_queue(desk: Bench) -> None:
         assert full == QUEUE // 2 * 3 // 4
 
 
-def test_new_names_do_not_displace_known_peers_from_the_presence_table() -> None:
-    presence = PresenceTable(30.0, {})
-    for now_ms in (0, KNOWN_AFTER_MS):
-        presence.observe("ws", "c", PeerCard(peer_id="known"), "unverified", now_ms)
+def test_new_names_do_not_displace_contacts_from_the_presence_table() -> None:
+    contacts = {"early"}
+    presence = PresenceTable(30.0, {}, contacts.__contains__)
+    for name in ("early", "late"):
+        presence.observe("ws", "c", PeerCard(peer_id=name), "unverified", 0)
+    contacts.add("late")  # our agent writes to it after its greet
     entries = tuple("x" * 1000 for _ in range(1000))
     for number in range(100):
-        presence.observe(
-            "ws", "c", PeerCard(peer_id=f"large{number}", capabilities=entries), "unverified", 2 * KNOWN_AFTER_MS
-        )
+        presence.observe("ws", "c", PeerCard(peer_id=f"large{number}", capabilities=entries), "unverified", 1)
     for number in range(2 * MAX_PEERS):
-        presence.observe("ws", "c", PeerCard(peer_id=f"unknown{number}"), "unverified", 2 * KNOWN_AFTER_MS)
+        presence.observe("ws", "c", PeerCard(peer_id=f"other{number}"), "unverified", 1)
     kept = [peer.peer_id for peer in presence.all()]
-    assert "known" in kept
-    assert len(kept) <= MAX_PEERS
-    assert kept[-1] == f"unknown{2 * MAX_PEERS - 1}"
+    assert kept[:2] == ["early", "late"]
+    assert (len(kept), kept[-1]) == (MAX_PEERS, f"other{2 * MAX_PEERS - 1}")
+
+
+def test_a_table_full_of_contacts_drops_the_oldest() -> None:
+    presence = PresenceTable(30.0, {}, lambda name: name != "other")
+    for number in range(MAX_PEERS):
+        presence.observe("ws", "c", PeerCard(peer_id=f"p{number}"), "unverified", 0)
+    presence.observe("ws", "c", PeerCard(peer_id="other"), "unverified", 1)
+    assert not presence.knows("ws", "c", "other")
+    presence.observe("ws", "c", PeerCard(peer_id="new"), "unverified", 2)
+    assert (presence.knows("ws", "c", "p0"), presence.knows("ws", "c", "new")) == (False, True)
 
 
 def test_the_presence_table_is_bounded_in_bytes() -> None:
-    presence = PresenceTable(30.0, {})
+    presence = PresenceTable(30.0, {}, set().__contains__)
     entries = tuple("x" * 1000 for _ in range(1000))
     for number in range(100):
         presence.observe("ws", "c", PeerCard(peer_id=f"p{number}", capabilities=entries), "unverified", number)

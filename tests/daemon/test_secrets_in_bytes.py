@@ -34,7 +34,7 @@ def own(**parts: Any) -> Envelope:
 
 def check(envelope: Envelope) -> None:
     settings = Settings(name="ops", peer_id="ops", secrets=SecretsSettings(guard="refuse"))
-    guard = SecretGuard(daemon_context(settings), PresenceTable(30.0, {}))
+    guard = SecretGuard(daemon_context(settings), PresenceTable(30.0, {}, set().__contains__))
     guard.check(Transaction(sqlite3.connect(":memory:"), InMemoryState()), envelope, allowed=False)
 
 

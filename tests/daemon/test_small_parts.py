@@ -81,7 +81,7 @@ def test_buckets_refill_up_to_their_capacity_and_take_back_what_was_spent() -> N
 
 
 def test_presence_expires_and_the_table_is_bounded() -> None:
-    presence = PresenceTable(30, {})
+    presence = PresenceTable(30, {}, set().__contains__)
     for number in range(MAX_PEERS + 5):
         presence.observe("ws", "c", PeerCard(peer_id=f"p{number}", capabilities=("x",)), "unverified", number)
     assert len(list(presence.all())) == MAX_PEERS
@@ -93,7 +93,7 @@ def test_presence_expires_and_the_table_is_bounded() -> None:
 
 
 def test_presence_notifies_of_new_peers_and_capability_changes_only() -> None:
-    presence = PresenceTable(30, {})
+    presence = PresenceTable(30, {}, set().__contains__)
 
     def rings(*capabilities: str, at: int) -> int:
         before = presence.changed.count

@@ -208,6 +208,13 @@ class TestFirstUse:
         assert dict(parts.trust.now.pins) == {}
         parts.trust.now.judge(said_by("ops"), "unverified", opens_work=True)
 
+    async def test_the_nickname_of_a_plain_contact_is_not_pinned(self, store: Store) -> None:
+        parts = parts_of(store, first_use="pin")
+        await store.write(lambda tx: tx.memory.trust.put_addressed(tx, "ops", 1))
+        parts.trust.observe_discovery(said_by("ops", FIRST))
+        await self.observe(parts, said_by("ops", FIRST))
+        assert dict(parts.trust.now.pins) == {}
+
     async def test_a_nickname_with_open_works_is_not_pinned_until_they_end(self, store: Store) -> None:
         clock = Stepped()
         parts = parts_of(store, clock, first_use="pin")
@@ -253,7 +260,7 @@ class TestFirstUse:
         for name in ("a", "b", "c"):
             await self.observe(parts, said_by(name, FIRST))
         assert set(parts.trust.now.pins) == {"a", "b"}
-        assert any("first use" in one for one in first_use_problems(parts.settings, store))
+        assert any("first use" in one for one in first_use_problems(parts.settings, store, parts.presence))
         await parts.trust_rules.change("unpin", TrustChangeRequest(who="a"))
         await self.observe(parts, said_by("c", FIRST))
         assert set(parts.trust.now.pins) == {"b", "c"}

@@ -99,7 +99,7 @@ def test_the_opening_of_an_ended_work_leaves_the_inbox(pair: tuple[Daemon, Daemo
 
 
 def test_an_inbox_that_nobody_reads_keeps_no_end_from_its_work(home: Home) -> None:
-    with Daemon(home, "ops", "--inbox-capacity", "10") as ops, Daemon(home, "worker") as worker:
+    with Daemon(home, "ops", "--inbox-capacity", "1") as ops, Daemon(home, "worker") as worker:
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
         for number in range(3):
             work_id = opened(ops, worker)
@@ -107,6 +107,7 @@ def test_an_inbox_that_nobody_reads_keeps_no_end_from_its_work(home: Home) -> No
             wait_for(lambda work_id=work_id: ops.state_of(work_id) == "completed", 30, f"the end of work {number}")  # type: ignore[misc]
         assert len(ops.get("/v1/inbox")["items"]) == 1
         assert ops.get("/v1/status")["counters"]["inbox.reactions_left_out"] == 2
+        assert any("ends of own works are not put into the inbox" in one for one in ops.get("/v1/status")["problems"])
 
 
 def test_the_configuration_chooses_for_works_that_do_not(home: Home) -> None:

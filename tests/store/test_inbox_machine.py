@@ -317,7 +317,8 @@ class InboxMachine(RuleBasedStateMachine):
             waiting = self.store.memory.inbox.waiting
             found = list(expected.values())
             assert waiting == found.count("ready") + found.count("leased")
-            assert (self.store.memory.inbox.senders, self.store.memory.inbox.works) == self.run(self.waiting())
+            held = self.store.memory.inbox.messages
+            assert (held.senders, held.works) == self.run(self.waiting())
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
             assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
 

@@ -20,7 +20,7 @@ async def test_ready_and_leased_messages_of_the_senders_are_dead(store: Store) -
     purged = await store.write(lambda tx: inbox_purge.purge(tx, seqs, {BOB}))
     assert [message.seq for message in purged] == bobs[1:]
     assert await inbox_states(store) == {bobs[0]: "acked", **dict.fromkeys(bobs[1:], "dead"), eves: "ready"}
-    assert list(store.memory.inbox.senders) == [EVE]
+    assert list(store.memory.inbox.messages.senders) == [EVE]
     item = await store.write(lambda tx: inbox.item(tx, bobs[1]))
     assert (item.lease, item.last_error) == (None, "purged by the operator")
 

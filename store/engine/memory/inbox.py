@@ -5,27 +5,54 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.store.engine import meta
 from aghbus.store.engine.unit_of_work import UnitOfWork
 
 _UNTOUCHED: Final = """
-SELECT l.seq, s.sender, length(l.raw), l.work_id FROM log AS l CROSS JOIN flows AS s ON s.id = l.flow
-WHERE l.seq > ? AND l.verdict IN (SELECT id FROM verdicts WHERE inbox = 1) AND l.seq NOT IN (SELECT seq FROM inbox) ORDER BY l.seq
+SELECT l.seq, v.kind, s.sender, length(l.raw), l.work_id
+FROM log AS l CROSS JOIN verdicts AS v ON v.id = l.verdict CROSS JOIN flows AS s ON s.id = l.flow
+WHERE l.seq > ? AND v.inbox = 1 AND l.seq NOT IN (SELECT seq FROM inbox) ORDER BY l.seq
 """
 _TAKEN: Final = """
-SELECT s.sender, length(l.raw), l.work_id
-FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq CROSS JOIN flows AS s ON s.id = l.flow
+SELECT v.kind, s.sender, length(l.raw), l.work_id FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq
+CROSS JOIN verdicts AS v ON v.id = l.verdict CROSS JOIN flows AS s ON s.id = l.flow
 WHERE i.state IN ('ready', 'leased')
 """
 HELD: Final = "state = 'dead' AND last_error LIKE 'held: %'"
 """The messages that are held since a restore, in SQL."""
 
 
+class Unread:
+    """Messages that are ready or leased: their number, their bytes, both by sender, and the number by work."""
+
+    __slots__ = ("count", "senders", "size", "works")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0
+        self.senders: dict[str, tuple[int, int]] = {}
+        self.works: dict[str, int] = {}
+
+    def add(self, sender: str, messages: int, size: int, work_id: str | None) -> None:
+        """So many messages of `sender` and the work, of `size` bytes together; negative: they are no longer unread."""
+        before = self.senders.get(sender, (0, 0))
+        self.senders[sender] = after = (before[0] + messages, before[1] + size)
+        if not after[0]:
+            del self.senders[sender]
+        if work_id is not None:
+            self.works[work_id] = of_work = self.works.get(work_id, 0) + messages
+            if not of_work:
+                del self.works[work_id]
+        self.count += messages
+        self.size += size
+
+
 class InboxMemory:
     """The position of the inbox, the messages that no consumer has taken, in sequence, and what waits in it by sender.
 
     All untouched messages are after the position `seq`. A message that is taken out of order stays after it, and has a row
-    in table `inbox`. `waiting` counts the messages that are ready or leased, `size` their bytes, `senders` both by sender.
+    in table `inbox`. `messages` are the unread messages of conversations, `reactions` the unread receipts and traces.
     `holding`: openings may be held since a restore.
     `changed_works` are the works whose counts the open transaction has changed, None for messages without one.
     """
@@ -35,23 +62,24 @@ class InboxMemory:
         "_untouched",
         "changed_works",
         "holding",
-        "senders",
+        "messages",
+        "reactions",
         "seq",
-        "size",
-        "waiting",
-        "works",
     )
 
     def __init__(self) -> None:
         self.seq = 0
-        self.waiting = 0
-        self.size = 0
+        self.messages = Unread()
+        self.reactions = Unread()
         self.holding = False
-        self.senders: dict[str, tuple[int, int]] = {}
-        self.works: dict[str, int] = {}
         self.changed_works: set[str | None] = set()
         self._untouched: deque[int] = deque()  # those taken out of order included
         self._out_of_order: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        """How many messages are ready or leased."""
+        return self.messages.count + self.reactions.count
 
     @property
     def oldest(self) -> int | None:
@@ -75,33 +103,21 @@ class InboxMemory:
         rolled back."""
         if work_id is None:
             return self.waiting > 0 or bool(self.changed_works)
-        return work_id in self.works or work_id in self.changed_works
+        return any(work_id in works for works in (self.messages.works, self.reactions.works, self.changed_works))
 
-    def add(self, tx: UnitOfWork, seq: int, sender: str, size: int, work_id: str | None) -> None:
+    def add(self, tx: UnitOfWork, seq: int, kind: str, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)
-        self._count(sender, 1, size, work_id)
-        tx.undo.extend((self._untouched.pop, partial(self._count, sender, -1, -size, work_id)))
+        self._count(kind, sender, 1, size, work_id)
+        tx.undo.extend((self._untouched.pop, partial(self._count, kind, sender, -1, -size, work_id)))
 
-    def count(self, tx: UnitOfWork, sender: str, messages: int, size: int, work_id: str | None) -> None:
+    def count(self, tx: UnitOfWork, kind: str, sender: str, messages: int, size: int, work_id: str | None) -> None:
         """So many messages of `sender` and the work wait from now on, of `size` bytes together; negative: no longer."""
-        self._count(sender, messages, size, work_id)
-        tx.undo.append(partial(self._count, sender, -messages, -size, work_id))
+        self._count(kind, sender, messages, size, work_id)
+        tx.undo.append(partial(self._count, kind, sender, -messages, -size, work_id))
 
-    def _count(self, sender: str, messages: int, size: int, work_id: str | None) -> None:
-        held = self.senders.get(sender)
-        if held is None:
-            self.senders[sender] = (messages, size)
-        elif held[0] + messages:
-            self.senders[sender] = (held[0] + messages, held[1] + size)
-        else:
-            del self.senders[sender]
-        if work_id is not None:
-            self.works[work_id] = of_work = self.works.get(work_id, 0) + messages
-            if not of_work:
-                del self.works[work_id]
-        self.waiting += messages
-        self.size += size
+    def _count(self, kind: str, sender: str, messages: int, size: int, work_id: str | None) -> None:
+        (self.messages if kind in OPENING_KINDS else self.reactions).add(sender, messages, size, work_id)
         self.changed_works.add(work_id)
 
     def take(self, tx: UnitOfWork, seq: int) -> bool:
@@ -131,12 +147,12 @@ class InboxMemory:
         """Reads the position of a store that is being opened, and the messages after it, and moves the position as far as
         possible: the next opening searches less."""
         (self.seq,) = db.execute("SELECT value FROM meta WHERE key = 'inbox_position'").fetchone()
-        for seq, sender, size, work_id in db.execute(_UNTOUCHED, (self.seq,)):
+        for seq, kind, sender, size, work_id in db.execute(_UNTOUCHED, (self.seq,)):
             self._untouched.append(seq)
-            self._count(sender, 1, size, work_id)
+            self._count(kind, sender, 1, size, work_id)
         self.holding = bool(db.execute(f"SELECT EXISTS (SELECT 1 FROM inbox WHERE {HELD})").fetchone()[0])  # noqa: S608 - a constant
-        for sender, size, work_id in db.execute(_TAKEN):
-            self._count(sender, 1, size, work_id)
+        for kind, sender, size, work_id in db.execute(_TAKEN):
+            self._count(kind, sender, 1, size, work_id)
         self.changed_works.clear()
         if (end := self._end(last_seq)) > self.seq:
             self.seq = end
