@@ -235,7 +235,7 @@ class DaemonParts:
             store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
         works = WorkService(store, sender, drafts, recipients, settings)
-        self.inbox = inbox = InboxService(self.waiters, clock, store, self.clock_changes, self.counters)
+        self.inbox = inbox = InboxService(self.waiters, clock, store, self.clock_changes, self.counters, self.lanes)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
         purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
         explainer = TrustExplainer(identity, store, trust)

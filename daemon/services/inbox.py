@@ -3,13 +3,17 @@
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, cast
+
+from msgspec.structs import replace
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
+from aghbus.daemon.state.lanes import Lanes
+from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api.inbox import (
     LEASE,
     InboxAckRequest,
@@ -39,13 +43,15 @@ class InboxService:
     store: Store
     clock_changes: ClockChanges
     counters: Counters
+    lanes: Lanes
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.clock_changes)
         page = await inbox_list.items(reader, states=query.states, since=query.since, limit=query.limit)
         counts = await inbox_list.counts(reader, self.store.memory.inbox.waiting)
-        return InboxResponse(items=page.items, next_since=page.next_since, counts=counts)
+        items = [self._in_lane(item) for item in page.items]
+        return InboxResponse(items=items, next_since=page.next_since, counts=counts)
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""
@@ -90,7 +96,7 @@ class InboxService:
         audit.note_delivery(tx, now_ms, item.seq, "acked" if request.ack else "leased")
         if not request.ack:
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
-        return item
+        return self._in_lane(item)
 
     def give_back(self, item: InboxItem) -> None:
         """Return a leased message that did not reach its client, as if it had never been leased."""
@@ -121,7 +127,7 @@ class InboxService:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms)
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
-            return self._noted(tx, item, "leased") if new else item
+            return self._noted(tx, item, "leased") if new else self._in_lane(item)
 
         if LEASE.fullmatch(request.lease) is None:
             raise InvalidRequest("lease: must be 8 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
@@ -163,4 +169,9 @@ class InboxService:
 
     def _noted(self, tx: Transaction, item: InboxItem, outcome: str) -> InboxItem:
         audit.note_delivery(tx, self.clock.millis(), item.seq, outcome)
-        return item
+        return self._in_lane(item)
+
+    def _in_lane(self, item: InboxItem) -> InboxItem:
+        message = item.message
+        own = message.direction == "out"
+        return replace(item, lane="contact" if own else self.lanes.of(message.sender, cast(Trust, message.trust)))

@@ -7,15 +7,16 @@ used to three quarters, and contacts with a key only when it is full: what other
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.trust.trust import Trust
+from aghbus.protocol.api import inbox
 from aghbus.store.engine.commit.transaction import Transaction
 
-Lane = Literal["contact", "plain", "other"]
+Lane = inbox.Lane
 
 PARTS: Final[Mapping[Lane, float]] = {"contact": 1.0, "plain": 0.75, "other": 0.5}
 """The part of a resource that may be in use when a message of this lane uses more of it."""

@@ -10,6 +10,7 @@ from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, text
 from aghbus.protocol.api.messages import Message
 
 InboxState = Literal["ready", "leased", "acked", "dead"]
+Lane = Literal["contact", "plain", "other"]
 
 LEASE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 """The token of a lease."""
@@ -34,6 +35,8 @@ class InboxItem(ResponseModel):
     last_error: str | None
     work_state: State | None  # of its work as it is now, null without one
     message: Message  # the message
+    # of its sender as the trust rules are now: `contact`, `plain` (a contact without a key) or `other`; ours are `contact`
+    lane: Lane = "other"
 
 
 class InboxResponse(ResponseModel):

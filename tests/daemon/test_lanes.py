@@ -1,5 +1,6 @@
 """The lane of a message: which peers are contacts, and that neither a key nor time makes one."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from aghbus.daemon.state.lanes import PARTS, Lane, allowance
 from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
+from aghbus.protocol.api.inbox import InboxNextRequest
+from aghbus.protocol.api.queries import InboxQuery
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import MAX_RULES, Origin, Rule
-from tests.support.receiving import Stepped
+from tests.support.receiving import FRIEND, OTHER, Stepped, bench
 from tests.support.wiring import parts_of
 
 KEY = generate_key()
@@ -86,3 +89,17 @@ async def test_the_oldest_addressed_peers_give_way(store: Store) -> None:
     await store.write(address)
     lanes = parts_of(store).lanes
     assert [lanes.is_contact(f"peer{number}") for number in (0, 1, MAX_RULES)] == [False, True, True]
+
+
+async def test_the_inbox_names_the_lane_of_each_message(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.admit("plain", FRIEND.handle)
+        for document in (desk.say("peer"), desk.say("plain"), desk.signed(FRIEND), desk.signed(OTHER)):
+            await desk.offer(document)
+        inbox = desk.parts.inbox
+        listed = (await inbox.list_items(InboxQuery())).items
+        assert [item.lane for item in listed] == ["other", "plain", "contact", "other"]
+        await desk.admit("peer")
+        taken = (await inbox.next(InboxNextRequest())).item
+        assert taken is not None
+        assert (taken.message.sender, taken.lane) == ("peer", "plain")
