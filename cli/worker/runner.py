@@ -60,7 +60,7 @@ class CommandRunner:
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
         core = Core(endpoint, timeout, EventLoop())
-        self._feed = Feed(core, options.capabilities, options.fits if options.accept else None)
+        self._feed = Feed(core, options.capabilities, options.fits if options.accept else None, others=options.others)
         self._feed.leave = self._leave
         self._journal = journal
         self._reporter = Reporter(output, self._stop)
