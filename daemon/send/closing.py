@@ -20,7 +20,9 @@ from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
 
 _NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents send; most receipts are the daemon's
-_WAITS: Final = "msg_waits_for_admission_"  # how the ids of these answers of the daemon begin
+
+UNREPEATED: Final = "msg_waits_for_admission_"
+"""How the ids of answers begin that the daemon sends once: others may have invented the names to which they go."""
 
 
 class WorkCloser:
@@ -54,7 +56,7 @@ class WorkCloser:
 
     def say_that_it_waits(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
         """Tell the initiator, once, that its work waits for admission; nothing when that was said before."""
-        said = f"{_WAITS}{sha256(f'{work.initiator} {work.opening_id}'.encode()).hexdigest()[:32]}"
+        said = f"{UNREPEATED}{sha256(f'{work.initiator} {work.opening_id}'.encode()).hexdigest()[:32]}"
         if find_sent(tx, work.workspace_id, said) is not None:
             return []
         return self._send(tx, work, "say", {"text": "This work waits until the operator admits its initiator."}, said)[
@@ -69,7 +71,7 @@ class WorkCloser:
         """
         tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
         audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
-        if failed.kind in _NOTIFIED and not failed.message_id.startswith(_WAITS):
+        if failed.kind in _NOTIFIED and not failed.message_id.startswith(UNREPEATED):
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
         if failed.work_id is None:
             return []

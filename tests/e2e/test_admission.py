@@ -1,7 +1,6 @@
 """Admission on a broker that others may join: what they ask for waits, and the operator admits or refuses it."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 import pytest
 
 from aghbus.client.work.clients import Client, endpoint_from
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import Daemon, Home, HttpError, delivery, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 from tests.support.serving import WAIT, Bus, serving
 
+QUICK = ("--retry-first", "100ms", "--retry-limit", "2")
 RUNS = [sys.executable, "-c", "import os; open('runs', 'a').write(os.environ['AGH_WORK_ID'] + '\\n'); print('done')"]
 
 
@@ -179,17 +179,19 @@ async def test_waiting_others_take_no_place_in_the_queue_of_a_busy_worker(
             assert {plain.worker.state_of(f"work_{number}") for number in range(3)} == {"submitted"}
 
 
-async def test_an_answer_that_nobody_takes_makes_no_notice_for_our_agent(server: NatsServer, tmp_path: Path) -> None:
+async def test_the_answer_is_sent_once_and_makes_no_notice_for_our_agent(server: NatsServer, tmp_path: Path) -> None:
     home = Home(tmp_path)
-    with Daemon(home, "worker", "--nats", server.url, "--capability", "test.run", "--retry-limit", "1") as worker:
+    with Daemon(home, "worker", "--nats", server.url, "--capability", "test.run", *QUICK) as worker:
         bus = Bus(home, worker, worker)
         with serving(bus, tmp_path, command=RUNS):
             async with foreign_peer(server.url, "stranger") as stranger:
                 await stranger.publish(stranger.work("worker", "work_1"))
                 said = await stranger.expect(kind="say", work_id="work_1")
-            wait_for(lambda: worker.get(f"/v1/messages/{said['id']}")["delivery"] == "dead", WAIT, "the answer's end")
+            other = worker.post("/v1/messages", kind="say", to="nobody", body={"text": "hello"})
+            wait_for(lambda: delivery(worker, other["id"]) == "dead", WAIT, "the end of a message that is repeated")
+            assert delivery(worker, said["id"]) == "published"
             items = worker.get("/v1/inbox")["items"]
-            assert [item["message"]["direction"] for item in items] == ["in"]
+            assert [item["message"]["id"] for item in items if item["message"]["direction"] == "out"] == [other["id"]]
 
 
 def test_a_handle_that_was_never_seen_is_denied_by_its_fingerprint(plain: Site) -> None:
