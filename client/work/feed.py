@@ -68,6 +68,8 @@ class Feed:
         self._list_at = 0.0
         self.leave: Callable[[], int] = lambda: 0
         """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
+        self.on_waiting: Callable[[InboxItem], object] = lambda item: None
+        """Gets each work that waits until its peer is admitted."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
@@ -168,6 +170,7 @@ class Feed:
             return None
         if item.lease != form.lease:  # of a peer that was not admitted
             self._told.add(seq)
+            self.on_waiting(item)
             return None
         job = JobCore(self._core, JobState(item, form.lease))
         self._add(job)

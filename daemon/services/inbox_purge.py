@@ -22,6 +22,7 @@ from aghbus.store.tables import inbox_purge, works
 from aghbus.store.tables.inbox_purge import REASON, Purged
 from aghbus.store.tables.outbox import Outgoing
 
+_REFUSED: Final = "refused by the operator"
 _STEP: Final = 64  # messages purged in one transaction: some milliseconds of the event loop
 
 
@@ -35,11 +36,18 @@ class InboxPurge:
     publisher: Publisher
     notifier: Notifier
 
-    async def purge(self, request: InboxPurgeRequest, why: str = REASON) -> InboxPurgeResponse:
-        """Make the unread messages of a sender dead, leased ones included, and close the works that they opened, as `why` tells.
+    async def purge(self, request: InboxPurgeRequest) -> InboxPurgeResponse:
+        """Make the unread messages of a sender dead, leased ones included, and close the works that they opened.
 
         Messages that arrive meanwhile are not purged. Raises InvalidRequest, StoreUnavailable.
         """
+        return await self._purge(request, REASON)
+
+    async def refuse(self, sender: str) -> InboxPurgeResponse:
+        """The same of a sender that is denied from now on."""
+        return await self._purge(InboxPurgeRequest(sender=sender), _REFUSED)
+
+    async def _purge(self, request: InboxPurgeRequest, why: str) -> InboxPurgeResponse:
         matches = _matcher(request)
         memory = self.store.memory.inbox
         senders = [sender for sender in memory.senders if matches(sender)]
@@ -80,7 +88,7 @@ class InboxPurge:
 def _closing(work: WorkView, why: str) -> dict[str, Any]:
     """A work that nobody has accepted is rejected, another one canceled."""
     if work.state == "submitted":
-        return receipt_body(work.opening_id, "rejected", "busy" if why == REASON else "verification_failed", why)
+        return receipt_body(work.opening_id, "rejected", "verification_failed" if why == _REFUSED else "busy", why)
     return receipt_body(work.opening_id, "canceled", detail=why)
 
 

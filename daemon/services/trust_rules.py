@@ -14,7 +14,6 @@ from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.identifiers import is_handle, is_key_id, is_peer
 from aghbus.protocol.agh.trust.policy import TrustPolicy, identity_of, split_pin, split_sender
 from aghbus.protocol.api import trust as trust_api
-from aghbus.protocol.api.inbox import InboxPurgeRequest
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -60,7 +59,7 @@ class TrustRuleService:
         carry_out = self._add if verb in _ADDS else self._take
         answer = await self.store.write(lambda tx: carry_out(tx, wanted))
         if verb == "refuse":
-            answer.purged = await self.purge.purge(InboxPurgeRequest(sender=wanted.who), why="refused by the operator")
+            answer.purged = await self.purge.refuse(wanted.who)
         return answer
 
     # the rule of a request

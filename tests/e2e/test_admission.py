@@ -86,6 +86,7 @@ def test_work_waits_over_restarts_and_runs_once_admitted(keyed: Site, tmp_path: 
             third.until("ready")
             later = keyed.open("and these")
             keyed.until_told(later)
+            third.until("waiting", work_id=later)
             (item,) = keyed.waiting(work_id)
             assert (item["state"], item["attempts"], item["lane"], item["work_state"]) == (
                 "ready",
