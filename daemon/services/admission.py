@@ -52,8 +52,8 @@ class Admission:
         others = [sender for sender in memory.senders if self._is_other(sender)]
         if not others:
             return AdmissionRequestsResponse(requests=[], more=0)
-        found = await inbox_list.by_sender(self.store.reader, memory.untouched(), others, query.limit)
-        return AdmissionRequestsResponse(requests=list(map(_request, found)), more=len(others) - len(found))
+        found, more = await inbox_list.by_sender(self.store.reader, memory.untouched(), others, query.limit)
+        return AdmissionRequestsResponse(requests=list(map(_request, found)), more=more)
 
     def _is_other(self, sender: str) -> bool:
         """Only a verified message is delivered in the name of a handle."""

@@ -16,7 +16,7 @@ from aghbus.store.tables.search import scan
 _BY_SENDER: Final = """
 SELECT count(*), coalesce(sum(e.outcome = 'opened'), 0), min(e.seq) FROM envelopes AS e
 WHERE e.seq IN (SELECT value FROM json_each(?)) AND e.sender IN (SELECT value FROM json_each(?)) AND e.direction = 'in'
-GROUP BY e.sender ORDER BY min(e.seq) LIMIT ?
+GROUP BY e.sender ORDER BY min(e.seq)
 """
 
 
@@ -67,15 +67,18 @@ class WaitingSender(NamedTuple):
     first: Message
 
 
-async def by_sender(reader: Reader, untouched: list[int], senders: list[str], limit: int) -> list[WaitingSender]:
-    """What was received from `senders` and is ready or leased: the `limit` senders that have waited longest, the oldest first.
-    `untouched` as in `waiting`."""
+async def by_sender(
+    reader: Reader, untouched: list[int], senders: list[str], limit: int
+) -> tuple[list[WaitingSender], int]:
+    """What was received from `senders` and is ready or leased: the `limit` senders that have waited longest, the oldest first, and
+    how many others there are. `untouched` as in `waiting`."""
     params = [msgspec.json.encode(values).decode() for values in (await waiting(reader, untouched), senders)]
     found = []
-    for messages, openings, first in await fetch(reader, _BY_SENDER, [*params, limit]):
+    rows = await fetch(reader, _BY_SENDER, params)
+    for messages, openings, first in rows[:limit]:
         for row in await fetch_messages(reader, [first]):  # one at a time: it may have a megabyte
             found.append(WaitingSender(messages, openings, message_of(row)))
-    return found
+    return found, max(0, len(rows) - limit)
 
 
 async def counts(reader: Reader, unread: int) -> dict[str, int]:

@@ -191,6 +191,8 @@ async def test_the_answer_is_sent_once_and_makes_no_notice_for_our_agent(server:
             other = worker.post("/v1/messages", kind="say", to="nobody", body={"text": "hello"})
             wait_for(lambda: delivery(worker, other["id"]) == "dead", WAIT, "the end of a message that is repeated")
             assert delivery(worker, said["id"]) == "published"
+            requests = worker.get("/v1/requests")
+            assert ([one["peer"] for one in requests["requests"]], requests["more"]) == (["stranger"], 0)
             items = worker.get("/v1/inbox")["items"]
             assert [item["message"]["id"] for item in items if item["message"]["direction"] == "out"] == [other["id"]]
 
