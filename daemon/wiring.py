@@ -46,6 +46,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
+from aghbus.daemon.services.admission import Admission
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -236,14 +237,15 @@ class DaemonParts:
             store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
         works = WorkService(store, sender, drafts, recipients, settings)
+        admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
-            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity
+            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission
         )
-        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
         purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
+        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)
-        services = (self.status, peers, stored, works, inbox, purge, self.trust_rules, explainer, chains)
+        services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         self.operations = bind((*services, *agents, self.questions, McpSessions(clock)))
         mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, notifier)

@@ -38,7 +38,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def _measure(sandbox: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     flags = [word for name, flag in _FLAGS.items() if values[name] for word in (flag, str(values[name]))]
     # Its own workspace: no other peer of the broker receives these messages.
-    flags += ["--workspace", f"bench_{secrets.token_hex(4)}"]
+    flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--trust-admit", "all"]
     flags += ["--inbox-capacity", "1000000", "--inbox-max-bytes", "1GiB", "--store-retention-size", "2GiB"]
     worker, ops = (sandbox.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")

@@ -24,6 +24,8 @@ LETS_THROUGH = "a command may change mode, times and attributes of any file, and
 """What Landlock has no rule for, and bubblewrap stops."""
 ACCEPTS = ("intent", "from", "kind", "trust")
 """Parts of an opening message that `--accept` can filter by."""
+_OTHERS = ("others", "")
+"""The value of `--accept` that lets in works of peers that were not admitted."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -54,6 +56,7 @@ def plan_of(values: dict[str, Any]) -> CommandOptions:
         artifacts=tuple(values["artifact"]),
         cwd=cwd,
         accept=_accepts(values["accept"], allow_unverified=values["allow_unverified"]),
+        others=_OTHERS in values["accept"],
         queue=0 if values["when_busy"] == "reject" else values["queue"],
         rerun=values["on_restart"] == "rerun",
         max_jobs=1 if values["once"] else values["max_jobs"],
@@ -158,13 +161,16 @@ def _accepts(pairs: list[tuple[str, str]], *, allow_unverified: bool) -> dict[st
     if plain is not None and not allow_unverified:
         why = f"--accept from={plain}: without a key a name is only a claim, and any peer may use it"
         raise UsageError(why, "give the handle of a peer with a key, or add --allow-unverified")
+    pairs = [pair for pair in pairs if pair != _OTHERS]
     return {name: frozenset(value for key, value in pairs if key == name) for name, _ in pairs}
 
 
 def _accept(text: str) -> tuple[str, str]:
+    if text == _OTHERS[0]:
+        return _OTHERS
     name, equals, value = text.partition("=")
     if name not in ACCEPTS or not equals or not value:
-        raise ValueError("must be intent=VALUE, from=PEER, kind=say|capability or trust=verified")
+        raise ValueError("must be intent=VALUE, from=PEER, kind=say|capability, trust=verified or others")
     if name == "trust" and value != "verified":
         raise ValueError("trust=verified is the only value")
     return name, value
@@ -240,7 +246,7 @@ RUNNING = (
         metavar="NAME=VALUE",
         action="append",
         type=_accept,
-        help="only work with this intent, from, kind or trust",
+        help="only work with this intent, from, kind or trust; others: also work of peers that were not admitted",
     ),
     Argument("--allow-unverified", action="store_true", help="let --accept from= name peers without a key"),
     Argument(

@@ -15,12 +15,18 @@ from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
 _REMOVE = Argument("--remove", action="store_true", help="remove the rule")
+_PEER = Argument("peer", help="a peer id, a handle or a key id")
 _CHANNEL = Argument("--channel", help="a rule for this channel alone: WHO may open work with us there")
 _TALK = Argument("--talk", action="store_true", help="with --channel: WHO may talk there, and open no work")
 _UNUSED_MS = 86_400_000
 """Age of the last use from which `--unused` removes a pin of first use."""
 _MAX_STATEMENT_BYTES = 65_536
-_ORIGINS = {"configuration": "configuration", "operator": "aghctl trust", "first_use": "first use"}
+_ORIGINS = {
+    "configuration": "configuration",
+    "operator": "aghctl trust",
+    "first_use": "first use",
+    "addressed": "our messages",
+}
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
@@ -36,22 +42,6 @@ def run_allow(context: Context, values: dict[str, Any]) -> int:
         raise UsageError("--talk needs --channel")
     verb = "disallow" if values["remove"] else "allow"
     return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
-
-
-def run_deny(context: Context, values: dict[str, Any]) -> int:
-    """Deny a key, and perhaps purge its messages; raises UsageError for `--remove` with `--purge`."""
-    if not values["purge"]:
-        return _change(context, "undeny" if values["remove"] else "deny", {"who": values["who"]})
-    if values["remove"]:
-        raise UsageError("--purge does not go with --remove")
-    changed = context.api.post("/v1/trust/deny", {"who": values["who"]})
-    purged = context.api.post("/v1/inbox/purge", {"sender": changed["rule"]["who"]})
-    context.output.answer(
-        {**changed, "purged": purged}, lambda answer: f"{_rule_line(answer['rule'], 'deny')}\n{purge_line(purged)}"
-    )
-    for note in changed["notes"]:
-        context.output.note(safe(note))
-    return YES
 
 
 def run_unpin(context: Context, values: dict[str, Any]) -> int:
@@ -121,14 +111,15 @@ def _runner(verb: str, name: str, opposite: str = "") -> Run:
 
 def _change(context: Context, verb: str, body: dict[str, Any]) -> int:
     answer = context.api.post(f"/v1/trust/{verb}", body)
-    context.output.answer(answer, lambda changed: _rule_line(changed["rule"], verb))
+    purged = "" if answer["purged"] is None else f"\n{purge_line(answer['purged'])}"
+    context.output.answer(answer, lambda changed: _rule_line(changed["rule"], verb) + purged)
     for note in answer["notes"]:
         context.output.note(safe(note))
     return YES
 
 
 def _rule_line(rule: dict[str, Any], verb: str) -> str:
-    gone = " (removed)" if verb in ("unpin", "disallow", "undeny") else ""
+    gone = " (removed)" if verb in ("unpin", "disallow", "undeny", "unadmit") else ""
     return f"{safe(rule['rule'])} {_about(rule)}{gone}"
 
 
@@ -192,6 +183,24 @@ COMMANDS = {
         ),
         examples=["aghctl trust list", "aghctl --name ops trust list -o json"],
     ),
+    "trust admit": Command(
+        _runner("admit", "peer", "unadmit"),
+        description=(
+            "Make a peer a contact: it gets the room of contacts (docs/limits.md), and workers take its works, those that wait\n"
+            "included. `aghctl requests` lists who waits. --remove takes the admission back."
+        ),
+        examples=["aghctl trust admit ops@56475aa75463474c0285df5dbf2bcab7", "aghctl trust admit ops --remove"],
+        arguments=[_PEER, _REMOVE],
+    ),
+    "trust refuse": Command(
+        _runner("refuse", "peer", "undeny"),
+        description=(
+            "Deny a peer as `trust deny` does, and drop its unread messages: works that they opened end as rejected or canceled,\n"
+            "on both sides. --remove removes the rule."
+        ),
+        examples=["aghctl trust refuse spammer@56475aa75463474c0285df5dbf2bcab7", "aghctl trust refuse ops"],
+        arguments=[_PEER, _REMOVE],
+    ),
     "trust pin": Command(
         _runner("pin", "pin"),
         description=(
@@ -237,23 +246,17 @@ COMMANDS = {
         ],
     ),
     "trust deny": Command(
-        run_deny,
+        _runner("deny", "peer", "undeny"),
         description=(
-            "Refuse a key, immediately and in open works too. The peer gets a receipt for a refusal at most once a minute.\n"
-            "Earlier messages stay, unless --purge drops the unread ones and closes the works that they opened. Stronger than\n"
-            "allow; --remove removes the rule."
+            "Refuse the messages of a peer, immediately and in open works too: of a key under any nickname, of a peer without a\n"
+            "key under this name. It gets a receipt for a refusal at most once a minute. Earlier messages stay: see `trust\n"
+            "refuse`. Stronger than allow and admit; --remove removes the rule."
         ),
         examples=[
-            "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7 --purge",
+            "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
-        arguments=[
-            Argument("who", help="a key id, or the handle of a recently observed peer"),
-            _REMOVE,
-            Argument(
-                "--purge", action="store_true", help="drop its unread messages from the inbox, as `inbox purge` does"
-            ),
-        ],
+        arguments=[_PEER, _REMOVE],
     ),
     "trust check-rotation": Command(
         run_check_rotation,

@@ -25,7 +25,7 @@ CAPABILITY = "{capability}"
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
     """The options of a worker that runs a command. Times are in seconds. `accept` maps `intent`, `from`, `kind` and `trust` to
-    accepted values (no key: all values).
+    accepted values (no key: all values). `others`: also of peers that were not admitted.
 
     `queue` is the number of works that are left in the inbox while no slot is free; more are rejected. `rerun` runs a command again
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
@@ -45,6 +45,7 @@ class CommandOptions:
     artifacts: tuple[str, ...]
     cwd: str
     accept: dict[str, frozenset[str]]
+    others: bool
     queue: int
     rerun: bool
     max_jobs: int | None

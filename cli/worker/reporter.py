@@ -11,6 +11,7 @@ from aghbus.cli.app.text import moment, safe
 
 EVENTS = (
     ("ready", "the worker takes work; `sandbox` (`bubblewrap` or `landlock`)"),
+    ("waiting", "a work is left until its peer is admitted"),
     ("taken", "the message of a work is leased"),
     ("accepted", "receipt `accepted` is sent"),
     ("rejected", "receipt `rejected` is sent; `reason` (`busy`) and `message`"),
@@ -54,7 +55,7 @@ def _human(item: dict[str, Any]) -> str:
         name: value for name, value in item.items() if name not in ("event", "at_ms", "work_id", "from", "message")
     }
     parts = [moment(item["at_ms"]), f"{item['event']:<9}", safe(item["work_id"]) if "work_id" in item else ""]
-    parts += [f"from {safe(item['from'])}"] if item["event"] == "taken" else []
+    parts += [f"from {safe(item['from'])}"] if "from" in item else []
     parts += [f"{name} {safe(_words(value))}" for name, value in details.items()]
     parts += [f"“{safe(item['message'])}”"] if item.get("message") else []
     return "  ".join(part for part in parts if part)

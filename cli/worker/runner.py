@@ -60,8 +60,8 @@ class CommandRunner:
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
         core = Core(endpoint, timeout, EventLoop())
-        self._feed = Feed(core, options.capabilities, options.fits if options.accept else None)
-        self._feed.leave = self._leave
+        self._feed = Feed(core, options.capabilities, options.fits if options.accept else None, others=options.others)
+        self._feed.leave, self._feed.on_waiting = self._leave, self._note_waiting
         self._journal = journal
         self._reporter = Reporter(output, self._stop)
         self._slots = _Slots(options.concurrency, self._feed.wake)
@@ -142,6 +142,10 @@ class CommandRunner:
         if self.options.max_jobs is not None and self._taken >= self.options.max_jobs:
             return sys.maxsize
         return self.options.queue if self._busy else 0
+
+    def _note_waiting(self, item: InboxItem) -> None:
+        peer = {"from": item.message.sender}
+        self._reporter.emit("waiting", work_id=item.message.work_id, **peer, message="`aghctl requests` lists its peer")
 
     @property
     def _busy(self) -> bool:

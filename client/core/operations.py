@@ -37,6 +37,7 @@ class Methods:
     capabilities = method(Operations.capabilities)
     capability = method(Operations.capability)
     quarantine = method(Operations.quarantine)
+    requests = method(Operations.requests)
     trust_rules = method(Operations.trust_rules)
     change_trust = method(Operations.change_trust)
     explain_trust = method(Operations.explain_trust)

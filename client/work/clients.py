@@ -57,20 +57,26 @@ class Client(Methods, Blocking):
         return cls(endpoint_from(name), timeout=timeout)
 
     def jobs(
-        self, capability: str | None = None, *, accept: Accept | None = None, lease: float = LEASE
+        self,
+        capability: str | None = None,
+        *,
+        accept: Accept | None = None,
+        lease: float = LEASE,
+        others: bool = False,
     ) -> Generator[Job, None, None]:
         """Works for this daemon, without end: each is leased, accepted, and stays leased while the block runs.
 
         `capability`: the daemon must announce it, and works that name another one are left to others. `accept` may leave
-        others in the inbox. After `lease` seconds the work of a dead worker is ready again, as a further `attempt`. A job
-        that the block did not report is completed; one whose block raised is returned to the inbox, unless the job is
-        used as a context manager, which reports the failure.
+        others in the inbox. Works of peers that were not admitted wait, unless `others` is true. After `lease` seconds the
+        work of a dead worker is ready again, as a further `attempt`. A job that the block did not report is completed; one
+        whose block raised is returned to the inbox, unless the job is used as a context manager, which reports the failure.
 
         >>> for job in client.jobs(capability="test.run"):
         ...     with job:
         ...         job.complete(result={"passed": run_tests(job.text)})
         """
-        with closing(iterate(jobs(self.core, [capability] if capability else [], accept, lease))) as cores:
+        found = jobs(self.core, [capability] if capability else [], accept, lease, others=others)
+        with closing(iterate(found)) as cores:
             for core in cores:
                 yield Job(core)
 
@@ -93,9 +99,15 @@ class AsyncClient(Methods, Asynchronous):
         return cls(endpoint_from(name), timeout=timeout)
 
     async def jobs(
-        self, capability: str | None = None, *, accept: Accept | None = None, lease: float = LEASE
+        self,
+        capability: str | None = None,
+        *,
+        accept: Accept | None = None,
+        lease: float = LEASE,
+        others: bool = False,
     ) -> AsyncGenerator[AsyncJob, None]:
         """As Client.jobs. One job at a time: Worker runs several."""
-        async with aclosing(jobs(self.core, [capability] if capability else [], accept, lease)) as cores:
+        found = jobs(self.core, [capability] if capability else [], accept, lease, others=others)
+        async with aclosing(found) as cores:
             async for core in cores:
                 yield AsyncJob(core)

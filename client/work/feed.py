@@ -29,6 +29,8 @@ LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
 POLL: Final = 5.0
 """Seconds between two looks at the inbox: what another consumer returns, or an operator requeues, makes no event."""
+ADMISSION_POLL: Final = 1.0
+"""The same while works wait until their peers are admitted."""
 POLL_SHARE: Final = 20
 """How many times as long as it takes to look at the inbox it is not looked at again."""
 
@@ -39,23 +41,35 @@ class Feed:
     """Works for this daemon, for one consumer. `capabilities` are those that it serves (empty: all).
 
     A work belongs to a capability that the daemon announces when its opening names it: by its intent, or because it carries
-    its record. Works that name none are for every consumer. `accept` may refuse others: they stay in the inbox.
+    its record. Works that name none are for every consumer. `accept` may refuse others: they stay in the inbox. So do works of
+    peers that were not admitted, unless `others` is true: the daemon tells their initiators, once, that they wait.
     """
 
     def __init__(
-        self, core: Core, capabilities: Sequence[str] = (), accept: Accept | None = None, lease: float = LEASE
+        self,
+        core: Core,
+        capabilities: Sequence[str] = (),
+        accept: Accept | None = None,
+        lease: float = LEASE,
+        *,
+        others: bool = False,
     ) -> None:
         self._core = core
         self._capabilities = capabilities
         self._accept = accept
         self._lease = lease
+        self._others = others
         self._announced: frozenset[str] = frozenset()
         self._candidates: set[int] = set()
+        self._untold: set[int] = set()  # works of peers that were not admitted
+        self._told: set[int] = set()
         self._jobs: dict[tuple[str, str | None], JobCore] = {}
         self._stopped = self._closed = self._gap = False
         self._list_at = 0.0
         self.leave: Callable[[], int] = lambda: 0
         """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
+        self.on_waiting: Callable[[InboxItem], object] = lambda item: None
+        """Gets each work that waits until its peer is admitted."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
@@ -122,6 +136,10 @@ class Feed:
                     elif (job := await self._take(waiting[left])) is not None:
                         return job
                     continue
+                if self._untold:
+                    if (job := await self._take(self._untold.pop())) is not None:  # its peer was admitted just now
+                        await job.release(delay=0)
+                    continue
             except (Unreachable, Unavailable):
                 self._gap = True  # look at the works that run, too, when the daemon is back
                 await self._core.runtime.sleep(LAST_PAUSE)
@@ -144,11 +162,15 @@ class Feed:
     # taking
 
     async def _take(self, seq: int) -> JobCore | None:
-        form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease)
+        form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others)
         self._candidates.discard(seq)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
         except (LeaseLost, Conflict, NotFound):  # of another consumer, who may die; acknowledged, dead, or removed
+            return None
+        if item.lease != form.lease:  # of a peer that was not admitted
+            self._told.add(seq)
+            self.on_waiting(item)
             return None
         job = JobCore(self._core, JobState(item, form.lease))
         self._add(job)
@@ -172,6 +194,7 @@ class Feed:
         began, again = time.monotonic(), POLL
         since: int | None = 0
         self._candidates.clear()
+        waiting: set[int] = set()
         while since is not None:
             query = InboxQuery(states=frozenset({"ready", "leased"}), since=since, limit=MAX_LIMIT)
             page: InboxResponse = await self._core.ask("GET", "/v1/inbox", query, InboxResponse)
@@ -180,9 +203,15 @@ class Feed:
                 if item.message.outcome == "opened" and self._wants(item.message):
                     if wait > 0:
                         again = min(again, wait)
+                    elif item.lane == "other" and not self._others:
+                        waiting.add(item.seq)
                     elif item.work_state not in TERMINAL_STATES or not self.leave():
                         self._candidates.add(item.seq)
             since = page.next_since
+        self._told &= waiting
+        self._untold = waiting - self._told
+        if waiting:
+            again = min(again, ADMISSION_POLL)
         now = time.monotonic()
         self._list_at = now + max(again, POLL_SHARE * (now - began))
         for job in list(self._jobs.values()) if gap else ():
@@ -237,10 +266,10 @@ class Feed:
 
 
 async def jobs(
-    core: Core, capabilities: Sequence[str], accept: Accept | None, lease: float
+    core: Core, capabilities: Sequence[str], accept: Accept | None, lease: float, *, others: bool
 ) -> AsyncGenerator[JobCore, None]:
     """The works of a feed, one at a time. A work that the block did not report is completed before the next one."""
-    feed = Feed(core, capabilities, accept, lease)
+    feed = Feed(core, capabilities, accept, lease, others=others)
     await feed.open()
     try:
         while (job := await feed.next()) is not None:

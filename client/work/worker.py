@@ -53,12 +53,15 @@ class Worker:
         drain: float = DRAIN,
         lease: float = LEASE,
         timeout: float = TIMEOUT,
+        others: bool = False,
     ) -> None:
-        """`endpoint`, else the daemon called `name`, else the one that `aghctl` finds. `drain` and `lease` in seconds."""
+        """`endpoint`, else the daemon called `name`, else the one that `aghctl` finds. `drain` and `lease` in seconds.
+        With `others`, works of peers that were not admitted are taken, too."""
         self._endpoint = endpoint
         self._name = name
         self._drain = drain
         self._lease = lease
+        self._others = others
         self._timeout = timeout
         self._handlers: dict[str, Handler] = {}
         self._feed: Feed | None = None
@@ -103,7 +106,8 @@ class Worker:
     async def serve(self) -> None:
         """Work until `stop`, as `run` does, in a running event loop."""
         endpoint = self._endpoint or endpoint_from(self._name)
-        feed = self._feed = Feed(Core(endpoint, self._timeout, EventLoop()), list(self._handlers), lease=self._lease)
+        core = Core(endpoint, self._timeout, EventLoop())
+        feed = self._feed = Feed(core, list(self._handlers), lease=self._lease, others=self._others)
         self._patient = Core(endpoint, self._timeout, EventLoop(), patience=math.inf)
         self._blocking = Core(endpoint, self._timeout, Threads())
         self._loop, self._slots = asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency)

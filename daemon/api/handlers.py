@@ -11,6 +11,7 @@ from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.whois import WhoisQuestions
+from aghbus.daemon.services.admission import Admission
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -57,6 +58,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.capabilities: PeerService.list_capabilities,
     Operations.capability: PeerService.get_capability,
     Operations.quarantine: MessageService.list_quarantine,
+    Operations.requests: Admission.list_requests,
     Operations.trust_rules: TrustRuleService.list_rules,
     Operations.change_trust: TrustRuleService.change,
     Operations.explain_trust: TrustExplainer.explain,

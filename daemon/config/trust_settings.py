@@ -7,11 +7,12 @@ import msgspec
 
 from aghbus.daemon.config.layers import Key
 from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
-from aghbus.protocol.agh.identifiers import is_key_id
-from aghbus.protocol.agh.trust.policy import ChannelRule, Mode, TrustPolicy, split_pin, split_sender
+from aghbus.protocol.agh.identifiers import is_key_id, is_peer
+from aghbus.protocol.agh.trust.policy import ChannelRule, Mode, TrustPolicy, identity_of, split_pin, split_sender
 
 _SECRET_FILE: Final = FilePath(holds_secret=True)
 _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
+_WHO: Final = Text("a peer id, a handle or a key id", lambda text: is_peer(text) or is_key_id(text))
 _PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
 _SENDER: Final = Text(
     "CHANNEL=WHO, where WHO is a peer id, a handle, a key id, * (everybody) or *@* (every verified peer)",
@@ -49,7 +50,7 @@ class TrustSettings(msgspec.Struct, frozen=True, kw_only=True):
         Key(choice("off", "pin"), "pin: the first verified key with a nickname is pinned to it", reload=True),
     ] = "off"
     allow: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "accepted keys; none named: every key", reload=True)] = ()
-    deny: Annotated[tuple[str, ...], Key(Texts(_KEY_ID), "refused keys", reload=True)] = ()
+    deny: Annotated[tuple[str, ...], Key(Texts(_WHO), "refused keys and plain names", reload=True)] = ()
     pins: Annotated[tuple[str, ...], Key(Texts(_PIN), "nicknames reserved for one key", reload=True)] = ()
     may_open_work: Annotated[
         tuple[str, ...],
@@ -66,7 +67,7 @@ def policy_of(trust: TrustSettings) -> TrustPolicy:
     return TrustPolicy(
         mode=trust.mode,
         allow=frozenset(trust.allow),
-        deny=frozenset(trust.deny),
+        deny=frozenset(map(identity_of, trust.deny)),
         pins=dict(filter(None, map(split_pin, trust.pins))),
         channels={
             channel: ChannelRule(work=work.get(channel), talk=talk.get(channel))

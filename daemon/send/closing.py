@@ -1,7 +1,8 @@
 """Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
 from functools import partial
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
@@ -14,10 +15,14 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox, works
+from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
 
 _NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents send; most receipts are the daemon's
+
+UNREPEATED: Final = "msg_waits_for_admission_"
+"""How the ids of answers begin that the daemon sends once: others may have invented the names to which they go."""
 
 
 class WorkCloser:
@@ -49,6 +54,15 @@ class WorkCloser:
         """Send the receipt that our agent has accepted a work; nothing when our own copy of the work forbids it."""
         return self._send(tx, work, "receipt", receipt_body(work.opening_id, "accepted"))[1]
 
+    def say_that_it_waits(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
+        """Tell the initiator, once, that its work waits for admission; nothing when that was said before."""
+        said = f"{UNREPEATED}{sha256(f'{work.initiator} {work.opening_id}'.encode()).hexdigest()[:32]}"
+        if find_sent(tx, work.workspace_id, said) is not None:
+            return []
+        return self._send(tx, work, "say", {"text": "This work waits until the operator admits its initiator."}, said)[
+            1
+        ]
+
     def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
         """Our message was refused or given up: count and record that, notify the agent in its inbox, and cancel the work that
         it should have opened.
@@ -57,7 +71,7 @@ class WorkCloser:
         """
         tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
         audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
-        if failed.kind in _NOTIFIED:
+        if failed.kind in _NOTIFIED and not failed.message_id.startswith(UNREPEATED):
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
         if failed.work_id is None:
             return []
@@ -69,7 +83,7 @@ class WorkCloser:
         return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
 
     def _send(
-        self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]
+        self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None
     ) -> tuple[Envelope | None, list[Outgoing]]:
         own_id = self._identity.participant_in(work)
         other = None if own_id is None else work.other(own_id)
@@ -78,7 +92,7 @@ class WorkCloser:
         now_ms = self._clock.millis()
         now = now_ms // 1000
         draft = Draft(
-            id=self._clock.mint(),
+            id=message_id or self._clock.mint(),
             workspace_id=work.workspace_id,
             channel=work.channel,
             kind=kind,

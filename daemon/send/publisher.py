@@ -17,7 +17,7 @@ from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.carrier import Carrier
 from aghbus.daemon.nats.link import Link, LinkError
-from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.closing import UNREPEATED, WorkCloser
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.settled_predecessors import with_settled_headers
@@ -318,6 +318,8 @@ class Publisher:
         Only what can be answered is retried: every peer answers work, and a daemon that acknowledges answers everything.
         """
         if row.recipient is None or (not row.answerable and self._presence.acknowledges(row.recipient) is False):
+            return None
+        if row.message_id.startswith(UNREPEATED):
             return None
         policy = self._settings.current.retry
         pause = exponential_delay(row.attempts + 1, policy.first, policy.ceiling)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.services.admission import Admission
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
@@ -46,6 +47,7 @@ class InboxService:
     counters: Counters
     lanes: Lanes
     identity: Identity
+    admission: Admission
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
@@ -135,11 +137,17 @@ class InboxService:
         return left if due_ms is None else min(left, max(_SHORTEST, self.clock_changes.seconds_until(due_ms)))
 
     async def lease(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
-        """Lease one ready message, or renew its lease. Refused when another lease is the current one."""
+        """Lease one ready message, or renew its lease. Refused when another lease is the current one.
+
+        Without `request.others` a message of a peer that was not admitted is returned as it is, and its sender is told.
+        """
 
         def job(tx: Transaction) -> InboxItem:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms)
+            if not request.others and self._in_lane(item).lane == "other":
+                self.admission.answer(tx, item)
+                return self._in_lane(inbox.give_back(tx, seq, request.lease) or item)
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
             return self._noted(tx, item, "leased") if new else self._in_lane(item)
 

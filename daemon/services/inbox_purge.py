@@ -12,7 +12,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.identifiers import is_key_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
-from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
+from aghbus.protocol.agh.trust.policy import identity_of
 from aghbus.protocol.api.inbox import InboxPurgeRequest, InboxPurgeResponse
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
@@ -22,6 +22,7 @@ from aghbus.store.tables import inbox_purge, works
 from aghbus.store.tables.inbox_purge import REASON, Purged
 from aghbus.store.tables.outbox import Outgoing
 
+_REFUSED: Final = "refused by the operator"
 _STEP: Final = 64  # messages purged in one transaction: some milliseconds of the event loop
 
 
@@ -40,6 +41,13 @@ class InboxPurge:
 
         Messages that arrive meanwhile are not purged. Raises InvalidRequest, StoreUnavailable.
         """
+        return await self._purge(request, REASON)
+
+    async def refuse(self, sender: str) -> InboxPurgeResponse:
+        """The same of a sender that is denied from now on."""
+        return await self._purge(InboxPurgeRequest(sender=sender), _REFUSED)
+
+    async def _purge(self, request: InboxPurgeRequest, why: str) -> InboxPurgeResponse:
         matches = _matcher(request)
         memory = self.store.memory.inbox
         unread = {*memory.messages.senders, *memory.reactions.senders}
@@ -47,7 +55,9 @@ class InboxPurge:
         answer = InboxPurgeResponse(messages=0, works=0)
         seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
         for start in range(0, len(seqs), _STEP):
-            count, rows = await self.store.write(partial(self._step, seqs=seqs[start : start + _STEP], senders=senders))
+            count, rows = await self.store.write(
+                partial(self._step, seqs=seqs[start : start + _STEP], senders=senders, why=why)
+            )
             answer.messages += count
             answer.works += len(rows)
             if rows:
@@ -58,29 +68,29 @@ class InboxPurge:
         await self.store.write(lambda tx: audit.note_policy(tx, self.clock.millis(), "inbox_purged", text))
         return answer
 
-    def _step(self, tx: Transaction, seqs: list[int], senders: list[str]) -> tuple[int, list[Outgoing]]:
-        purged = inbox_purge.purge(tx, seqs, senders)
+    def _step(self, tx: Transaction, seqs: list[int], senders: list[str], why: str) -> tuple[int, list[Outgoing]]:
+        purged = inbox_purge.purge(tx, seqs, senders, why)
         rows: list[Outgoing] = []
         for message in purged:
             audit.note_delivery(tx, self.clock.millis(), message.seq, "purged")
-            rows += self._close(tx, message)
+            rows += self._close(tx, message, why)
         return len(purged), rows
 
-    def _close(self, tx: Transaction, message: Purged) -> list[Outgoing]:
+    def _close(self, tx: Transaction, message: Purged, why: str) -> list[Outgoing]:
         """End the work that the message opened: the agent does not know of it, and its peer would wait for it."""
         if message.work_id is None:
             return []
         work = works.load(tx, message.workspace_id, message.channel, message.work_id)
         if work is None or work.is_terminal or work.opening_id != message.msg_id:
             return []
-        return self.closer.close(tx, work, "receipt", _closing(work))
+        return self.closer.close(tx, work, "receipt", _closing(work, why))
 
 
-def _closing(work: WorkView) -> dict[str, Any]:
+def _closing(work: WorkView, why: str) -> dict[str, Any]:
     """A work that nobody has accepted is rejected, another one canceled."""
     if work.state == "submitted":
-        return receipt_body(work.opening_id, "rejected", "busy", REASON)
-    return receipt_body(work.opening_id, "canceled", detail=REASON)
+        return receipt_body(work.opening_id, "rejected", "verification_failed" if why == _REFUSED else "busy", why)
+    return receipt_body(work.opening_id, "canceled", detail=why)
 
 
 def _matcher(request: InboxPurgeRequest) -> Callable[[str], bool]:
@@ -90,9 +100,6 @@ def _matcher(request: InboxPurgeRequest) -> Callable[[str], bool]:
         raise InvalidRequest("exactly one of sender and unverified is required")
     if wanted is None:
         return lambda sender: "@" not in sender
-    if is_key_id(wanted):
-        fingerprint = wanted.removeprefix("sha256:")[:FINGERPRINT_DIGITS]
-        return lambda sender: sender.partition("@")[2] == fingerprint
-    if not is_peer(wanted):
+    if not is_peer(wanted) and not is_key_id(wanted):
         raise InvalidRequest("sender: must be a peer id, a handle or a key id")
-    return lambda sender: sender == wanted
+    return lambda sender: identity_of(sender) == identity_of(wanted)

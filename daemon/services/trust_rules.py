@@ -8,10 +8,11 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
+from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.agh.identifiers import is_handle, is_key_id
-from aghbus.protocol.agh.trust.policy import TrustPolicy, split_pin, split_sender
+from aghbus.protocol.agh.identifiers import is_handle, is_key_id, is_peer
+from aghbus.protocol.agh.trust.policy import TrustPolicy, identity_of, split_pin, split_sender
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.audit import events as audit
@@ -21,8 +22,8 @@ from aghbus.store.engine.memory.trust import MAX_RULES, Rule, RuleKind
 
 _log = logging.getLogger("aghbus.node")
 
-_ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny"}
-_TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny"}
+_ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "deny", "refuse": "deny", "admit": "admit"}
+_TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny", "unadmit": "admit"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +35,7 @@ class TrustRuleService:
     clock: Clock
     store: Store
     trust: LivePolicy
+    purge: InboxPurge
 
     async def list_rules(self) -> trust_api.TrustRulesResponse:
         """Every rule: the configuration's first, then those made while running, oldest first."""
@@ -55,7 +57,10 @@ class TrustRuleService:
         """Apply one change; it is active for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
-        return await self.store.write(lambda tx: carry_out(tx, wanted))
+        answer = await self.store.write(lambda tx: carry_out(tx, wanted))
+        if verb == "refuse":
+            answer.purged = await self.purge.refuse(wanted.who)
+        return answer
 
     # the rule of a request
 
@@ -66,8 +71,10 @@ class TrustRuleService:
             kind, subject, who = self._channel_rule(kind, request)
         elif kind == "pin":
             subject, who = self._pin(verb, request.who)
-        else:
+        elif kind == "allow":
             subject, who = "", self._key(request.who)
+        else:
+            subject, who = "", self._peer(kind, request.who)
         return Rule(kind, subject, who, "operator", now_ms)
 
     def _channel_rule(self, kind: RuleKind, request: trust_api.TrustChangeRequest) -> tuple[RuleKind, str, str]:
@@ -92,13 +99,21 @@ class TrustRuleService:
             raise InvalidRequest("who: must be NICKNAME=KEY_ID or a handle", hint="`aghctl peers` shows the handles")
         return pin
 
+    def _peer(self, kind: RuleKind, who: str) -> str:
+        """The peer of a rule that is about one: as an earlier rule names it, by its key id, or as in the request."""
+        if not is_peer(who) and not is_key_id(who):
+            raise InvalidRequest("who: must be a peer id, a handle or a key id")
+        if kind == "deny" and is_handle(who):
+            who = self.trust.key_of(who) or who
+        return next((rule.who for rule in self.store.memory.trust if _is_about(rule, kind, who)), who)
+
     def _key(self, who: str) -> str:
         if is_key_id(who):
             return who
         if not is_handle(who):
             raise InvalidRequest(
                 "who: must be a key id or a handle: a peer without a key cannot be distinguished from others of its name",
-                hint="channel rules and trust.mode = require are for peers without a key",
+                hint="channel rules, `aghctl trust deny` and trust.mode = require are for peers without a key",
             )
         key = self.trust.key_of(who)
         if key is None:
@@ -128,6 +143,9 @@ class TrustRuleService:
                 hint="remove some, or put rules into the configuration",
             )
         rules.put(tx, wanted)
+        if wanted.rule == "deny":
+            for rule in [rule for rule in rules if _is_about(rule, "admit", wanted.who)]:
+                rules.remove(tx, rule)
         self._note(tx, "trust.added", wanted)
         return trust_api.TrustChangeResponse(rule=self._shown(wanted), changed=True, notes=_added(wanted, before))
 
@@ -159,10 +177,11 @@ class TrustRuleService:
 
     def _check_contradictions(self, wanted: Rule, policy: TrustPolicy) -> None:
         """Refuse a rule without effect, and one that would silently replace a pin."""
-        if wanted.rule == "allow" and wanted.who in policy.deny:
-            raise Refused("that key is denied, which takes precedence", hint="first `aghctl trust deny --remove`")
-        if wanted.rule == "deny" and self.identity.signer is not None and wanted.who == self.identity.signer.key_id:
-            raise InvalidRequest("who: is this daemon's own key")
+        if wanted.rule in ("allow", "admit") and identity_of(wanted.who) in policy.deny:
+            what = "key" if identity_of(wanted.who) != wanted.who else "name"
+            raise Refused(f"that {what} is denied, which takes precedence", hint="first `aghctl trust deny --remove`")
+        if wanted.rule == "deny" and identity_of(wanted.who) == identity_of(self.identity.self_id):
+            raise InvalidRequest("who: is this daemon's own key or name")
         pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who
         if pinned != wanted.who:
             raise Refused(
@@ -172,7 +191,10 @@ class TrustRuleService:
             )
 
     def _is_configured(self, rule: Rule) -> bool:
-        return any(other.key == rule.key for other in _configured(self.settings.current.trust))
+        return any(
+            other.key == rule.key or (rule.rule == "deny" and _is_about(other, "deny", rule.who))
+            for other in _configured(self.settings.current.trust)
+        )
 
     def _note(self, tx: Transaction, outcome: str, rule: Rule) -> None:
         names = " ".join(part for part in rule.key if part)
@@ -182,6 +204,10 @@ class TrustRuleService:
     def _shown(self, rule: Rule) -> trust_api.TrustRule:
         held = rule.rule != "pin" or self.trust.now.pins.get(rule.subject) == rule.who
         return _shown(rule, rule.since_ms, in_force=held)
+
+
+def _is_about(rule: Rule, kind: RuleKind, who: str) -> bool:
+    return rule.rule == kind and identity_of(rule.who) == identity_of(who)
 
 
 def _setting(rule: Rule) -> str:
@@ -218,6 +244,8 @@ def _added(rule: Rule, before: TrustPolicy) -> list[str]:
     if rule.rule == "allow" and not before.allow:
         plain = "" if before.mode == "require" else "; unsigned peers are still taken (trust.mode = verify)"
         return [f"this is the first allowed key: messages of every other key are refused now{plain}"]
+    if rule.rule == "deny" and identity_of(rule.who) == rule.who:
+        return ["a peer without a key can take another name: trust.mode = require refuses all of them"]
     known = before.channels.get(rule.subject)
     if rule.rule == "may_open_work" and (known is None or known.work is None):
         return [f"this is the first rule of its kind: no other peer may open work on channel {rule.subject} now"]

@@ -16,8 +16,7 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.effects import Effects, RecordId
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
-from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, key_of
+from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, identity_of, key_of
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -89,13 +88,17 @@ class LivePolicy:
             return True
         if self._named_at != rules.revision:
             self._named, self._named_at = self._names(), rules.revision
-        return sender in self._named or ("@" in sender and sender.partition("@")[2] in self._named)
+        return identity_of(sender) in self._named
 
     def _names(self) -> frozenset[str]:
-        """The names, handles and fingerprints that rules of the user accept: pins, allowed keys and senders of channels."""
-        pins = [Rule("pin", nickname, key, "operator", 0) for nickname, key in self.configured.pins.items()]
-        pins += [rule for rule in self._store.memory.trust if rule.rule == "pin" and rule.origin != "first_use"]
-        return _listed(self.now) | {_pinned_handle(rule) for rule in pins}
+        """The identities that rules of the user accept: admitted peers, pins, allowed keys and senders of channels."""
+        named = set(self.configured.pins.values()) | self.now.allow
+        for rule in self.now.channels.values():
+            named |= (rule.work or frozenset()) | (rule.talk or frozenset())
+        named |= {
+            rule.who for rule in self._store.memory.trust if rule.rule in ("pin", "admit") and rule.origin == "operator"
+        }
+        return frozenset(map(identity_of, named - {EVERYBODY, VERIFIED})) - self.now.deny
 
     def key_of(self, handle: str) -> str | None:
         """The whole key id of a recently seen handle, which has only half of it as its fingerprint; None when it is not cached."""
@@ -222,7 +225,7 @@ def merged(configured: TrustPolicy, rules: Iterable[Rule], pins: Mapping[str, st
             case "allow":
                 allow.add(rule.who)
             case "deny":
-                deny.add(rule.who)
+                deny.add(identity_of(rule.who))
             case "may_open_work":
                 work.setdefault(rule.subject, set()).add(rule.who)
             case "may_talk":
@@ -249,22 +252,7 @@ def _some(names: Mapping[str, set[str]], channel: str) -> frozenset[str] | None:
 
 
 def _pinned_handle(rule: Rule) -> str:
-    return f"{rule.subject}@{_fingerprint(rule.who)}"
-
-
-def _listed(policy: TrustPolicy) -> frozenset[str]:
-    """Names, handles and fingerprints that are allowed, or listed for a channel."""
-    listed = set(policy.allow).union(
-        *((rule.work or set()) | (rule.talk or set()) for rule in policy.channels.values())
-    )
-    denied = policy.deny | {EVERYBODY, VERIFIED}
-    return frozenset(_fingerprint(one) for one in listed - denied)
-
-
-def _fingerprint(key_or_name: str) -> str:
-    """The fingerprint in a key id; anything else as it is."""
-    digits = key_or_name.removeprefix("sha256:")
-    return key_or_name if digits == key_or_name else digits[:FINGERPRINT_DIGITS]
+    return rule.subject + identity_of(rule.who)
 
 
 def _nickname(envelope: Envelope) -> str:

@@ -67,7 +67,7 @@ class InboxNextResponse(ResponseModel):
 class InboxPurgeRequest(RequestModel):
     """Make unread messages dead; exactly one of the fields."""
 
-    sender: str | None = None  # those of this peer id, or of every handle of this key id
+    sender: str | None = None  # those of this peer id; of a key id or a handle those of every handle of the key
     unverified: bool = False  # those of all senders without a key
 
 
@@ -85,6 +85,8 @@ class InboxLeaseRequest(RequestModel):
     lease: Annotated[str, text(f"^{LEASE.pattern}$")]
     # seconds from now until the message is ready again unless it is acked
     visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
+    # false: a message of a peer that was not admitted is not leased; if it opened a work, its sender is told once that it waits
+    others: bool = True
 
 
 class InboxAckRequest(RequestModel):

@@ -43,7 +43,13 @@ from aghbus.protocol.api.messages import (
 from aghbus.protocol.api.operation import AnyOperation, Operation, takes
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
 from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, StatusResponse, VersionResponse
-from aghbus.protocol.api.trust import TrustChangeRequest, TrustChangeResponse, TrustExplainResponse, TrustRulesResponse
+from aghbus.protocol.api.trust import (
+    AdmissionRequestsResponse,
+    TrustChangeRequest,
+    TrustChangeResponse,
+    TrustExplainResponse,
+    TrustRulesResponse,
+)
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkResponse, WorksResponse
 
 _FOUND: Final = ("not_found",)
@@ -163,6 +169,12 @@ class Operations:
     )
     quarantine = Operation(
         "GET /v1/quarantine", "Refused envelopes, latest first", takes(q.LimitQuery), QuarantineResponse
+    )
+    requests = Operation(
+        "GET /v1/requests",
+        "Peers that wait for admission, the oldest first",
+        takes(q.LimitQuery),
+        AdmissionRequestsResponse,
     )
     trust_rules = Operation("GET /v1/trust", "The trust rules", takes(q.NoParameters), TrustRulesResponse)
     change_trust = Operation(

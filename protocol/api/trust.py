@@ -3,9 +3,10 @@
 from typing import Literal
 
 from aghbus.protocol.api.base import RequestModel, ResponseModel
+from aghbus.protocol.api.inbox import InboxPurgeResponse
 
 TrustOrigin = Literal["configuration", "operator", "first_use", "addressed"]
-TrustVerb = Literal["pin", "unpin", "allow", "disallow", "deny", "undeny"]
+TrustVerb = Literal["pin", "unpin", "allow", "disallow", "deny", "undeny", "refuse", "admit", "unadmit"]
 
 
 class TrustRule(ResponseModel):
@@ -13,7 +14,7 @@ class TrustRule(ResponseModel):
 
     rule: Literal["pin", "allow", "deny", "may_open_work", "may_talk", "admit"]  # its kind
     subject: str | None  # the nickname of a pin, the channel of may_open_work and may_talk, else null
-    who: str  # a key id; of channel rules also a peer id, `*` or `*@*`
+    who: str  # a key id; of admit and deny also a peer id or a handle, of channel rules a peer id, a handle, `*` or `*@*`
     origin: TrustOrigin  # who made it
     since_ms: int | None  # when it was made, null for the configuration's
     used_ms: int | None  # when a pin of first use was last used (to within an hour), null for all others
@@ -33,8 +34,9 @@ class TrustRulesResponse(ResponseModel):
 class TrustChangeRequest(RequestModel):
     """One change of the trust rules."""
 
-    # a key id, or the handle of a peer seen recently; for `pin` a handle or `NICKNAME=KEY_ID`, for `unpin` a nickname;
-    # with `channel` also a plain peer id, `*` or `*@*`
+    # for `admit`, `deny` and `refuse` (deny, and purge its unread messages) a peer id, a handle or a key id;
+    # for `allow` a key id, or the handle of a peer seen recently, and with `channel` also a plain peer id, `*` or `*@*`;
+    # for `pin` a handle or `NICKNAME=KEY_ID`, for `unpin` a nickname
     who: str
     channel: str | None = None  # allow and disallow are then about who may open work there
     talk: bool = False  # with `channel`, about who may only talk there
@@ -46,6 +48,26 @@ class TrustChangeResponse(ResponseModel):
     rule: TrustRule  # the rule that it was about
     changed: bool  # false when the rule was so before
     notes: list[str]  # for people
+    purged: InboxPurgeResponse | None = None  # of `refuse`: its messages that were unread
+
+
+class AdmissionRequest(ResponseModel):
+    """Unread messages of a peer that was not admitted."""
+
+    peer: str  # its peer id or handle
+    key_id: str | None  # of its key; null: anybody can use this name
+    trust: Literal["verified", "unverified"]  # whether its key was verified
+    messages: int  # unread, openings of works included
+    openings: int  # works that they opened
+    since_ms: int  # when the first of them came
+    text: str  # of the first of them: its first words
+
+
+class AdmissionRequestsResponse(ResponseModel):
+    """The peers that wait for admission."""
+
+    requests: list[AdmissionRequest]  # the one that has waited longest first
+    more: int  # how many peers beyond `limit` wait
 
 
 class ExplainedCheck(ResponseModel):

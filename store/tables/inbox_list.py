@@ -1,16 +1,24 @@
 """Reading the agent's inbox: pages of items, and how many there are."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.messages import Message
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
-from aghbus.store.tables.envelopes import Params, Row, fetch, last_seq, within_bytes
+from aghbus.store.tables.envelopes import Params, Row, fetch, fetch_messages, last_seq, message_of, within_bytes
 from aghbus.store.tables.inbox import SELECT_ITEM, read_item
+from aghbus.store.tables.inbox_purge import waiting
 from aghbus.store.tables.search import scan
+
+_BY_SENDER: Final = """
+SELECT count(*), coalesce(sum(e.outcome = 'opened'), 0), min(e.seq) FROM envelopes AS e
+WHERE e.seq IN (SELECT value FROM json_each(?)) AND e.sender IN (SELECT value FROM json_each(?)) AND e.direction = 'in'
+GROUP BY e.sender ORDER BY min(e.seq)
+"""
 
 
 class InboxPage(NamedTuple):
@@ -61,13 +69,35 @@ async def _implied(reader: Reader, wanted: list[str], since: int, limit: int, wh
     return await scan(reader, where, [*wanted, *named], (low, high), limit)
 
 
-async def counts(reader: Reader, waiting: int) -> dict[str, int]:
-    """How many are ready, leased and dead, of which `waiting` are ready or leased. Acked ones are history, and not
+class WaitingSender(NamedTuple):
+    """Unread messages of one sender: how many they are and how many of them opened works, and the oldest one."""
+
+    messages: int
+    openings: int
+    first: Message
+
+
+async def by_sender(
+    reader: Reader, untouched: list[int], senders: list[str], limit: int
+) -> tuple[list[WaitingSender], int]:
+    """What was received from `senders` and is ready or leased: the `limit` senders that have waited longest, the oldest first, and
+    how many others there are. `untouched` as in `waiting`."""
+    params = [msgspec.json.encode(values).decode() for values in (await waiting(reader, untouched), senders)]
+    found = []
+    rows = await fetch(reader, _BY_SENDER, params)
+    for messages, openings, first in rows[:limit]:
+        for row in await fetch_messages(reader, [first]):  # one at a time: it may have a megabyte
+            found.append(WaitingSender(messages, openings, message_of(row)))
+    return found, max(0, len(rows) - limit)
+
+
+async def counts(reader: Reader, unread: int) -> dict[str, int]:
+    """How many are ready, leased and dead, of which `unread` are ready or leased. Acked ones are history, and not
     counted."""
     sql = "SELECT state, count(*) FROM inbox WHERE state IN ('leased', 'dead') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
     leased = found.get("leased", 0)
-    return {"ready": max(0, waiting - leased), "leased": leased, "dead": found.get("dead", 0)}
+    return {"ready": max(0, unread - leased), "leased": leased, "dead": found.get("dead", 0)}
 
 
 async def held(reader: Reader) -> int:

@@ -38,12 +38,12 @@ async def waiting(reader: Reader, untouched: list[int]) -> list[int]:
     return sorted({*untouched, *(seq for (seq,) in rows)})
 
 
-def purge(tx: Transaction, seqs: Sequence[int], senders: Collection[str]) -> list[Purged]:
+def purge(tx: Transaction, seqs: Sequence[int], senders: Collection[str], why: str = REASON) -> list[Purged]:
     """Makes those of the messages `seqs` dead that were received from `senders` and are ready or leased. Call it with some
     dozens of messages at a time."""
     params = [msgspec.json.encode(values).decode() for values in (list(seqs), list(senders))]
     tx.flush()
     purged = [Purged(*row) for row in tx.db.execute(_PURGED, params)]
     for message in purged:
-        inbox.give_up(tx, message.seq, REASON)
+        inbox.give_up(tx, message.seq, why)
     return purged

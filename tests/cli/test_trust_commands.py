@@ -88,9 +88,11 @@ def yes_after(home: Home, *args: str) -> str:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("deny", "dave"), "key id or a handle"),
-        (("deny", f"dave@{'0' * 32}"), "no recent message"),
-        (("deny", KEY[:-1]), "key id or a handle"),
+        (("deny", KEY[:-1]), "a peer id, a handle or a key id"),
+        (("admit", "d ave"), "a peer id, a handle or a key id"),
+        (("admit", OTHER), "first `aghctl trust deny --remove`"),
+        (("refuse", "dave", "--remove"), "no such rule"),
+        (("allow", f"dave@{'0' * 32}"), "no recent message"),
         (("pin", "dave"), "NICKNAME=KEY_ID"),
         (("pin", f"Dave={KEY}"), "NICKNAME=KEY_ID"),
         (("unpin", "nobody"), "no such rule"),

@@ -24,7 +24,7 @@ from aghbus.host.key_files import (
 )
 from aghbus.host.locations import Locations
 from aghbus.protocol.agh.trust.keys import SigningKey
-from aghbus.protocol.agh.trust.policy import ChannelRule
+from aghbus.protocol.agh.trust.policy import ChannelRule, identity_of
 from tests.support.tools import require_tool
 
 KEY: Final = SigningKey(bytes(range(32)))
@@ -239,7 +239,7 @@ def test_the_policy_from_settings() -> None:
     )
     assert policy.mode == "require"
     assert policy.allow == frozenset({KEY.key_id})
-    assert policy.deny == frozenset({other})
+    assert policy.deny == frozenset({identity_of(other)})
     assert policy.pins == {"ops": KEY.key_id}
     assert policy.channels == {
         "builders": ChannelRule(work=frozenset({"*@*", KEY.key_id}), talk=frozenset({"ops"})),

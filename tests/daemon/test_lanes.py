@@ -10,6 +10,7 @@ from aghbus.host.key_files import generate_key
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.api.inbox import InboxNextRequest
 from aghbus.protocol.api.queries import InboxQuery
+from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import MAX_RULES, Origin, Rule
 from tests.support.receiving import FRIEND, OTHER, Stepped, bench
@@ -72,6 +73,16 @@ async def test_pins_of_the_user_count_and_those_of_first_use_do_not(store: Store
     rule = Rule("pin", "peer", KEY.key_id, origin, 1)
     await store.write(lambda tx: tx.memory.trust.put(tx, rule))
     assert parts_of(store).lanes.of(HANDLE, "verified") == lane
+
+
+@pytest.mark.parametrize("who", [HANDLE, f"other@{KEY.fingerprint}", KEY.key_id], ids=["handle", "other", "key_id"])
+async def test_an_admitted_key_is_a_contact_under_every_nickname(store: Store, who: str) -> None:
+    parts = parts_of(store)
+    await parts.trust_rules.change("admit", TrustChangeRequest(who=who))
+    assert parts.lanes.of(HANDLE, "verified") == "contact"
+    assert parts.lanes.of(KEY.fingerprint, "unverified") == "other"  # a plain name
+    await parts.trust_rules.change("unadmit", TrustChangeRequest(who=KEY.key_id))
+    assert parts.lanes.of(HANDLE, "verified") == "other"
 
 
 async def test_every_peer_is_a_contact_where_the_operator_says_so(store: Store) -> None:

@@ -18,7 +18,7 @@ from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.explain import explain
 from aghbus.protocol.agh.trust.keys import SigningKey
-from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy
+from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy, identity_of
 from aghbus.protocol.agh.trust.proof import sign, verify_envelope
 from aghbus.protocol.agh.trust.trust import assess
 from aghbus.protocol.api.trust import TrustChangeRequest
@@ -93,7 +93,7 @@ class TestMerged:
             Rule("pin", "ops", FIRST.key_id, "first_use", 1),
         ]
         found = merged(configured, rules, {"ops": FIRST.key_id})
-        assert found.deny == {FIRST.key_id, SECOND.key_id}
+        assert found.deny == set(map(identity_of, (FIRST.key_id, SECOND.key_id)))
         assert found.allow == {FIRST.key_id}
         assert found.channels == {
             "default": ChannelRule(work=frozenset({"ops", "dave"}), talk=frozenset({"carol"})),
@@ -120,7 +120,10 @@ class TestChanges:
         again = await Store.open(tmp_path / "store.db")
         try:
             policy = parts_of(again).trust.now
-            assert (policy.deny, dict(policy.pins)) == (frozenset({FIRST.key_id}), {"carol": SECOND.key_id})
+            assert (policy.deny, dict(policy.pins)) == (
+                frozenset({identity_of(FIRST.key_id)}),
+                {"carol": SECOND.key_id},
+            )
         finally:
             await again.close()
 
@@ -137,7 +140,7 @@ class TestChanges:
             carol = rules.get("pin", "carol", SECOND.key_id)
             assert carol is not None
             rules.remove(tx, carol)
-            assert FIRST.key_id in parts.trust.now.deny  # within the transaction it holds
+            assert identity_of(FIRST.key_id) in parts.trust.now.deny  # within the transaction it holds
             raise RuntimeError("the job fails")
 
         with pytest.raises(RuntimeError):
@@ -274,7 +277,7 @@ policies = st.builds(
     TrustPolicy,
     mode=st.sampled_from(["verify", "require"]),
     allow=key_sets,
-    deny=key_sets,
+    deny=st.frozensets(st.sampled_from(["ops", identity_of(FIRST.key_id), identity_of(SECOND.key_id)])),
     pins=st.dictionaries(st.just("ops"), keys.map(lambda key: key.key_id)),
     channels=st.dictionaries(st.just("default"), rules),
 )
@@ -323,7 +326,9 @@ class TestWhy:
     def test_unreadable_bytes_and_own_messages(self) -> None:
         assert explain(b"\xff{", NOW, TrustPolicy(), {"us"}, opens_work=False).decided_by == "envelope"
         ours = said_by("ops", FIRST)
-        found = explain(ours.raw, NOW, TrustPolicy(deny=frozenset({FIRST.key_id})), {ours.sender}, opens_work=False)
+        found = explain(
+            ours.raw, NOW, TrustPolicy(deny=frozenset({identity_of(FIRST.key_id)})), {ours.sender}, opens_work=False
+        )
         assert (found.decided_by, found.checks[-1].check) == (None, "own")
 
 

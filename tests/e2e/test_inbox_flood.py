@@ -99,7 +99,7 @@ async def test_any_number_of_plain_names_leaves_room_for_a_peer_with_a_key(site:
 async def test_a_denied_peer_is_purged_and_its_works_end_on_both_sides(site: Site) -> None:
     accepted, waiting = site.honest_works(2)
     site.worker.post(f"/v1/works/{accepted}/accept")
-    answer = site.ctl("trust", "deny", site.handle, "--purge")
+    answer = site.ctl("trust", "refuse", site.handle)
     assert (answer["changed"], answer["purged"]) == (True, {"messages": 2, "works": 2})
     wait_for(lambda: site.ops.state_of(accepted) == "canceled", 30, "the end of the accepted work")
     wait_for(lambda: site.ops.state_of(waiting) == "failed", 30, "the end of the other")

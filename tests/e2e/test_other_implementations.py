@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.bridging import submit
 from tests.support.chain_agents import begin, chain
-from tests.support.daemons import Daemon, Home, HttpError, wait_for
+from tests.support.daemons import ADMIT_ALL, Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -70,7 +70,7 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
 
 
 async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_path: Path) -> None:
-    async with meeting(tmp_path, "--capability", "test.run") as (ops, reference):
+    async with meeting(tmp_path, "--capability", "test.run", *ADMIT_ALL) as (ops, reference):
         await reference.publish(reference.work("ops", "work_1"))
         await wait_until(lambda: ops.get("/v1/works")["works"], WAIT)
         command = [sys.executable, "-c", f"print({TEXT!r})"]

@@ -10,7 +10,7 @@ from aghbus.protocol.agh.errors import UnsupportedProfile, VerificationFailed
 from aghbus.protocol.agh.lifecycle import WorkView, opened_by
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.trust.keys import SigningKey, handle_of
-from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy
+from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy, identity_of
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, sign, verify_envelope
 from aghbus.protocol.agh.trust.trust import Trust, assess
 from tests.support.wire import CARD, CHANNEL, JOINED, NOW, B, dump, wire
@@ -52,7 +52,7 @@ def test_rules_are_checked_only_if_one_applies_to_the_sender() -> None:
     assert TrustPolicy(mode="require", pins={"other": OUR_KEY.key_id}).no_rule_applies(verified(), "verified")
     rules = [
         TrustPolicy(allow=frozenset({OPS_KEY.key_id})),
-        TrustPolicy(deny=frozenset({OUR_KEY.key_id})),
+        TrustPolicy(deny=frozenset({identity_of(OUR_KEY.key_id)})),
         TrustPolicy(pins={"ops": OPS_KEY.key_id}),
         TrustPolicy(channels={verified().channel: ChannelRule()}),
     ]
@@ -78,7 +78,7 @@ class TestRequire:
 
 class TestKeys:
     def test_a_denied_key_is_refused(self) -> None:
-        policy = TrustPolicy(deny=frozenset({OPS_KEY.key_id}))
+        policy = TrustPolicy(deny=frozenset({identity_of(OPS_KEY.key_id)}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
         assert judged(policy, verified(key=OUR_KEY)) == ""
         assert judged(policy, plain()) == ""
@@ -90,13 +90,13 @@ class TestKeys:
         assert judged(policy, plain()) == ""  # unsigned peers are the mode's affair
 
     def test_deny_overrides_allow(self) -> None:
-        policy = TrustPolicy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({OPS_KEY.key_id}))
+        policy = TrustPolicy(allow=frozenset({OPS_KEY.key_id}), deny=frozenset({identity_of(OPS_KEY.key_id)}))
         assert judged(policy, verified()) == "verification_failed proof.key_id"
 
     def test_an_unverified_proof_does_not_count_as_a_key(self) -> None:
         """A plain peer may write any key id into a proof of another profile: nothing follows from it."""
         named = plain(proof={"profile": "acme/v1", "key_id": OPS_KEY.key_id})
-        assert judged(TrustPolicy(deny=frozenset({OPS_KEY.key_id})), named) == ""
+        assert judged(TrustPolicy(deny=frozenset({identity_of(OPS_KEY.key_id)})), named) == ""
         rule = ChannelRule(talk=frozenset({OPS_KEY.key_id}))
         assert judged(TrustPolicy(channels={CHANNEL: rule}), named) == "verification_failed from"
 
@@ -191,7 +191,9 @@ class TestInTheReceiver:
         ours = verified(key=OUR_KEY, name="patch-worker", to=None, work_id=None)
         assert ours.sender == US
         effects = decide(
-            ours, StoredState(sent_by_us=True), receiver(US, mode="require", deny=frozenset({OUR_KEY.key_id}))
+            ours,
+            StoredState(sent_by_us=True),
+            receiver(US, mode="require", deny=frozenset({identity_of(OUR_KEY.key_id)})),
         )
         assert effects == (Ignore("own"),)
 
@@ -200,7 +202,7 @@ class TestInTheReceiver:
         assert [type(effect) for effect in decide(forged, StoredState(), receiver(US))] == [Quarantine]
 
     def test_the_receipts_of_a_keyed_daemon_are_signed(self) -> None:
-        effects = decide(verified(to=US), StoredState(), receiver(US, deny=frozenset({OPS_KEY.key_id})))
+        effects = decide(verified(to=US), StoredState(), receiver(US, deny=frozenset({identity_of(OPS_KEY.key_id)})))
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         assert assess(queued.envelope, verify_envelope) == "verified"
         assert queued.envelope.sender == US

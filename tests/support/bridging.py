@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
 
 WITHIN: Final = 20.0  # seconds; the machine is shared
@@ -43,7 +43,7 @@ def daemons(root: Path, url: str, peers: Mapping[str, Sequence[str]]) -> Iterato
     with contextlib.ExitStack() as stack:
         made: dict[str, Daemon] = {}
         for number, (peer, flags) in enumerate(peers.items()):
-            daemon = Daemon(home, f"d{number}", "--peer-id", peer, "--nats", url, *flags)
+            daemon = Daemon(home, f"d{number}", "--peer-id", peer, "--nats", url, *ADMIT_ALL, *flags)
             made[peer] = daemon.start(wait=False)
             stack.push(daemon.__exit__)
         for daemon in made.values():

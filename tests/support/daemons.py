@@ -226,5 +226,9 @@ NO_RETRY = ("--retry-first", "1h", "--retry-ceiling", "1h")
 DURABLE = ("--durability", "jetstream")
 
 
+# On a broker of their own, with no other peers than theirs: workers take works of each of them.
+ADMIT_ALL = ("--trust-admit", "all")
+
+
 def delivery(daemon: Daemon, message_id: str) -> str:
     return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])

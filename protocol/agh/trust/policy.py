@@ -8,6 +8,7 @@ import msgspec
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError, UnsupportedProfile, VerificationFailed
 from aghbus.protocol.agh.identifiers import NICKNAME, is_channel, is_key_id, is_peer
+from aghbus.protocol.agh.trust.keys import FINGERPRINT_DIGITS
 from aghbus.protocol.agh.trust.trust import PROFILE, Trust, claims_of
 
 Mode = Literal["verify", "require"]
@@ -42,8 +43,8 @@ class RuleResult(msgspec.Struct, frozen=True):
 class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The trust rules of one daemon; the default accepts everything that the protocol allows.
 
-    `allow` and `deny` are key ids, an empty `allow` is every key; `pins` maps a nickname to the only key id that may use
-    it; `channels` maps a channel to its rule.
+    `allow` are key ids, none is every key; `deny` are identities (`identity_of`); `pins` maps a nickname to the only key id that
+    may use it; `channels` maps a channel to its rule.
     """
 
     mode: Mode = "verify"
@@ -67,7 +68,7 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if trust == "verified":
             return not (self.allow or self.deny) and envelope.sender.partition("@")[0] not in self.pins
-        return self.mode != "require" and envelope.sender not in self.pins
+        return self.mode != "require" and envelope.sender not in self.pins and envelope.sender not in self.deny
 
     def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[RuleResult]:
         """The result of every rule, in order; the first refusal decides."""
@@ -76,9 +77,10 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
         rule = self.channels.get(envelope.channel)
         if key is None:
             yield self._mode(envelope)
+            yield self._denied(envelope.sender, "the name is not denied", "from")
             yield self._pin_of_plain(envelope.sender)
         else:
-            yield self._denied(key)
+            yield self._denied(key, "the key is not denied", "proof.key_id")
             yield self._allowed(key)
             yield self._pin(envelope.sender.partition("@")[0], key)
         if rule is None:
@@ -101,10 +103,10 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             )
         return RuleResult("pin", "the name is not pinned to a key")
 
-    def _denied(self, key: str) -> RuleResult:
-        if key in self.deny:
-            return RuleResult("deny", "", VerificationFailed("is denied here", "proof.key_id"))
-        return RuleResult("deny", "the key is not denied")
+    def _denied(self, who: str, accepted: str, field: str) -> RuleResult:
+        if self.deny and identity_of(who) in self.deny:
+            return RuleResult("deny", "", VerificationFailed("is denied here", field))
+        return RuleResult("deny", accepted)
 
     def _allowed(self, key: str) -> RuleResult:
         if not self.allow:
@@ -121,6 +123,16 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             error = VerificationFailed("has a nickname that is pinned to another key here", "from")
             return RuleResult("pin", f"the nickname is pinned to {pinned}", error)
         return RuleResult("pin", "the nickname is pinned to this key")
+
+
+def identity_of(who: str) -> str:
+    """What identifies a peer: `@` and the fingerprint for a key id or a handle, whatever the nickname; else the plain name."""
+    at = who.find("@")
+    if at >= 0:
+        return who[at:]
+    if not who.startswith("sha256:"):  # as no name does
+        return who
+    return f"@{who.removeprefix('sha256:')[:FINGERPRINT_DIGITS]}"
 
 
 def split_pin(text: str) -> tuple[str, str] | None:

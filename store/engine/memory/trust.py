@@ -22,8 +22,8 @@ Key = tuple[RuleKind, str, str]
 
 class Rule(msgspec.Struct, frozen=True):
     """One row. `subject` is the nickname of a pin or the channel of may_open_work and may_talk, else empty. `who` is a
-    key id, of channel rules also a peer id, `*` or `*@*`, of admit a peer id. `since_ms` is when the rule was made, `used_ms` when
-    a pin of first use was last used (None for all others), both in Unix milliseconds."""
+    key id, of admit and deny also a peer id, of channel rules a peer id, `*` or `*@*`. `since_ms` is when the rule was made,
+    `used_ms` when a pin of first use was last used (None for all others), both in Unix milliseconds."""
 
     rule: RuleKind
     subject: str
