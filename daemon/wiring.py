@@ -174,7 +174,7 @@ class DaemonParts:
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
         rejections = Rejections(context, lanes, limited)
-        admission = InboxAdmission(settings, lanes, counters)
+        admission = InboxAdmission(settings, lanes, limited, clock, counters)
         decider = Decider(
             settings,
             lanes,
@@ -237,7 +237,7 @@ class DaemonParts:
         works = WorkService(store, sender, drafts, recipients, settings)
         self.inbox = inbox = InboxService(self.waiters, clock, store, self.clock_changes, self.counters)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust)
-        purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
+        purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)
         services = (self.status, peers, stored, works, inbox, purge, self.trust_rules, explainer, chains)

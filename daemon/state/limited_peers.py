@@ -12,7 +12,11 @@ LIFE: Final = 60.0
 MAX_NAMES: Final = 5
 """Names reported for one limit; the latest are kept."""
 
-_WHAT: Final = {"receipts": "automatic receipts are not sent", "answers": "whois is not answered"}
+_WHAT: Final = {
+    "receipts": "automatic receipts are not sent",
+    "answers": "whois is not answered",
+    "works": "new works of others are refused",
+}
 REASONS: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",
     "signatures": "too many signatures failed recently",
@@ -23,7 +27,10 @@ REASONS: Final = {
     "inbox.other": "the inbox is half full, and takes messages of contacts only (`aghctl trust admit` makes one)",
     "inbox.plain": "the inbox is three quarters full, and takes only messages of contacts with a key",
     "inbox.held": "a quarter of the inbox is full of openings that are held since the restore",
-    "inbox.store": "what has to be kept is larger than store.retention_size",
+    "inbox.store.other": "others may not add to what the store has to keep (`aghctl inbox purge --others` makes room)",
+    "inbox.store.plain": "what the store has to keep of contacts is three eighths of store.retention_size",
+    "inbox.store.contact": "what the store has to keep of contacts is half of store.retention_size",
+    "works": "others have as many open works as they may (`aghctl inbox purge --others` closes those that nobody accepted)",
     "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
     "answers": "limits.answers_per_minute or limits.answer_bytes_per_minute is used up",
 }

@@ -24,6 +24,9 @@ from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # of raw envelopes in one page: eight of the largest
+PRUNED: Final = "pruned_through"
+OTHERS_PRUNED: Final = "others_pruned_through"
+"""Values of table `meta`: the last sequences that retention removed, of the oldest envelopes and of those of others."""
 _DAMAGED: Final = b"{}"  # in place of damaged bytes
 
 Row = tuple[Any, ...]
@@ -292,8 +295,8 @@ async def last_seq(reader: Reader) -> int:
 
 async def pruned_through(reader: Reader) -> int:
     """The highest sequence that retention removed; 0 when none was."""
-    rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'pruned_through'", [])
-    return int(rows[0][0]) if rows else 0
+    rows = await fetch(reader, "SELECT max(value) FROM meta WHERE key IN (?, ?)", [PRUNED, OTHERS_PRUNED])
+    return rows[0][0] or 0
 
 
 async def lost_through(reader: Reader) -> int:
