@@ -160,17 +160,16 @@ async def _sweep_others(store: Store, max_bytes: int, bound: _Bound, now_ms: int
     that no work is removed in part, and goes for half of what is too much: an envelope takes more than its own bytes."""
     surplus = await store.write(partial(_surplus, max_bytes=max_bytes))
     sizes = await _envelopes_of_others(store, bound) if surplus else []
-    total, wanted, end = list(accumulate(size for _, size in sizes)), 0, 0
+    total, end, step = list(accumulate(size for _, size in sizes)), 0, SWEEP_ROWS
     while surplus and end < len(sizes):
-        wanted += surplus // 2
-        end = min(bisect_left(total, wanted) + SWEEP_ROWS, len(sizes))
-        seqs, before = [seq for seq, _ in sizes[:end]], swept.envelopes
+        half = bisect_left(total, (total[end - 1] if end else 0) + surplus // 2)
+        end, before = min(max(half, end + step), len(sizes)), swept.envelopes
+        seqs = [seq for seq, _ in sizes[:end]]
         listed = msgspec.structs.replace(bound, through=seqs[-1])
         for at in range(0, end, SWEEP_ROWS):
             window = seqs[at : at + SWEEP_ROWS]
             swept.add(await store.write(partial(_step_of_others, bound=listed, seqs=window, now_ms=now_ms)))
-        if swept.envelopes == before:
-            wanted *= 2
+        step = SWEEP_ROWS if swept.envelopes > before else 2 * step
         surplus = await store.write(partial(_surplus, max_bytes=max_bytes))
 
 

@@ -183,7 +183,7 @@ class Decider:
             effects = turn_away(envelope, why, receiver)
             types, stored_only, by_other = {*map(type, effects)}, False, False
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
-            ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
+            ack = received_ack(tx, envelope, state.work) if state.duplicate else ack_of(envelope, effects)
         if (not has_room or Hold in types or Early in types) and (
             limit := self._over_limit(tx, envelope, effects, receiver.now, settings)
         ):

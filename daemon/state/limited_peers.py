@@ -15,7 +15,7 @@ MAX_NAMES: Final = 5
 _WHAT: Final = {
     "receipts": "automatic receipts are not sent",
     "answers": "whois is not answered",
-    "works": "new works of others are refused",
+    "works": "works of others are refused",
 }
 REASONS: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",

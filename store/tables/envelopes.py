@@ -11,7 +11,7 @@ import msgspec
 from aghbus.protocol.agh.delivery.acks import Ack, stored_ack
 from aghbus.protocol.agh.effects import StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import State, Transition, event_of
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, State, Transition, WorkView, event_of, transition
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.commit.state import InMemoryState
@@ -199,16 +199,18 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     return find_by_id(tx, "1", message_id, OURS, workspace_id) is not None
 
 
-def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
-    """The answer to a duplicate: what became of the first copy of `envelope`.
+def received_ack(tx: Transaction, envelope: Envelope, work: WorkView | None) -> Ack:
+    """The answer to a duplicate: what became of the first copy of `envelope`, which may belong to our `work`.
 
-    Refused as `duplicate` when that is known no more: its row is removed.
+    Without a row of the first copy: refused, as another one would be now, or as `duplicate`.
     """
     columns = "e.raw, e.outcome, e.state_after, e.reason"
     where = "e.direction = 'in' AND e.workspace_id = ? AND e.sender = ?"
     row = find_by_id(tx, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
     if row is None:
-        return Ack(envelope.id, "refused", "duplicate", envelope.digest)
+        again = Transition("unchanged", None) if envelope.work_id is None else transition(work, envelope)
+        reason = again.reason if again.outcome in REFUSING_OUTCOMES else "duplicate"
+        return Ack(envelope.id, "refused", reason, envelope.digest)
     raw, outcome, state, reason = row
     return stored_ack(
         envelope.id, sha256(raw).hexdigest(), None if outcome is None else Transition(outcome, state, reason)
