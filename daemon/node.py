@@ -109,7 +109,7 @@ class Node:
             tracing=self._tracing,
         )
         self._retirement = Retirement(context, store, self._retired)
-        self._retention = Retention(context, store, parts.clock_changes, parts.trust)
+        self._retention = Retention(context, store, parts.clock_changes, parts.trust, parts.lanes)
         self._catalog = CatalogWatcher(self._catalog_source(), self._new_catalog, self._bad_catalog)
 
     # start

@@ -241,7 +241,7 @@ class DaemonParts:
         self.inbox = inbox = InboxService(
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission
         )
-        purge = InboxPurge(clock, store, self.closer, self.publisher, notifier)
+        purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)

@@ -128,9 +128,16 @@ class Application(msgspec.Struct):
         return result
 
     def receive(
-        self, envelope: Envelope, effects: Effects, key: int | None = None, inbox_capacity: int = inbox.CAPACITY
+        self,
+        envelope: Envelope,
+        effects: Effects,
+        key: int | None = None,
+        inbox_capacity: int = inbox.CAPACITY,
+        *,
+        by_other: bool = False,
     ) -> Applied:
-        """The effects of a valid envelope; `key` is its `dedup_key` where that is known.
+        """The effects of a valid envelope; `key` is its `dedup_key` where that is known. `by_other`: a work that it opens is one
+        of others.
 
         Raises InboxFull, before anything is written, when the agent's inbox has no room: the envelope then counts as not
         received. Compares types, the most frequent first: every message passes here.
@@ -162,10 +169,22 @@ class Application(msgspec.Struct):
                 if effect.after.state in TERMINAL_STATES:
                     self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
-                self._begin(envelope, effect, effects, result.seq)
+                self._begin(envelope, effect, effects, result.seq, by_other=by_other)
             else:
                 self._apply_detached(effect)
         return result
+
+    def remember(self, envelope: Envelope, effects: Effects, key: int) -> Applied:
+        """The effects of a valid envelope that changes nothing, and is not stored: its id is kept, and what it says of the arrival
+        of our own messages. Answers are queued."""
+        for effect in effects:
+            if type(effect) is RecordId:
+                self.tx.memory.dedup.remember(self.tx, key, effect.until)
+            elif type(effect) is not StoreEnvelope:
+                self._apply_detached(effect)
+            elif effect.direction == "in" and envelope.kind in WORK_KINDS:
+                self._record_arrival(envelope)
+        return self.result
 
     def _apply_detached(self, effect: Effect) -> None:
         """Applies an effect that needs at most the sequence of the received envelope."""
@@ -237,7 +256,9 @@ class Application(msgspec.Struct):
             if opening is not None and inbox.settle(tx, opening):
                 audit.note_delivery(tx, self.now_ms, opening, "acked")
 
-    def _begin(self, envelope: Envelope, effect: Bind | Open, effects: Effects, seq: int | None) -> None:
+    def _begin(
+        self, envelope: Envelope, effect: Bind | Open, effects: Effects, seq: int | None, *, by_other: bool = False
+    ) -> None:
         if type(effect) is Bind:
             container = envelope.container or ""
             rooms.bind(self.tx, envelope.workspace_id, envelope.channel, container, effect.binding)
@@ -245,7 +266,8 @@ class Application(msgspec.Struct):
             assert seq is not None
             stored = effects[[*map(type, effects)].index(StoreEnvelope)]
             assert type(stored) is StoreEnvelope
-            works.open_work(self.tx, effect.work, envelope, seq, stored.trust, self.self_id, self.now_ms)
+            trust, now_ms = stored.trust, self.now_ms
+            works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, now_ms, by_other=by_other)
 
     def _record_arrival(self, envelope: Envelope) -> None:
         """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its

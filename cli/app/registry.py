@@ -32,7 +32,7 @@ COMMANDS = {
     "inbox ack": ("inbox_settle", "acknowledge a message: remove it from the inbox"),
     "inbox nack": ("inbox_settle", "return a message to the inbox"),
     "inbox requeue": ("inbox_settle", "make a dead message ready again"),
-    "inbox purge": ("inbox_settle", "drop unread messages of a sender"),
+    "inbox purge": ("inbox_settle", "drop unread messages and waiting works of a sender"),
     "inbox follow": ("inbox", "stream unread messages as they arrive"),
     "messages list": ("messages", "list stored envelopes"),
     "messages show": ("messages", "show one envelope, its effect and its delivery"),

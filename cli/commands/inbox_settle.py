@@ -33,9 +33,9 @@ def request_body(values: dict[str, Any]) -> dict[str, Any]:
 
 def run_purge(context: Context, values: dict[str, Any]) -> int:
     """Drop unread messages; raises UsageError for both options and for neither."""
-    if (values["from"] is None) == (not values["unverified"]):
-        raise UsageError("one of --from PEER and --unverified is required")
-    body = {"unverified": True} if values["unverified"] else {"sender": values["from"]}
+    if (values["from"] is None) == (not values["others"]):
+        raise UsageError("one of --from PEER and --others is required")
+    body = {"others": True} if values["others"] else {"sender": values["from"]}
     context.output.answer(context.api.post("/v1/inbox/purge", body), purge_line)
     return YES
 
@@ -87,13 +87,13 @@ COMMANDS = {
         run_purge,
         description=(
             "Drop the unread messages of a sender, leased ones too: they become dead, with the reason that they were purged, and\n"
-            "works that they opened are rejected, or canceled if they were accepted. `inbox requeue` brings a message back, but\n"
-            "not its work."
+            "works that they opened are rejected, or canceled if they were accepted. All its other works that were not accepted\n"
+            "are rejected, too. `inbox requeue` brings a message back, but not its work."
         ),
-        examples=["aghctl inbox purge --from spammer", "aghctl inbox purge --unverified -o json"],
+        examples=["aghctl inbox purge --from spammer", "aghctl inbox purge --others -o json"],
         arguments=[
             Argument("--from", metavar="PEER", help="messages of this peer id, or of all handles of this key id"),
-            Argument("--unverified", action="store_true", help="messages of all senders without a key"),
+            Argument("--others", action="store_true", help="messages of all peers that are no contacts"),
         ],
     ),
 }

@@ -40,8 +40,9 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse, turn_away
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
 from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction
@@ -177,8 +178,12 @@ class Decider:
             and not self._admission.admits_reaction(tx, envelope)
         ):
             effects = tuple(effect for effect in effects if type(effect) is not Deliver)
+        by_other = Open in types and self.lane(envelope, effects) == "other"
+        if by_other and not has_room and (why := self._admission.why_busy(tx, envelope)):
+            effects = turn_away(envelope, why, receiver)
+            types, stored_only, by_other = {*map(type, effects)}, False, False
         if message.reply and envelope.to is not None:  # of a duplicate: what became of the first copy
-            ack = received_ack(tx, envelope) if state.duplicate else ack_of(envelope, effects)
+            ack = received_ack(tx, envelope, state.work) if state.duplicate else ack_of(envelope, effects)
         if (not has_room or Hold in types or Early in types) and (
             limit := self._over_limit(tx, envelope, effects, receiver.now, settings)
         ):
@@ -187,12 +192,22 @@ class Decider:
         if not stored_only:
             effects, receipts = self._record(tx, message, effects, self.lane(envelope, effects))
         application = Application(tx, receiver.self_id, message.received_ms)
-        applied = application.receive(envelope, effects, message.key, settings.inbox.capacity)
+        if envelope.work_id is not None and Advance not in types and self._is_void(envelope, effects):
+            applied = application.remember(envelope, effects, message.key)
+        else:
+            applied = application.receive(envelope, effects, message.key, settings.inbox.capacity, by_other=by_other)
         if applied.after is not None or applied.refused is not None or "@" in envelope.sender:
-            self._note(tx, envelope, effects, applied)
+            self._note(tx, envelope, effects, applied, by_other)
         if ARMED:
             failpoint("receive.decided")
         return Outcome(message, effects, applied, "", stored_only, ack, receipts)
+
+    def _is_void(self, envelope: Envelope, effects: Effects) -> bool:
+        """Whether one of others sends what changes no work: it would be kept in the place of what others do."""
+        stored = next((each for each in effects if type(each) is StoreEnvelope), None)
+        if stored is None or stored.verdict is None or stored.verdict.outcome not in REFUSING_OUTCOMES:
+            return False
+        return self.lane(envelope, effects) == "other"
 
     def _over_limit(self, tx: Transaction, envelope: Envelope, effects: Effects, now: int, settings: Settings) -> str:
         """Why the message is rejected, as `Outcome.rejected`; empty if it is not."""
@@ -205,6 +220,9 @@ class Decider:
                     return "memory"
             elif type(effect) is Deliver and envelope.kind in OPENING_KINDS:
                 if rejection := self._admission.rejection(tx, envelope, effects):
+                    return rejection
+            elif type(effect) is Advance:
+                if rejection := self._admission.rejection_in_work(tx, envelope, effects, effect):
                     return rejection
             elif type(effect) is Hold:
                 if rejection := self._admission.rejection_of_held(tx):
@@ -223,9 +241,9 @@ class Decider:
             failpoint("receive.decided")
         return Outcome(message, effects, applied, receipts=receipts)
 
-    def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied) -> None:
+    def _note(self, tx: Transaction, envelope: Envelope, effects: Effects, applied: Applied, by_other: bool) -> None:
         if applied.after is not None:
-            self._deadlines.note(tx, envelope, applied)
+            self._deadlines.note(tx, envelope, applied, by_other=by_other)
         if applied.refused is not None:
             applied.outgoing += tuple(self._closer.after_failure(tx, applied.refused))
             tx.after_commit(self._waiters.wake_all)

@@ -14,7 +14,7 @@ from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import inbox, works
+from aghbus.store.tables import deadlines, inbox, works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
@@ -111,6 +111,8 @@ class WorkCloser:
         try:
             envelope = build(following(tx, draft), now, self._identity.signer_of(own_id))
             applied = Application(tx, own_id, now_ms).send(envelope, apply_own(envelope, *load_own(tx, envelope)))
+            if applied.after is not None and applied.may_be_due:
+                deadlines.moved(tx, applied.after, accepted=own_id == work.target, traced=False, now_ms=now_ms)
         except (InvalidRequest, Refused):
             return None, []
         return envelope, list(applied.outgoing)

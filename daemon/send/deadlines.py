@@ -13,7 +13,7 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.agh.lifecycle import WorkView, event_of
 from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -24,6 +24,8 @@ from aghbus.store.tables.outbox import Outgoing
 
 _LONGEST: Final = 60.0  # seconds between two checks: the wall clock may be set while we wait
 _AFTER_FAILURE: Final = 1.0  # seconds
+OTHERS_ACCEPT_WITHIN: Final = 86_400
+"""Seconds within which our agent accepts a work that one of others opened; then it is rejected as busy."""
 
 
 class Deadlines:
@@ -57,10 +59,12 @@ class Deadlines:
         applied: Applied,
         accept_within: float | None = None,
         progress_within: float | None = None,
+        *,
+        by_other: bool = False,
     ) -> None:
         """Set or move the deadlines of the work that an envelope opened or advanced in `tx`.
 
-        The limits are in seconds; None: as configured.
+        The limits are in seconds; None: as configured. `by_other`: one of others opened it.
         """
         work = applied.after
         if work is None:
@@ -69,6 +73,8 @@ class Deadlines:
             configured = self._settings.current.work
             accept = configured.accept_within if accept_within is None else accept_within
             progress = configured.progress_within if progress_within is None else progress_within
+            if by_other:
+                accept = min(accept or OTHERS_ACCEPT_WITHIN, OTHERS_ACCEPT_WITHIN)
             if self._identity.participant_in(work) is not None and (accept or progress):
                 now_ms = self._clock_changes.now_after_clock_check(tx)
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
@@ -77,8 +83,10 @@ class Deadlines:
         if not applied.may_be_due:
             return
         now_ms = self._clock_changes.now_after_clock_check(tx)
-        traced = envelope.kind == "trace"
-        accepted = applied.before.state == "submitted" and work.state != "submitted"
+        by_target = envelope.sender == work.target  # its initiator neither accepts it nor makes progress
+        traced = by_target and envelope.kind == "trace"
+        said_so = applied.before.state == "submitted" or event_of(envelope) == "receipt:accepted"
+        accepted = by_target and work.state != "submitted" and said_so
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)
 
     async def run(self) -> None:
@@ -121,7 +129,7 @@ class Deadlines:
 
     def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
         """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""
-        waiting = late.accept_ms is not None and work.state == "submitted"
+        waiting = late.accept_ms is not None
         limit = late.accept_ms if waiting else late.progress_ms
         why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
         if work.initiator in self._identity:

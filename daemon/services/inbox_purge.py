@@ -1,4 +1,4 @@
-"""Purging the inbox: an operator removes unread messages of one sender, or of all senders without a key."""
+"""Purging the inbox: an operator removes the unread messages and the works of one sender, or of all that are no contacts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.state.lanes import Lanes
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.identifiers import is_key_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
@@ -21,9 +22,10 @@ from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox_purge, works
 from aghbus.store.tables.inbox_purge import REASON, Purged
 from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.works import Waiting
 
 _REFUSED: Final = "refused by the operator"
-_STEP: Final = 64  # messages purged in one transaction: some milliseconds of the event loop
+_STEP: Final = 64  # messages or works purged in one transaction: some milliseconds of the event loop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,14 +34,16 @@ class InboxPurge:
 
     clock: Clock
     store: Store
+    lanes: Lanes
     closer: WorkCloser
     publisher: Publisher
     notifier: Notifier
 
     async def purge(self, request: InboxPurgeRequest) -> InboxPurgeResponse:
-        """Make the unread messages of a sender dead, leased ones included, and close the works that they opened.
+        """Make the unread messages of a sender dead, leased ones included, and close the works that they opened, and those of
+        the sender that were not accepted.
 
-        Messages that arrive meanwhile are not purged. Raises InvalidRequest, StoreUnavailable.
+        What arrives meanwhile is not purged. Raises InvalidRequest, StoreUnavailable.
         """
         return await self._purge(request, REASON)
 
@@ -48,7 +52,7 @@ class InboxPurge:
         return await self._purge(InboxPurgeRequest(sender=sender), _REFUSED)
 
     async def _purge(self, request: InboxPurgeRequest, why: str) -> InboxPurgeResponse:
-        matches = _matcher(request)
+        matches = self._matcher(request)
         memory = self.store.memory.inbox
         unread = {*memory.messages.senders, *memory.reactions.senders}
         senders = [sender for sender in unread if matches(sender)]
@@ -59,14 +63,32 @@ class InboxPurge:
                 partial(self._step, seqs=seqs[start : start + _STEP], senders=senders, why=why)
             )
             answer.messages += count
-            answer.works += len(rows)
-            if rows:
-                self.publisher.enqueue(rows)
-                self.notifier.notify(rows[-1].seq)
-        what = "unverified" if request.sender is None else request.sender
+            answer.works += self._publish(rows)
+        waiting = [work for work in await works.unaccepted(self.store.reader) if matches(work.initiator)]
+        for start in range(0, len(waiting), _STEP):
+            rows = await self.store.write(partial(self._close_all, waiting=waiting[start : start + _STEP]))
+            answer.works += self._publish(rows)
+        what = "others" if request.sender is None else request.sender
         text = f"{what}: {answer.messages} messages, {answer.works} works"
         await self.store.write(lambda tx: audit.note_policy(tx, self.clock.millis(), "inbox_purged", text))
         return answer
+
+    def _publish(self, rows: list[Outgoing]) -> int:
+        """Publish what closes works. Returns how many."""
+        if rows:
+            self.publisher.enqueue(rows)
+            self.notifier.notify(rows[-1].seq)
+        return len(rows)
+
+    def _close_all(self, tx: Transaction, waiting: list[Waiting]) -> list[Outgoing]:
+        rows: list[Outgoing] = []
+        for one in waiting:
+            work = works.load(tx, one.workspace_id, one.channel, one.work_id)
+            if work is not None and not work.is_terminal and works.is_unaccepted(tx, work):
+                rows += self.closer.close(
+                    tx, work, "receipt", receipt_body(work.opening_id, "rejected", "busy", REASON)
+                )
+        return rows
 
     def _step(self, tx: Transaction, seqs: list[int], senders: list[str], why: str) -> tuple[int, list[Outgoing]]:
         purged = inbox_purge.purge(tx, seqs, senders, why)
@@ -85,21 +107,20 @@ class InboxPurge:
             return []
         return self.closer.close(tx, work, "receipt", _closing(work, why))
 
+    def _matcher(self, request: InboxPurgeRequest) -> Callable[[str], bool]:
+        """Whether a sender is purged. Only a verified message is delivered in the name of a handle."""
+        wanted = request.sender
+        if (wanted is None) != request.others:
+            raise InvalidRequest("exactly one of sender and others is required")
+        if wanted is None:
+            return lambda sender: not self.lanes.is_contact(sender)
+        if not is_peer(wanted) and not is_key_id(wanted):
+            raise InvalidRequest("sender: must be a peer id, a handle or a key id")
+        return lambda sender: identity_of(sender) == identity_of(wanted)
+
 
 def _closing(work: WorkView, why: str) -> dict[str, Any]:
     """A work that nobody has accepted is rejected, another one canceled."""
     if work.state == "submitted":
         return receipt_body(work.opening_id, "rejected", "verification_failed" if why == _REFUSED else "busy", why)
     return receipt_body(work.opening_id, "canceled", detail=why)
-
-
-def _matcher(request: InboxPurgeRequest) -> Callable[[str], bool]:
-    """Whether messages of a sender are purged. Only a verified message is delivered in the name of a handle."""
-    wanted = request.sender
-    if (wanted is None) != request.unverified:
-        raise InvalidRequest("exactly one of sender and unverified is required")
-    if wanted is None:
-        return lambda sender: "@" not in sender
-    if not is_peer(wanted) and not is_key_id(wanted):
-        raise InvalidRequest("sender: must be a peer id, a handle or a key id")
-    return lambda sender: identity_of(sender) == identity_of(wanted)

@@ -16,6 +16,7 @@ _WHAT: Final = {
     "receipts": "automatic receipts are not sent",
     "answers": "whois is not answered",
     "reactions": "questions or ends of own works are not put into the inbox, only stored (`aghctl work list`),",
+    "works": "works of others are refused",
 }
 REASONS: Final = {
     "sender": "a peer sends more than limits.messages_per_minute",
@@ -27,8 +28,11 @@ REASONS: Final = {
     "inbox.other": "the inbox is half full, and takes messages of contacts only (`aghctl trust admit` makes one)",
     "inbox.plain": "the inbox is three quarters full, and takes only messages of contacts with a key",
     "inbox.held": "a quarter of the inbox is full of openings that are held since the restore",
-    "inbox.store": "what has to be kept is larger than store.retention_size",
     "reactions": "too many of them are unread",
+    "inbox.store.other": "others may not add to what the store has to keep (`aghctl inbox purge --others` makes room)",
+    "inbox.store.plain": "what the store has to keep of contacts is three eighths of store.retention_size",
+    "inbox.store.contact": "what the store has to keep of contacts is half of store.retention_size",
+    "works": "others have as many open works as they may (`aghctl inbox purge --others` closes those that nobody accepted)",
     "receipts": "limits.receipts_per_minute or limits.all_receipts_per_minute is used up",
     "answers": "limits.answers_per_minute or limits.answer_bytes_per_minute is used up",
 }

@@ -21,7 +21,7 @@ Direction = Literal["in", "out", "observed"]
 
 
 class Ignore(msgspec.Struct, frozen=True):
-    """Drop the envelope and count it under `why` (`own`, `private_room`, `discovery_of_others`, `duplicate`, `stale`)."""
+    """Drop the envelope and count it under `why` (`own`, `private_room`, `discovery_of_others`, `duplicate`, `stale`, `busy`)."""
 
     why: str
 

@@ -159,6 +159,12 @@ def refuse(
     return tuple(effects)
 
 
+def turn_away(envelope: Envelope, detail: str, receiver: Receiver) -> Effects:
+    """The effects of an opening for which the receiver has no room: a receipt, and nothing is kept, not even its id."""
+    source = source_of(envelope)
+    return (Ignore("busy"), *(() if source is None else _receipt(source, "rejected", "busy", detail, None, receiver)))
+
+
 def _answerable(envelope: Envelope, receiver: Receiver) -> ReceiptTarget | None:
     """The target of a receipt to a refused envelope: only if it is addressed to us, in a thread or the pair's derived room.
 

@@ -65,17 +65,17 @@ class InboxNextResponse(ResponseModel):
 
 
 class InboxPurgeRequest(RequestModel):
-    """Make unread messages dead; exactly one of the fields."""
+    """Make unread messages dead, and close works that were not accepted; exactly one of the fields."""
 
     sender: str | None = None  # those of this peer id; of a key id or a handle those of every handle of the key
-    unverified: bool = False  # those of all senders without a key
+    others: bool = False  # those of all peers that are no contacts
 
 
 class InboxPurgeResponse(ResponseModel):
     """What was purged."""
 
     messages: int  # that are dead now
-    works: int  # that they had opened, and that were rejected or canceled
+    works: int  # that were rejected or canceled
 
 
 class InboxLeaseRequest(RequestModel):

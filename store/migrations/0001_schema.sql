@@ -92,7 +92,8 @@ CREATE TABLE works (
     message TEXT,
     accept_ms INTEGER, -- how long it may wait for acceptance, in milliseconds; null: without limit
     progress_ms INTEGER, -- how long it may go without a sign of progress, in milliseconds; null: without limit
-    due_ms INTEGER -- when the deadline that applies now passes
+    due_ms INTEGER, -- when the deadline that applies now passes
+    others_bytes INTEGER -- of its messages, if it is one of others (daemon/state/lanes.py); null: it is not
 ) STRICT;
 
 -- The key of the lifecycle (spec section 6). The id leads: a request names a work by its id alone.

@@ -11,7 +11,7 @@ import msgspec
 from aghbus.protocol.agh.delivery.acks import Ack, stored_ack
 from aghbus.protocol.agh.effects import StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import State, Transition, event_of
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, State, Transition, WorkView, event_of, transition
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
 from aghbus.store.engine.commit.state import InMemoryState
@@ -24,6 +24,9 @@ from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 BRIDGED: Final = b".message"
 """In the `ext` of every envelope that carries a message of a foreign format (`agentos.message`), or a reference to one."""
 PAGE_BYTES: Final = 8 * 1024 * 1024  # of raw envelopes in one page: eight of the largest
+PRUNED: Final = "pruned_through"
+OTHERS_PRUNED: Final = "others_pruned_through"
+"""Values of table `meta`: the last sequences that retention removed, of the oldest envelopes and of those of others."""
 _DAMAGED: Final = b"{}"  # in place of damaged bytes
 
 Row = tuple[Any, ...]
@@ -196,16 +199,18 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
     return find_by_id(tx, "1", message_id, OURS, workspace_id) is not None
 
 
-def received_ack(tx: Transaction, envelope: Envelope) -> Ack:
-    """The answer to a duplicate: what became of the first copy of `envelope`.
+def received_ack(tx: Transaction, envelope: Envelope, work: WorkView | None) -> Ack:
+    """The answer to a duplicate: what became of the first copy of `envelope`, which may belong to our `work`.
 
-    Refused as `duplicate` when that is known no more: its row is removed.
+    Without a row of the first copy: refused, as another one would be now, or as `duplicate`.
     """
     columns = "e.raw, e.outcome, e.state_after, e.reason"
     where = "e.direction = 'in' AND e.workspace_id = ? AND e.sender = ?"
     row = find_by_id(tx, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
     if row is None:
-        return Ack(envelope.id, "refused", "duplicate", envelope.digest)
+        again = Transition("unchanged", None) if envelope.work_id is None else transition(work, envelope)
+        reason = again.reason if again.outcome in REFUSING_OUTCOMES else "duplicate"
+        return Ack(envelope.id, "refused", reason, envelope.digest)
     raw, outcome, state, reason = row
     return stored_ack(
         envelope.id, sha256(raw).hexdigest(), None if outcome is None else Transition(outcome, state, reason)
@@ -292,8 +297,8 @@ async def last_seq(reader: Reader) -> int:
 
 async def pruned_through(reader: Reader) -> int:
     """The highest sequence that retention removed; 0 when none was."""
-    rows = await fetch(reader, "SELECT value FROM meta WHERE key = 'pruned_through'", [])
-    return int(rows[0][0]) if rows else 0
+    rows = await fetch(reader, "SELECT max(value) FROM meta WHERE key IN (?, ?)", [PRUNED, OTHERS_PRUNED])
+    return rows[0][0] or 0
 
 
 async def lost_through(reader: Reader) -> int:

@@ -1,7 +1,7 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,14 +33,16 @@ SELECT {_COLUMNS}, {INTACT_RAW} FROM works AS w LEFT JOIN log AS e ON e.seq = w.
 WHERE w.work_id = ?1 AND (?2 IS NULL OR w.channel = ?2) ORDER BY w.last_seq DESC LIMIT 1
 """  # noqa: S608 - constants
 _OPEN: Final = insert_into(
-    "works", (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text")
+    "works",
+    (*_VIEW_COLUMNS, "role", "trust", "opened_seq", "opened_ms", "last_seq", "updated_ms", "text", "others_bytes"),
 )
 _ADVANCE: Final = """
 UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, last_seq = ?, updated_ms = ?,
-    message = coalesce(?, message), result_seq = coalesce(?, result_seq)
+    message = coalesce(?, message), result_seq = coalesce(?, result_seq), others_bytes = ?
 WHERE id = ?
 """
 _ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
+_ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
@@ -148,14 +150,26 @@ def role_of(work: WorkView, self_id: str) -> Role:
 
 
 def open_work(
-    tx: Transaction, work: WorkView, envelope: Envelope, seq: int, trust: Trust, self_id: str, now_ms: int
+    tx: Transaction,
+    work: WorkView,
+    envelope: Envelope,
+    seq: int,
+    trust: Trust,
+    self_id: str,
+    now_ms: int,
+    *,
+    by_other: bool = False,
 ) -> None:
-    """A new work, opened by `envelope`, stored under `seq`."""
+    """A new work, opened by `envelope`, stored under `seq`; `by_other`: its sender is one of others."""
     role, text = role_of(work, self_id), shorten(_opening_text(envelope), TEXT_CHARS)
-    values = (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text)
+    held = len(envelope.raw) if by_other and role == "target" else None
+    values = (*_values_of_view(work), role, trust, seq, now_ms, seq, now_ms, text, held)
     row = tx.db.execute(_OPEN, values).lastrowid
     assert row is not None
-    tx.memory.works.put(tx, work.work_id, CachedWork(work, row, role, envelope.trace_id, seq, seq))
+    tx.memory.works.put(tx, work.work_id, CachedWork(work, row, role, envelope.trace_id, seq, seq, others_bytes=held))
+    if held is not None:
+        tx.memory.others_works += 1
+        tx.memory.others_bytes += held
 
 
 def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_ms: int) -> bool:
@@ -163,9 +177,11 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     it is not cached."""
     cached = _cached(tx, work.workspace_id, work.channel, work.work_id)
     if cached is not None:
-        row = cached.row
+        row, held = cached.row, cached.others_bytes
     else:
-        (row,) = tx.db.execute(_ROW, (work.workspace_id, work.channel, work.work_id)).fetchone()
+        row, held = tx.db.execute(_ROW_AND_BYTES, (work.workspace_id, work.channel, work.work_id)).fetchone()
+    if held is not None:
+        held = _count_held(tx, work, held, len(envelope.raw))
     body, message = envelope.body, None
     if isinstance(body, Trace):
         message = body.message
@@ -174,13 +190,23 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     result_seq = seq if isinstance(body, Trace) and body.result is not None else None
     message = shorten(message, MESSAGE_CHARS) if message else None
     state = (work.state, work.advanced, work.terminal_id, work.terminal_sender)
-    tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, row))
+    tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, held, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
         return True
-    changed = CachedWork(work, row, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline)
+    changed = CachedWork(work, row, cached.role, cached.trace_id, cached.opened_seq, seq, cached.has_deadline, held)
     tx.memory.works.put(tx, work.work_id, changed)
     return cached.has_deadline
+
+
+def _count_held(tx: Transaction, work: WorkView, held: int, more: int) -> int:
+    """The bytes of an open work of others with those of one more message, which may end it."""
+    if work.is_terminal:
+        tx.memory.others_works -= 1
+        tx.memory.others_bytes -= held
+    else:
+        tx.memory.others_bytes += more
+    return held + more
 
 
 def begin_deadline(tx: Transaction, work: WorkView) -> None:
@@ -263,6 +289,33 @@ async def counts_by_role(reader: Reader) -> dict[tuple[str, str], int]:
         SELECT state, role, count(*) FROM works WHERE state IN ('submitted', 'working', 'needs_input') GROUP BY state, role
     """
     return {(state, role): count for state, role, count in await fetch(reader, sql, [])}
+
+
+class Waiting(NamedTuple):
+    """An open work with us, and who opened it."""
+
+    initiator: str
+    workspace_id: str
+    channel: str
+    work_id: str
+
+
+async def unaccepted(reader: Reader) -> list[Waiting]:
+    """Works that our agent could do and has not accepted, oldest change first: also those that their initiator moved on."""
+    sql = """
+        SELECT initiator, workspace_id, channel, work_id FROM works
+        WHERE role = 'target' AND (state = 'submitted' OR (state IN ('working', 'needs_input') AND accept_ms IS NOT NULL))
+        ORDER BY last_seq
+    """
+    return [Waiting(*row) for row in await fetch(reader, sql, [])]
+
+
+def is_unaccepted(tx: Transaction, work: WorkView) -> bool:
+    """Whether `unaccepted` would name the open work, as it is in `tx`."""
+    if work.state == "submitted":
+        return True
+    sql = "SELECT accept_ms IS NOT NULL FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
+    return bool(tx.db.execute(sql, (work.workspace_id, work.channel, work.work_id)).fetchone()[0])
 
 
 def has_open(tx: Transaction, peer_id: str) -> bool:

@@ -2,13 +2,17 @@
 
 from pathlib import Path
 
+import pytest
+
 from aghbus.daemon.config.settings import INBOX_BYTES_MIN, InboxSettings, StoreSettings
+from aghbus.store.engine.commit.state import Kept
 from aghbus.store.tables import inbox
 from tests.support.makers import NOW_MS
 from tests.support.receiving import FRIEND, Bench, Settled, bench
 
 CAPACITY = 40  # a quarter is 10
 LARGE = "x" * 250_000  # of characters in a message
+MIB = 1 << 20
 
 
 async def fill(desk: Bench, names: int, count: int, **fields: object) -> None:
@@ -98,19 +102,39 @@ async def test_shares_are_the_same_after_a_restart(tmp_path: Path) -> None:
         assert desk.store.memory.inbox.messages.senders == before
 
 
-async def test_a_store_over_its_bound_takes_only_messages_that_end_works(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kept", "taken"),
+    [
+        (Kept(MIB, 0), [FRIEND.handle, "plain", "carol"]),  # other tables are too large
+        (Kept(0, 300 * MIB), [FRIEND.handle, "plain"]),
+        (Kept(400 * MIB, 0), [FRIEND.handle]),
+        (Kept(513 * MIB, 0), []),
+    ],
+)
+async def test_a_store_over_its_bound_refuses_others_first(tmp_path: Path, kept: Kept, taken: list[str]) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.admit("plain", FRIEND.handle)
+        desk.store.memory.kept = kept
+        for document in (desk.signed(FRIEND), desk.say("plain"), desk.say("carol")):
+            await desk.offer(document)
+        assert await desk.senders() == taken
+        assert desk.counters["overload.inbox"] == len(problems(desk)) == 3 - len(taken)
+        assert all("store" in problem for problem in problems(desk))
+
+
+async def test_a_store_over_its_bound_takes_messages_that_end_works(tmp_path: Path) -> None:
     async with bench(tmp_path) as desk:
         opening = desk.say("bob", work_id="work_1")
         await desk.offer(opening)
-        desk.store.memory.excess = 1
+        desk.store.memory.kept = Kept(0, 300 * MIB)
         more = desk.say("bob", work_id="work_1")
-        other = desk.say("carol")
         end = desk.say("bob", kind="receipt", work_id="work_1", body={"for_id": opening["id"], "status": "canceled"})
-        for document in (more, other, end):
+        for document in (more, end):
             await desk.offer(document)
         assert await desk.senders() == ["bob", "bob"]
         assert await desk.count("SELECT count(*) FROM works WHERE state = 'canceled'") == 1
-        assert desk.counters["overload.inbox"] == 2
         (problem,) = problems(desk)
-        assert "what has to be kept is larger than store.retention_size" in problem
-        assert problem.endswith("; the last, as they call themselves: bob, carol)")
+        assert "others may not add to what the store has to keep" in problem
+        assert problem.endswith(
+            "(in 0 s: 1 of others, in the lane that they share; the last, as they call themselves: bob)"
+        )

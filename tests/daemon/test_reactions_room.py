@@ -10,6 +10,7 @@ from aghbus.daemon.receive.inbox_admission import REACTION_PARTS, SENDER_PARTS, 
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.api.works import WorkOpenRequest
+from aghbus.store.engine.commit.state import Kept
 from tests.support.receiving import Bench, bench
 
 SMALL = InboxSettings(capacity=80)
@@ -42,7 +43,7 @@ async def test_the_question_and_the_end_enter_an_inbox_that_others_fill(tmp_path
         work = await opened(desk, "bob")
         for number in range(1_000):
             await desk.offer(desk.say(f"other{number % 10}"))
-        desk.store.memory.excess = 1
+        desk.store.memory.kept = Kept(1 << 40, 1 << 40)
         await trace(desk, "bob", work, ASKS, ENDS)
         assert desk.counters["overload.inbox"] == 500
         assert await unread(desk, "bob") == ["needs_input", "completed"]

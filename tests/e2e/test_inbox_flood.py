@@ -16,18 +16,19 @@ CAPACITY = 40
 
 
 class Site:
-    """A worker with a small inbox, and an honest peer with a key."""
+    """A worker with a small inbox or store, and an honest peer with a key, its contact."""
 
-    def __init__(self, home: Home, url: str) -> None:
+    def __init__(self, home: Home, url: str, *flags: str) -> None:
         self.home = home
         self.handle = str(home.ctl_json("--name", "ops", "key", "generate")["handle"])
-        self.worker = Daemon(home, "worker", "--nats", url, "--inbox-capacity", str(CAPACITY))
+        self.worker = Daemon(home, "worker", "--nats", url, *(flags or ("--inbox-capacity", str(CAPACITY))))
         self.ops = Daemon(home, "ops", "--nats", url)
 
     def __enter__(self) -> "Site":
         self.worker.__enter__()
         self.ops.__enter__()
         wait_for(lambda: self.worker.knows(self.handle) and self.ops.knows("worker"), 30, "presence")
+        self.ctl("say", "--to", self.handle, "hello")  # from now on it is a contact
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -39,6 +40,19 @@ class Site:
 
     def status(self) -> Any:
         return self.worker.get("/v1/status")
+
+    def counter(self, name: str) -> int:
+        return int(self.status()["counters"].get(name, 0))
+
+    def wait_received(self, count: int) -> None:
+        wait_for(
+            lambda: self.counter("received") >= count and not any(self.status()["queues"].values()), 30, "messages"
+        )
+
+    def read_all(self) -> None:
+        """The agent reads and acknowledges everything."""
+        while self.worker.post("/v1/inbox/next", ack=True)["item"] is not None:
+            pass
 
     def honest_works(self, count: int) -> list[str]:
         """Works that the honest peer opens, once the worker has them."""
@@ -90,10 +104,50 @@ async def test_any_number_of_plain_names_leaves_room_for_a_peer_with_a_key(site:
         assert (use["messages"], use["unverified_messages"]) == (CAPACITY // 2, CAPACITY // 2)
         assert any("takes messages of contacts only" in problem for problem in site.status()["problems"])
         opened = site.honest_works(5)
-        assert site.ctl("inbox", "purge", "--unverified")["messages"] == CAPACITY // 2
+        assert site.ctl("inbox", "purge", "--others")["messages"] == CAPACITY // 2
         assert site.status()["inbox_use"]["unverified_messages"] == 0
         taken = [site.worker.post("/v1/inbox/next", ack=True)["item"]["message"]["work_id"] for _ in opened]
         assert taken == opened
+
+
+async def pour(site: Site, peer: Foreign, envelopes: list[dict[str, Any]]) -> None:
+    """Each under another name, as fast as the worker takes them; its agent reads everything."""
+    before = site.counter("received")
+    for number, envelope in enumerate(envelopes, 1):
+        await peer.publish({**envelope, "from": f"name{number}"})
+        if number % 20 == 0:
+            site.wait_received(before + number)
+            site.read_all()
+
+
+async def test_strangers_neither_stop_contacts_nor_erase_their_works(tmp_path: Path, server: NatsServer) -> None:
+    with Site(Home(tmp_path), server.url, "--store-retention-size", "64MiB") as site:
+        finished = site.honest_works(3)
+        for work_id in finished:
+            site.worker.post(f"/v1/works/{work_id}/complete", result={"text": "done"})
+        async with foreign_peer(server.url, "mallory") as mallory:
+            large = {"body": {"text": "x" * 300_000}}
+            openings = [{**mallory.work("worker", f"work_open_{number}"), **large} for number in range(320)]
+            await pour(site, mallory, openings)
+            assert site.counter("ignored.busy") > 200
+            problems = "\n".join(site.status()["problems"])
+            assert "others have as many open works as they may" in problems
+            assert site.handle not in problems
+            place = {"surface": "thread", "thread_id": "thread_foreign", "to": "worker"}
+            body = {"state": "working", "message": "x" * 450_000}
+            traces = [mallory.envelope("trace", body, work_id=f"work_{number}", **place) for number in range(220)]
+            await pour(site, mallory, traces)
+            sweeps = site.counter("retention.sweeps")
+            wait_for(lambda: site.counter("retention.sweeps") > sweeps, 60, "retention")
+            site.honest_works(3)
+            assert [site.worker.state_of(work_id) for work_id in finished] == ["completed"] * 3
+            assert site.status()["store"]["bytes"] < 64 << 20
+            left = site.worker.get("/v1/works?state=submitted&limit=500")["works"]
+            strangers = [work["work_id"] for work in left if work["initiator"] != site.handle]
+            assert 20 < len(strangers) < 30
+            assert site.ctl("inbox", "purge", "--others")["works"] == len(strangers)
+            await mallory.publish(mallory.work("worker", "work_later"))
+            wait_for(lambda: site.worker.state_of("work_later") == "submitted", 30, "a stranger's work")
 
 
 async def test_a_denied_peer_is_purged_and_its_works_end_on_both_sides(site: Site) -> None:

@@ -1,8 +1,11 @@
 """Retention: bounds, envelopes that are kept, gap events, the size of the file, and other writes meanwhile."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
 
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
+from aghbus.store.engine.commit.state import NOTHING_KEPT, Kept
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import SWEEP_ROWS, RetentionPolicy, sweep
@@ -136,24 +139,25 @@ async def test_old_unread_messages_do_not_keep_what_came_after_them(store: Store
     swept = await sweep(store, policy, NOW_MS)
     assert 200 < swept.envelopes < 300
     assert (await left(store))[: len(unread)] == [applied.seq for applied in unread]
-    assert store.memory.excess == 0
+    assert store.memory.kept == NOTHING_KEPT
     again = await sweep(store, policy, NOW_MS)
     assert again.envelopes == 0
 
 
-async def test_what_may_not_be_removed_is_excess_until_it_may(store: Store) -> None:
+async def test_what_may_not_be_removed_is_reported_until_the_store_fits(store: Store) -> None:
     unread = [await receive(store, say(text="x" * 4000), capacity=10**6) for _ in range(500)]
     policy = RetentionPolicy(max_age=None, max_bytes=1024 * 1024)
     swept = await sweep(store, policy, NOW_MS)
     assert swept.envelopes == 0
-    assert 1_000_000 < store.memory.excess < 2_000_000
+    assert store.memory.kept == Kept(sum([len(raw) for (raw,) in await rows(store, "SELECT raw FROM log")]), 0)
     await store.write(lambda tx: [inbox.ack(tx, applied.seq or 0) for applied in unread[:400]] and None)
     await sweep(store, policy, NOW_MS)
-    assert store.memory.excess == 0
+    assert store.memory.kept == NOTHING_KEPT
 
 
-async def test_other_tables_make_no_excess(store: Store) -> None:
-    await receive(store, say())
+async def test_other_tables_are_not_counted_as_kept(store: Store) -> None:
+    message = say()
+    await receive(store, message)
 
     def fill_quarantine(tx: Transaction) -> None:
         for number in range(1000):
@@ -164,7 +168,69 @@ async def test_other_tables_make_no_excess(store: Store) -> None:
     await store.write(fill_quarantine)
     assert store.memory.quarantine_bytes > 1024 * 1024
     await sweep(store, RetentionPolicy(max_age=None, max_bytes=1024 * 1024), NOW_MS)
-    assert (store.memory.excess, len(await left(store))) == (0, 1)
+    assert (store.memory.kept, len(await left(store))) == (Kept(len(message.raw), 0), 1)
+
+
+OTHERS_FIRST = RetentionPolicy(max_age=None, max_bytes=3 * 1024 * 1024, is_other=lambda peer: peer not in (US, BOB))
+
+
+async def works_of(store: Store, peer: str, count: int, first: int = 0) -> None:
+    """Finished works that the peer opened, each of four kilobytes."""
+    for number in range(first, first + count):
+        work_id = f"work_{peer}_{number}"
+        await acked(store, 1, sender=peer, text="x" * 4000, work_id=work_id, container=f"thread_of_{number}")
+        end = await store.write(sending(trace("completed", US, peer, work_id=work_id, container=f"thread_of_{number}")))
+        await store.write(partial(retry.published, schedules=[retry.RetrySchedule(end.seq or 0, None)], now_ms=NOW_MS))
+
+
+async def test_finished_works_of_others_go_before_older_ones_of_contacts(store: Store) -> None:
+    await works_of(store, BOB, 100)
+    await works_of(store, EVE, 800)
+    swept = await sweep(store, OTHERS_FIRST, NOW_MS)
+    kept = await rows(store, "SELECT initiator, count(*), min(opened_seq) FROM works GROUP BY initiator ORDER BY 1")
+    assert kept[0] == (BOB, 100, 1)
+    assert (kept[1][0], kept[1][1] + swept.works) == (EVE, 800)
+    assert 320 < kept[1][1] < 380  # no more of others than it takes
+    assert await left(store) == [*range(1, 201), *range(kept[1][2], 1801)]  # their oldest, and no work in part
+    assert await envelopes.pruned_through(store.reader) == kept[1][2] - 1
+    assert checked(store.path).intact
+
+
+async def test_contacts_pay_when_nothing_of_others_is_left(store: Store) -> None:
+    await works_of(store, EVE, 100)
+    await works_of(store, BOB, 800)
+    await sweep(store, OTHERS_FIRST, NOW_MS)
+    kept = dict(await rows(store, "SELECT initiator, count(*) FROM works GROUP BY initiator"))
+    assert list(kept) == [BOB]
+    assert 400 < kept[BOB] < 440
+    await works_of(store, EVE, 10, 1000)
+    await works_of(store, BOB, 10, 1000)
+    await sweep(store, OTHERS_FIRST, NOW_MS)
+    again = dict(await rows(store, "SELECT initiator, count(*) FROM works GROUP BY initiator"))
+    assert 400 < again[BOB] <= kept[BOB] + 10  # a mark left by the first sweep does not mislead the second
+
+
+async def test_others_are_found_in_the_indexes_of_the_log_too(tmp_path: Path) -> None:
+    store = await Store.open(tmp_path / "segments.db", segment=64)
+    try:
+        await works_of(store, BOB, 100)
+        await works_of(store, EVE, 800)
+        await sweep(store, OTHERS_FIRST, NOW_MS)
+        assert dict(await rows(store, "SELECT initiator, count(*) FROM works GROUP BY initiator"))[BOB] == 100
+        assert (await left(store))[:200] == list(range(1, 201))
+    finally:
+        await store.close()
+
+
+async def test_what_is_kept_of_others_is_counted_apart(store: Store) -> None:
+    policy = RetentionPolicy(max_age=None, max_bytes=1024 * 1024, is_other=lambda peer: peer == EVE)
+    for number in range(300):
+        await receive(store, say(EVE, text="x" * 4000, work_id=f"work_{number}"), capacity=10**6)
+    own = await receive(store, say(BOB))
+    await sweep(store, policy, NOW_MS)
+    assert store.memory.kept.others > 1_200_000
+    ((size,),) = await rows(store, "SELECT length(raw) FROM log WHERE seq = ?", own.seq)
+    assert store.memory.kept.contacts == size
 
 
 async def test_the_size_bound_is_reached_and_the_file_follows(store: Store) -> None:

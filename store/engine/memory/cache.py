@@ -18,7 +18,7 @@ _GENERATION: Final = 2_048  # entries: of works about two MiB in both generation
 
 class CachedWork(msgspec.Struct, frozen=True):
     """A work, its row, our role in it, the `trace_id` of its opening, and the sequences of its first and its latest
-    envelope. `has_deadline`: whether it ever had one."""
+    envelope. `has_deadline`: whether it ever had one. `others_bytes`: of its messages, if one of others opened it."""
 
     work: WorkView
     row: int
@@ -27,6 +27,7 @@ class CachedWork(msgspec.Struct, frozen=True):
     opened_seq: int
     last_seq: int
     has_deadline: bool = False
+    others_bytes: int | None = None
 
 
 class Addressed(msgspec.Struct, frozen=True):
