@@ -49,6 +49,14 @@ async def test_messages_over_the_limit_are_rejected_per_sender(tmp_path: Path) -
         assert (await b.senders()).count("flood") == PER_MINUTE + 1
 
 
+async def test_messages_wait_in_the_stream_while_the_store_cannot_write(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        await b.store.close()
+        settled = Settled()
+        await b.offer(b.say("bob"), settled)
+        assert (settled.said, b.counters["overload.store"]) == ("nak", 1)
+
+
 async def test_duplicate_of_committed_message_is_acked_despite_new_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
