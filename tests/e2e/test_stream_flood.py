@@ -89,7 +89,7 @@ async def test_a_flood_in_the_stream_delays_no_contact(
 
 @pytest.mark.parametrize("restarted", ["worker", "ops"])
 async def test_a_rejected_message_comes_again_after_restarts(home: Home, server: NatsServer, restarted: str) -> None:
-    """The stream recognizes what its sender publishes under the same id in the next two minutes, and has to store it all the same."""
+    """Also though the stream recognizes, for two minutes, an id that it has had."""
     nats = ("--nats", server.url, *DURABLE, *QUICK, "--inbox-capacity", "4")  # one for each sender
     with ops_and_worker(home, *nats) as (ops, worker):
         texts = [f"number {number}" for number in range(4)]
