@@ -223,7 +223,7 @@ class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     first: Annotated[float, Key(Duration(0.1, 3600), "time until the second try; doubled each time", reload=True)] = 1.0
     ceiling: Annotated[float, Key(Duration(0.1, 86_400), "longest time between two tries", reload=True)] = 300.0
-    limit: Annotated[int, Key(Count(), "tries before a message is dead", reload=True)] = 300
+    limit: Annotated[int, Key(Count(), "tries since its peer answered, before a message is dead", reload=True)] = 300
 
 
 class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):

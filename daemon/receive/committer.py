@@ -22,7 +22,7 @@ from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.receive.proofs import Proofs, ProofVerifier
 from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage, result_of
 from aghbus.daemon.receive.refused import RefusedMessages
-from aghbus.daemon.receive.rejections import NAK_DELAY, Rejections
+from aghbus.daemon.receive.rejections import STORE, Rejections
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
@@ -162,7 +162,7 @@ class OutcomeHandler:
         if (envelope := outcome.message.envelope) is not None:
             self.counters.received[envelope.kind, "early"] += 1
         if outcome.message.settlement is not None:
-            outcome.message.settlement.nak(NAK_DELAY)
+            outcome.message.settlement.ack()  # its sender brings it again, after the message before it
 
     def _report(self, outcome: Outcome) -> None:
         """Count and report the effects that the store does not apply."""
@@ -261,7 +261,7 @@ class Committer:
 
     async def _pause(self, batch: list[ReceivedMessage], error: StoreUnavailable) -> None:
         for received in batch:
-            self._rejections.reject("store", received)
+            self._rejections.reject(STORE, received)
         self._log_limiter.event(
             logging.WARNING, "store", "received messages are rejected, because they cannot be stored", cause=str(error)
         )

@@ -9,12 +9,17 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane, Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
 
-NAK_DELAY: Final = 1.0
-"""Seconds until a stream delivers a message again that was rejected or came early."""
+STORE: Final = "store"
+"""Why a message is rejected while the store cannot write."""
+_NAK_DELAY: Final = 1.0  # seconds until a stream delivers a message again that the store could not take
 
 
 class Rejections:
-    """Rejects messages. The sender's retry, or the stream, brings them again."""
+    """Rejects messages. The sender's retry brings them again.
+
+    A message of a stream is acknowledged to it: one that waited there would take a place of `jetstream.max_in_flight` from all
+    other senders. While the store cannot write, all of them wait in the stream.
+    """
 
     def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers) -> None:
         self._lanes = lanes
@@ -35,8 +40,10 @@ class Rejections:
         counters = self._counters
         counters["overload"] += 1
         counters[f"overload.{reason.partition('.')[0]}"] += 1
-        if settlement is not None:
-            settlement.nak(NAK_DELAY)
+        if settlement is not None and reason == STORE:
+            settlement.nak(_NAK_DELAY)
+        elif settlement is not None:
+            settlement.ack()
         if self._limited.note(reason, sender, lane, self._clock.monotonic()):
             key, sentence = f"overload.{reason}", f"overload: messages are rejected: {reason}"
             self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, lane=lane, subject=subject)

@@ -100,6 +100,7 @@ class UnresponsivePeers:
         """A peer has answered: if it was unresponsive, it is back with the commit of `tx`."""
         found = self.subjects.get(subject)
         if found is not None and not found.back:
+            retry.start_over(tx, subject)
             tx.after_commit(partial(self._returned, found))
 
     def no_subscriber(self, seq: int) -> None:

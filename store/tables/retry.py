@@ -114,6 +114,15 @@ def expedite(tx: Transaction, subject: str, now_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
 
 
+def start_over(tx: Transaction, subject: str) -> None:
+    """The peer of `subject` has answered: messages that wait for its answer count as tried once. Their backoff begins again, and
+    none of them reaches `retry.limit` while the peer takes others."""
+    tx.flush()
+    tx.db.execute(
+        "UPDATE outbox SET attempts = 1 WHERE next_ms IS NOT NULL AND subject = ? AND attempts > 1", (subject,)
+    )
+
+
 def subjects(tx: Transaction) -> list[str]:
     """The subjects with messages that wait for an answer."""
     tx.flush()

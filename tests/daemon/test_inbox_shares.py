@@ -37,7 +37,7 @@ async def test_one_sender_has_a_quarter_and_others_find_room(tmp_path: Path) -> 
             await desk.offer(desk.say("bob"), settled)
         await desk.offer(desk.say("carol"))
         assert waiting(desk) == {"bob": CAPACITY // 4, "carol": 1}
-        assert settled.said == "nak"
+        assert settled.said == "ack"
         assert desk.counters["overload.inbox"] == desk.counters["overload"] == CAPACITY - CAPACITY // 4
         (problem,) = problems(desk)
         assert "messages are rejected because a quarter of the inbox holds unread messages of one sender" in problem

@@ -14,7 +14,7 @@ from aghbus.daemon.state.limited_peers import REASONS
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| `")]
 SETTINGS = {row[0].strip("`"): row[2] for row in ROWS if re.fullmatch(r"`[a-z_]+\.[a-z_]+`", row[0])}
-GROUPS = ("limits.", "inbox.", "receive.", "quarantine.", "store.retention_size")
+GROUPS = ("limits.", "inbox.", "receive.", "quarantine.", "store.retention_size", "jetstream.max_in_flight")
 
 
 def shown(value: Any) -> str:

@@ -71,7 +71,7 @@ async def test_a_message_is_not_taken_before_its_predecessor(desk: Bench, link: 
     second = desk.say("bob", ext=after(first))
     settled = Settled()
     await desk.offer(second, settled, REPLY)
-    assert (settled.said, link.answers, await bodies(desk)) == ("nak", [], [])
+    assert (settled.said, link.answers, await bodies(desk)) == ("ack", [], [])
     assert desk.counters["receive.early"] == 1
     assert desk.counters["overload"] == 0
     await desk.offer(first, reply=REPLY)

@@ -10,7 +10,7 @@ from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import retry
+from aghbus.store.tables import outbox, retry
 from aghbus.store.tables.outbox import Outgoing
 from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, CHANNEL, US, WORKSPACE, say, sending
@@ -194,6 +194,20 @@ async def test_returned_peer_gets_all_messages_in_order_once_all_are_due(store: 
     assert await going(store, clock, unresponsive, first, back) == seqs_of(first)
     unresponsive.clear(back)
     assert not unresponsive.affects(rows)
+
+
+async def test_an_answer_starts_the_backoff_of_the_other_messages_over(store: Store) -> None:
+    clock = Hand()
+    unresponsive = UnresponsivePeers(clock)
+    rows, elsewhere = await waiting(store, clock, 2), await waiting(store, clock, 1, ELSEWHERE)
+    tried = [RetrySchedule(row.seq, clock.millis() + 10_000) for row in [*rows, *elsewhere]]
+    for _ in range(5):
+        await store.write(lambda tx: retry.published(tx, tried, clock.millis()))
+    unresponsive.mark(SUBJECT)
+    await store.write(lambda tx: outbox.mark_answered(tx, rows[0].seq))
+    await store.write(lambda tx: unresponsive.answered(tx, SUBJECT))
+    attempts = await store.reader.execute_fetchall("SELECT attempts FROM outbox ORDER BY seq")
+    assert [one for (one,) in attempts] == [6, 1, 6]
 
 
 async def test_an_expedite_is_repeated_after_a_rollback(store: Store) -> None:

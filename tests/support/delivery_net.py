@@ -45,8 +45,8 @@ class Flying(NamedTuple):
 class Net(Bus):
     """A bus on which publishing means: a row in the outbox of the sender. `wires` are what is on its way to each side.
 
-    With `stream` envelopes go through a stream, which delivers what is not acknowledged again, in any order; publishes to it
-    and acknowledgements can be lost, what it has cannot.
+    With `flow` envelopes go through a stream, which delivers what has not left it again, in any order; publishes to it and
+    acknowledgements can be lost, what it has cannot. What is not taken leaves it, too.
     """
 
     def __init__(self, *, ordered: bool = True, flow: bool = False) -> None:
@@ -122,9 +122,11 @@ class Net(Bus):
             return
         peer = self.peers[name]
         before = peer.counters["early"]
-        if not peer.receive(one.raw, one.settled) or peer.counters["early"] > before:
-            return  # neither stored nor answered
-        if acknowledge:
+        taken = peer.receive(one.raw, one.settled) and peer.counters["early"] == before
+        if not acknowledge:
+            return
+        self.stored[name] = [other for other in self.stored[name] if other != one]
+        if taken:
             self.acknowledge(name, one)
 
     def acknowledge(self, name: str, one: Flying) -> None:
@@ -133,7 +135,6 @@ class Net(Bus):
         ack = self.peers[name].verdicts[envelope.id]
         if not self.ordered:
             ack = Ack(ack.id, "committed", None, envelope.digest)
-        self.stored[name] = [other for other in self.stored[name] if other != one]
         self.wires[self.other(name)].append(Flying(None, None, ack=ack))
 
     def answered(self, name: str, ack: Ack) -> None:
