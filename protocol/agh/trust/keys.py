@@ -154,8 +154,8 @@ class SigningKey:
         return self._private.sign(message)
 
     def agree(self, theirs: PublicKey) -> bytes | None:
-        """The X25519 secret of both keys (RFC 7748 section 6.1), 32 bytes; None for a public key of small order, or outside the main
-        subgroup."""
+        """The X25519 secret of both keys (RFC 7748 section 6.1), 32 bytes; None for a public key of small order, or off the
+        main subgroup."""
         from nacl import bindings
         from nacl.exceptions import CryptoError
 
