@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.agh.trust.keys import PublicKey, SigningKey
+from aghbus.protocol.agh.trust.keys import PublicKey, SigningKey, handle_of
 from aghbus.protocol.agh.trust.tags import is_tag_of, pair_key, tag_of
 
 SEEDS = st.binary(min_size=32, max_size=32)
@@ -65,3 +65,14 @@ def test_any_other_text_is_no_tag(key: bytes, text: str) -> None:
 @pytest.mark.parametrize("point", IMPROPER)
 def test_public_keys_of_small_order_have_no_key(point: str) -> None:
     assert pair_key(SigningKey(bytes(32)), "a@0", PublicKey(bytes.fromhex(point)), "b@0") is None
+
+
+def test_a_tag_is_derived_as_the_page_says() -> None:
+    """Fixed: both sides may run different versions (docs/interop.md)."""
+    a, b = SigningKey(bytes(32)), SigningKey(bytes(range(32)))
+    key = pair_key(a, handle_of("a", a.public), public(b), handle_of("b", b.public))
+    assert key is not None
+    assert (key.hex(), tag_of(key, b"{}")) == (
+        "272340f87b9889c6081467bd3b2e2bbae9b84c51802865ff1fa55b082880543c",
+        "_IqLiA7wgHDzolkWoq2bvA",
+    )
