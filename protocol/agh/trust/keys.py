@@ -26,7 +26,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 def encode_base64url(raw: bytes) -> str:
     """`raw` in the URL alphabet of RFC 4648 section 5, without padding."""
-    return binascii.b2a_base64(raw, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
+    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode("ascii")
 
 
 def decode_base64url(text: str, size: int) -> bytes | None:
