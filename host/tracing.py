@@ -5,6 +5,7 @@ Only the standard variables `OTEL_…` configure it. Without an endpoint nothing
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -19,7 +20,10 @@ KEYS: Final = (TRACEPARENT, TRACESTATE)
 
 Kind = Literal["producer", "consumer", "internal"]
 
-_MAX_CARRIED: Final = 512  # characters of one member; W3C Trace Context, section 3.3.1.5, asks for as many
+_FORMS: Final = {  # W3C Trace Context, sections 3.2 and 3.3; a tracestate of 512 characters has to be passed on
+    TRACEPARENT: re.compile("00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"),
+    TRACESTATE: re.compile("[ -~]{1,512}"),
+}
 _MAX_ATTRIBUTE: Final = 256
 
 
@@ -35,9 +39,11 @@ def is_wanted(env: Mapping[str, str]) -> bool:
 
 
 def carrier_in(ext: Mapping[str, Any] | None) -> dict[str, str]:
-    """The context that `ext` carries; empty when it has none. It may come from a peer."""
+    """The context that `ext` carries, without invalid members; empty when it has none. It may come from a peer."""
     found = {
-        key: value for key in KEYS if isinstance(value := (ext or {}).get(key), str) and len(value) <= _MAX_CARRIED
+        key: value
+        for key, form in _FORMS.items()
+        if isinstance(value := (ext or {}).get(key), str) and form.fullmatch(value)
     }
     return found if TRACEPARENT in found else {}
 

@@ -4,6 +4,7 @@ from bench.figures import (
     cost,
     discovery,
     growth,
+    hostile,
     jetstream,
     opening,
     peers,
@@ -27,4 +28,5 @@ FIGURES: tuple[Figure, ...] = (
     peers.FIGURE,
     rest.FIGURE,
     opening.FIGURE,
+    hostile.FIGURE,
 )

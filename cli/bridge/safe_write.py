@@ -15,7 +15,7 @@ from types import TracebackType
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.client.errors import UsageError
-from aghbus.protocol.formats.humaninloop.files import PlannedFile, same_name
+from aghbus.protocol.formats.humaninloop.files import PlannedFile, is_git_repository, same_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -81,6 +81,7 @@ class AtomicFileWriter:
                 _check_similar_names(pending, folder, missing)
             else:
                 _check_entry(pending, folder)
+        self._check_git()
 
     def stage(self) -> None:
         """Create missing folders, and write each content to a temporary file in the target folder."""
@@ -106,6 +107,7 @@ class AtomicFileWriter:
                 raise _refused(pending, why) from None
             except OSError as error:
                 raise _refused(pending, error.strerror or str(error)) from None
+        self._check_git()  # again: other processes may write here, too
         self._committed = True
         for pending in self._files:
             with contextlib.suppress(OSError):  # all files are published: only a hidden temporary file may stay
@@ -114,6 +116,24 @@ class AtomicFileWriter:
         for handle in self._folders.values():
             with contextlib.suppress(OSError):  # some file systems know no fsync of a folder
                 os.fsync(handle)
+
+    def _check_git(self) -> None:
+        """Refuse the root and every folder below it that is, or would become, a Git repository."""
+        entries: dict[tuple[str, ...], set[str]] = {}
+        for pending in self._files:
+            *above, name = pending.file.segments
+            for depth, folder in enumerate(above):
+                entries.setdefault(tuple(above[:depth]), set()).add(f"{folder}/")
+            entries.setdefault(tuple(above), set()).add(name)
+        for path, names in entries.items():
+            if path in self._folders:
+                with os.scandir(self._folders[path]) as existing:
+                    names.update(
+                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name for entry in existing
+                    )
+            if is_git_repository(names):
+                why = "with objects, refs or commondir beside it the folder is a Git repository: its files run programs"
+                raise ApplyRefused(f"{'/'.join((*path, 'HEAD'))}: {why}", "nothing was written", code="path_git")
 
     def _open_folders(self, pending: _PendingFile) -> tuple[int, str]:
         """Open the folders of a file. Returns the deepest existing one, and the name of the first missing one ("" if none)."""

@@ -139,7 +139,15 @@ class Schedule:
             if self._closed.is_set():
                 return None
             command = options.command_line(str(path), {})
-            process = Process(command, cwd=options.cwd, env=env, stdin=stdin, token=token, keep=MAX_MESSAGE_BYTES)
+            process = Process(
+                command,
+                cwd=options.cwd,
+                env=env,
+                stdin=stdin,
+                token=token,
+                keep=MAX_MESSAGE_BYTES,
+                supervised=options.supervised,
+            )
             self._process = process
         self._emit("started", pid=process.pid)
         ended = process.run(options.time_limit, options.grace)

@@ -17,7 +17,7 @@ from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
-from aghbus.protocol.formats.humaninloop.files import hidden_faults, plan_files
+from aghbus.protocol.formats.humaninloop.files import DEFAULT_SUFFIXES, kind_faults, plan_files
 from aghbus.protocol.formats.humaninloop.shape import check_output, kind_of, state_of
 from aghbus.protocol.formats.model import Finding
 from aghbus.protocol.formats.strict_json import check_value, read_json
@@ -39,8 +39,10 @@ def run(context: Context, values: dict[str, Any]) -> int:
     plan = plan_files(message, values["feature_root"], opening)
     findings += plan.findings
     _refuse(findings)
-    if not values["allow_hidden"]:
-        _refuse(tuple(hidden_faults(plan)), "nothing was written; --allow-hidden accepts such names")
+    allowed = [name.rstrip("/") for name in values["allow"]]
+    _refuse(
+        tuple(kind_faults(plan, allowed)), "nothing was written; read the files, then accept each with --allow PATH"
+    )
     for finding in findings:
         context.output.note(f"warning: {safe(finding.path)}: {safe(finding.message)}")
     with AtomicFileWriter(values["root"], plan.files) as application:
@@ -203,9 +205,10 @@ COMMANDS = {
     "bridge humaninloop apply": Command(
         run,
         description=(
-            "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative and hold no\n"
-            "`..` and no `.git`; no symbolic link below the root is followed; `create` never overwrites, `update` needs the\n"
-            "file. No written file is executable. Exits 1, with nothing changed, when any file cannot be written so."
+            "Write the artifacts of a completed work below a feature root, all or nothing. Paths are relative, without `..`;\n"
+            "no symbolic link below the root is followed; `create` never overwrites, `update` needs the file. No written\n"
+            "file is executable, no folder becomes a Git repository. Without --allow only files are written that no tool runs\n"
+            f"or loads by itself ({', '.join(DEFAULT_SUFFIXES)}). Exits 1, with nothing changed, when any file is refused."
         ),
         examples=[
             "aghctl bridge humaninloop apply --work WORK_ID --root specs/005-user-auth --dry-run",
@@ -217,7 +220,7 @@ COMMANDS = {
             Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
             Argument("--root", metavar="DIR", required=True, help="existing folder that the paths are relative to"),
             Argument("--feature-root", metavar="PREFIX", help="prefix to strip from paths if the opening names none"),
-            Argument("--allow-hidden", action="store_true", help="accept names that begin with a dot; never .git"),
+            Argument("--allow", metavar="PATH", action="append", help="file to accept, or folder with all below it"),
             Argument("--dry-run", action="store_true", help="check everything, write nothing"),
             CHANNEL,
         ],

@@ -13,12 +13,15 @@ from aghbus.protocol.base.annotations import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from aghbus.cli.worker.confine import Sandbox
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import CommandOptions
     from aghbus.host.tracing import Tracing
 
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
+LETS_THROUGH = "a command may change mode, times and attributes of any file, and limits of any process, of its user"
+"""What Landlock has no rule for, and bubblewrap stops."""
 ACCEPTS = ("intent", "from", "kind", "trust")
 """Parts of an opening message that `--accept` can filter by."""
 
@@ -56,7 +59,7 @@ def plan_of(values: dict[str, Any]) -> CommandOptions:
         max_jobs=1 if values["once"] else values["max_jobs"],
         pass_env=frozenset(values["pass_env"]),
         limits=dict(values["limit"]),
-        sandbox=_sandbox(values),
+        sandbox=_sandbox(values, cwd),
         tracing=_tracing(),
     )
 
@@ -79,7 +82,7 @@ def open_journal(name: str, context: Context, plan: CommandOptions, suffix: str 
 
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     if plan.sandbox is not None:
-        _check_outside(root, (plan.cwd, *plan.sandbox[0], *plan.sandbox[1]))
+        _check_outside(root, (*plan.sandbox.read, *plan.sandbox.write))
     folder = f"{root}/serve/{name}{suffix}"
     try:
         return Journal(folder)
@@ -112,22 +115,35 @@ def _checked_command(words: list[str], cwd: str) -> tuple[str, ...]:
     return (os.path.abspath(found), *words[1:])  # noqa: PTH100 - as above
 
 
-def _sandbox(values: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The paths for --sandbox; None without it. Raises UsageError where the kernel has no Landlock, and for missing paths."""
-    from aghbus.cli.worker.confine import LEAST_ABI, landlock_abi
+def _sandbox(values: dict[str, Any], cwd: str) -> Sandbox | None:
+    """The sandbox for --sandbox; None without it. Raises UsageError where none works, and for missing paths."""
+    import shutil
 
-    read, write = values["sandbox_read"], values["sandbox_write"]
+    from aghbus.cli.worker.confine import LEAST_ABI, Sandbox, landlock_abi
+
+    read, write, wanted = values["sandbox_read"], values["sandbox_write"], values["sandbox_with"]
     if not values["sandbox"]:
-        if read or write:
-            raise UsageError("--sandbox-read and --sandbox-write need --sandbox")
+        if read or write or wanted:
+            raise UsageError("--sandbox-read, --sandbox-write and --sandbox-with need --sandbox")
         return None
-    if landlock_abi() < LEAST_ABI:
-        hint = "run without --sandbox, and confine the worker otherwise: a container, systemd, a user of its own"
-        raise UsageError("--sandbox: this kernel has no Landlock of Linux 6.2 or later, or it is switched off", hint)
     for path in (*read, *write):
         if not os.path.exists(path):  # noqa: PTH110 - as above
             raise UsageError(f"--sandbox: {path} is not there")
-    return tuple(map(os.path.realpath, read)), tuple(map(os.path.realpath, write))
+    paths = tuple(map(os.path.realpath, read)), (cwd, *map(os.path.realpath, write))
+    why = "as --sandbox-with says"
+    if wanted != "landlock":
+        program = shutil.which("bwrap")
+        sandbox = Sandbox(*paths, bubblewrap=program or "")
+        problem = sandbox.problem(cwd) if program else "bwrap is not installed"
+        if not problem:
+            return sandbox
+        why = f"bubblewrap does not work here: {problem}"
+        if wanted:
+            raise UsageError(f"--sandbox-with: {why}", "install bubblewrap, and allow user namespaces")
+    if landlock_abi() < LEAST_ABI:
+        hint = "run without --sandbox, and confine the worker otherwise: a container, systemd, a user of its own"
+        raise UsageError(f"--sandbox: this kernel has no Landlock of Linux 6.2 or later ({why})", hint)
+    return Sandbox(*paths, warning=f"the sandbox is Landlock only ({why}): {LETS_THROUGH}")
 
 
 def _check_outside(state: str, paths: tuple[str, ...]) -> None:
@@ -231,7 +247,8 @@ RUNNING = (
         "--pass-env", metavar="NAME", action="append", type=_variable, help="a variable that the command gets too"
     ),
     Argument("--limit", metavar="NAME=VALUE", action="append", type=_limit, help="cpu, memory, files or file-size"),
-    Argument("--sandbox", action="store_true", help="confine the command: Landlock, no new privileges"),
+    Argument("--sandbox", action="store_true", help="confine the command: bubblewrap, or else Landlock"),
+    Argument("--sandbox-with", choices=("bubblewrap", "landlock"), help="only this sandbox (default: what works)"),
     Argument("--sandbox-read", metavar="PATH", action="append", help="what it may read and execute besides the system"),
     Argument("--sandbox-write", metavar="PATH", action="append", help="what it may write besides its folder"),
     Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),

@@ -174,7 +174,8 @@ class CommandJob:
         entry, options = self.entry, self._options
         questions = entry.questions()
         conversation = turns(questions, await self._received(self.core.seq)) if questions else []
-        command = options.command_line(str(entry.input_path), self.message)
+        socket = self._client.core.endpoint.path or None
+        command = options.command_line(str(entry.input_path), self.message, socket)
         worker_input.write(entry.input_path, await self._input(conversation))
         env = worker_input.environment(
             worker_input.inherited(os.environ, options.pass_env),
@@ -182,11 +183,19 @@ class CommandJob:
             entry.token,
             entry.input_path,
             answer=latest_answer(conversation),
-            socket=self._client.core.endpoint.path or None,
+            socket=socket,
             carrier=self._carrier,
         )
         with entry.input_path.open("rb") as stdin:
-            process = Process(command, cwd=options.cwd, env=env, stdin=stdin, token=entry.token, keep=self.keep)
+            process = Process(
+                command,
+                cwd=options.cwd,
+                env=env,
+                stdin=stdin,
+                token=entry.token,
+                keep=self.keep,
+                supervised=options.supervised,
+            )
         self._process = process
         if self._stop is not None:
             process.stop(self._stop)

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 
 from aghbus.cli.worker import confine
+from aghbus.client.locate import locations
+from aghbus.host.locations import FALLBACK_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +30,7 @@ class CommandOptions:
     `queue` is the number of works that are left in the inbox while no slot is free; more are rejected. `rerun` runs a command again
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
     the worker's environment for the command, `limits` its resource limits (confine.LIMITS).
-    `answer_within` is how long a work waits for the answer to a question. `sandbox` has the paths that a
-    sandboxed command may read, and those that it may write, besides the defaults; None: no sandbox.
+    `answer_within` is how long a work waits for the answer to a question. `sandbox` confines the command; None: no sandbox.
     `tracing` exports a span for each run of the command; None: no traces.
     """
 
@@ -49,7 +50,7 @@ class CommandOptions:
     max_jobs: int | None
     pass_env: frozenset[str]
     limits: Mapping[str, int]
-    sandbox: tuple[tuple[str, ...], tuple[str, ...]] | None
+    sandbox: confine.Sandbox | None
     tracing: Tracing | None = None
 
     def fits(self, message: Message) -> bool:
@@ -59,18 +60,19 @@ class CommandOptions:
             found["intent"] = (msgspec.json.decode(message.envelope).get("body") or {}).get("intent")
         return all(found[name] in values for name, values in self.accept.items())
 
-    def command_line(self, input_path: str, message: dict[str, Any]) -> list[str]:
-        """The command line for the job that `message` opened and whose input is in the file `input_path`. Raises ValueError."""
-        command = self._filled(message)
-        if self.sandbox is None:
-            return confine.launched(command, self.limits, None)
-        read, write = self.sandbox
-        system = tuple(path for path in confine.READABLE if os.path.exists(path))  # noqa: PTH110 - pathlib is slow to load
-        paths = {
-            "read": (*system, self.command[0], input_path, *read),
-            "write": (*confine.WRITABLE, self.cwd, *write),
-        }
-        return confine.launched(command, self.limits, paths)
+    @property
+    def supervised(self) -> bool:
+        """Whether the process that is started is not the command but bwrap, its parent."""
+        return self.sandbox is not None and bool(self.sandbox.bubblewrap)
+
+    def command_line(self, input_path: str, message: dict[str, Any], socket: str | None = None) -> list[str]:
+        """The command line for the job that `message` opened and whose input is in the file `input_path`. `socket` is that of
+        the daemon. Raises ValueError."""
+        command, sandbox = self._filled(message), self.sandbox
+        if sandbox is not None:
+            paths = (self.command[0], input_path, *(_shown(socket) if socket and self.supervised else ()))
+            sandbox = sandbox._replace(read=(*sandbox.read, *paths))
+        return confine.launched(command, self.limits, sandbox)
 
     def _filled(self, message: dict[str, Any]) -> tuple[str, ...]:
         """The command with `CAPABILITY` replaced by the served capability that `message` names, else by the only one served.
@@ -87,3 +89,11 @@ class CommandOptions:
             what = "no capability" if named is None else "a capability that is not served here"
             raise ValueError(f"the work names {what}, and the command line has {CAPABILITY}")
         return tuple(word.replace(CAPABILITY, named) for word in self.command)
+
+
+def _shown(socket: str) -> tuple[str, ...]:
+    """What has to be mounted for the daemon's socket: its folder, which has the new one when the daemon restarts, if there are
+    only sockets of daemons in it."""
+    folder = socket.rpartition("/")[0]
+    path = folder if folder == locations(FALLBACK_NAME, os.environ).socket_dir else socket
+    return (path,) if os.path.exists(path) else ()  # noqa: PTH110 - pathlib is slow to load

@@ -84,8 +84,10 @@ class Process:
         stdin: IO[Any],
         token: str,
         keep: int = TAIL_BYTES,
+        supervised: bool = False,
     ) -> None:
-        """Start the command in its own session and process group; keep `keep` bytes of its output. Raises OSError."""
+        """Start the command in its own session and process group; keep `keep` bytes of its output. `supervised`: the command is a
+        child of what is started, with which it dies. Raises OSError."""
         self.stdout, self.stderr = OutputTail(keep), OutputTail()
         self._latest = self.stdout
         self._token = token
@@ -102,6 +104,7 @@ class Process:
             start_new_session=True,
         )
         self.pid = self._popen.pid
+        self._supervisor = self.pid if supervised else 0
 
     @property
     def seconds(self) -> float:
@@ -163,7 +166,8 @@ class Process:
 
     def _end(self, selector: selectors.BaseSelector, grace: float) -> None:
         """Terminate the process group and processes that left it. Reading continues, so that no process blocks on a full pipe."""
-        worker_group.send(signal.SIGTERM, self._token, self.pid)
+        if not worker_group.send(signal.SIGTERM, self._token, self.pid, spared=self._supervisor):
+            worker_group.send(signal.SIGTERM, self._token, self.pid)  # there is no command yet
         deadline = time.monotonic() + grace
         while worker_group.living_pids(self._token, self.pid) and time.monotonic() < deadline + worker_group.KILL_WAIT:
             if time.monotonic() >= deadline:

@@ -28,10 +28,12 @@ def living_pids(token: str, group: int = 0) -> list[int]:
     return [pid for pid in _pids() if _belongs(pid, token, group)]
 
 
-def send(number: signal.Signals, token: str, group: int = 0) -> int:
-    """Signal every living process of the command; how many there were."""
+def send(number: signal.Signals, token: str, group: int = 0, spared: int = 0) -> int:
+    """Signal every living process of the command but `spared`; how many there were."""
     count = 0
     for pid in _pids():
+        if pid == spared:
+            continue
         try:
             handle = os.pidfd_open(pid)
         except OSError:

@@ -10,7 +10,7 @@ from aghbus.cli.app.output import Output
 from aghbus.cli.app.text import moment, safe
 
 EVENTS = (
-    ("ready", "the worker takes work"),
+    ("ready", "the worker takes work; `sandbox` (`bubblewrap` or `landlock`)"),
     ("taken", "the message of a work is leased"),
     ("accepted", "receipt `accepted` is sent"),
     ("rejected", "receipt `rejected` is sent; `reason` (`busy`) and `message`"),
@@ -23,7 +23,7 @@ EVENTS = (
     ("dropped", "the work had ended before it was accepted or reported"),
     ("recovered", "a job of a dead worker is recovered; `phase`, and how many `processes` of it were terminated"),
     ("unreported", "the daemon is unreachable and the worker stops; the job stays in the journal"),
-    ("problem", "an error; `message`"),
+    ("problem", "an error or a warning; `message`"),
     ("stopping", "the worker takes no more work"),
 )
 """Every event and its meaning; docs/serve.md has this table."""

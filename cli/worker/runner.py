@@ -90,12 +90,17 @@ class CommandRunner:
                 self._feed.adopt(core)
                 job = self._job(core, entry)
                 self._start(job, self._recover(job))
-            self._reporter.emit(
-                "ready", capabilities=list(self.options.capabilities), concurrency=self.options.concurrency
-            )
+            self._report_ready()
             await self._serve()
         finally:
             await self._feed.close()
+
+    def _report_ready(self) -> None:
+        options, sandbox = self.options, self.options.sandbox
+        if sandbox is not None and sandbox.warning:
+            self._reporter.emit("problem", message=sandbox.warning)
+        more = {} if sandbox is None else {"sandbox": sandbox.name}
+        self._reporter.emit("ready", capabilities=list(options.capabilities), concurrency=options.concurrency, **more)
 
     async def _serve(self) -> None:
         taking = asyncio.create_task(self._take_works())

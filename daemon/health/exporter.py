@@ -79,7 +79,7 @@ class Exporter:
             "aghbus_build_info": {(VERSION, PROTOCOL, platform.python_version()): 1},
             "aghbus_ready": {(): (await status.readiness()).ready},
             "aghbus_problems": {(): len(status.problems())},
-            "aghbus_receive_queue_messages": {(): len(status.queue.messages)},
+            "aghbus_receive_queue_messages": {(): status.queue.depth},
             "aghbus_inbox_capacity_messages": {(): settings.inbox.capacity},
             "aghbus_inbox_bytes": {(): memory.inbox.size},
             "aghbus_peers": _by(status.presence.counts(status.context.clock.millis())),

@@ -26,7 +26,7 @@ from aghbus.daemon.receive.rejections import NAK_DELAY, Rejections
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.processing_budget import ProcessingBudget
+from aghbus.daemon.state.processing_budget import MEASURED, ProcessingBudget
 from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.protocol.agh.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.agh.effects import Ignore, PeerIdConflict, Quarantine, Queue
@@ -203,7 +203,7 @@ class Committer:
         self._refused = refused
         self._rejections = rejections
         self._handler = handler
-        self._measure = processing.measure
+        self._processing = processing
         self._clock = context.clock
         self._counters = context.counters
         self._log_limiter = context.log_limiter
@@ -213,13 +213,14 @@ class Committer:
     async def run(self) -> None:
         """Commit queued messages, batch after batch, until cancelled."""
         while True:
-            if not self._queue.messages:
+            if not self._queue.depth:
                 self._committing = False
                 if self._idle is not None:
                     self._idle.set()
                 await self._queue.wait()
             self._committing = True
-            self._measure(thread_time())
+            if self._processing.estimated >= MEASURED:
+                self._processing.measure(thread_time())
             batch, claiming = self._queue.take()
             proofs = _NO_PROOFS
             if claiming:
@@ -238,7 +239,7 @@ class Committer:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until every message in the queue is committed; False after `timeout` seconds."""
-        if not self._queue.messages and not self._committing:
+        if not self._queue.depth and not self._committing:
             return True
         self._idle = asyncio.Event()
         return await wait_set(self._idle, timeout)

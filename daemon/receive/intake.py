@@ -9,7 +9,7 @@ retry brings it again.
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from aghbus.daemon.base.failpoints import ARMED, failpoint
@@ -38,36 +38,39 @@ _BATCH: Final = 256  # messages decided in one job: some milliseconds of the eve
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
 QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
 SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its lane may fill
-_FREE_FOR_ALL: Final = SENDER_SHARE * PARTS["other"]  # of the queue: up to there everybody is let in
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 
 
 class ReceiveQueue:
-    """Messages that wait for the transaction of their batch. A message that does not fit is rejected."""
+    """Messages that wait for the transaction of their batch, contacts' first. A message that does not fit is rejected."""
 
     def __init__(self, settings: LiveSettings, limits: RateLimits) -> None:
         """`limits` tells the lane of a message before its signature is verified."""
         self._settings = settings
         self._limits = limits
-        self.messages: Final[deque[ReceivedMessage]] = deque()
-        self._bytes = 0  # of the messages in the queue
-        self._shares: dict[str, int] = {}  # messages in the queue by sender, "" for refused ones
+        self._first: Final[deque[ReceivedMessage]] = deque(maxlen=1)  # what came to the empty queue, whatever its lane
+        self._lanes: Final[dict[Lane, deque[ReceivedMessage]]] = {lane: deque() for lane in PARTS}  # in this order
+        self.depth = 0  # messages
+        self._bytes = 0  # of the messages
+        self._shares: dict[str, int] = {}  # messages by sender, "" for refused ones
         self._arrival: asyncio.Future[None] | None = None  # what `wait` waits for
 
     def put(self, received: ReceivedMessage) -> bool:
         """Add a message; False when there is no room for it."""
-        queue, limit, sender = self.messages, self._settings.current.receive.queue, received.sender
-        depth, size, share = len(queue), self._bytes + len(received.raw), self._shares.get(sender, 0)
-        if depth >= int(limit * _FREE_FOR_ALL) or size > QUEUE_BYTES * _FREE_FOR_ALL:
-            part = PARTS[self._lane(received)]
-            most = limit * part
-            if depth >= most or size > QUEUE_BYTES * part or share >= max(1, int(most * SENDER_SHARE)):
+        depth, sender, queue = self.depth, received.sender, self._first
+        if depth:
+            lane = self._lane(received)
+            limit, size, share = self._settings.current.receive.queue, len(received.raw), self._shares.get(sender, 0)
+            most, most_bytes = limit * PARTS[lane], QUEUE_BYTES * PARTS[lane]
+            if depth >= most or self._bytes + size > most_bytes or share >= max(1, int(most * SENDER_SHARE)):
                 return False
-        queue.append(received)
-        if not depth and self._arrival is not None and not self._arrival.done():
+            queue = self._lanes[lane]
+        elif self._arrival is not None and not self._arrival.done():
             self._arrival.set_result(None)
-        self._bytes = size
-        self._shares[sender] = share + 1
+        queue.append(received)
+        self.depth = depth + 1
+        self._bytes += len(received.raw)
+        self._shares[sender] = self._shares.get(sender, 0) + 1
         return True
 
     def _lane(self, received: ReceivedMessage) -> Lane:
@@ -83,13 +86,14 @@ class ReceiveQueue:
         return self._arrival
 
     def take(self) -> tuple[list[ReceivedMessage], list[tuple[Envelope, str]]]:
-        """The next batch, which leaves the queue, and its envelopes that claim a key, each with its tag."""
-        queue, shares = self.messages, self._shares
+        """The next batch, which leaves the queue, and its envelopes that claim a key, each with its tag. But for the first message
+        it is of one lane, so that contacts wait for no signature of others."""
+        queue, shares = next((lane for lane in self._lanes.values() if lane), self._first), self._shares
         batch: list[ReceivedMessage] = []
         claiming: list[tuple[Envelope, str]] = []
         size = 0
-        while queue and len(batch) < _BATCH and size < _BATCH_BYTES:
-            received = queue.popleft()
+        while (queue or self._first) and len(batch) < _BATCH and size < _BATCH_BYTES:
+            received = (self._first or queue).popleft()
             batch.append(received)
             size += len(received.raw)
             shares[received.sender] -= 1
@@ -97,12 +101,17 @@ class ReceiveQueue:
                 del shares[received.sender]
             if received.envelope is not None and (received.envelope.proof is not None or "@" in received.sender):
                 claiming.append((received.envelope, received.tag))
+        self.depth -= len(batch)
         self._bytes -= size
         return batch, claiming
 
     def upcoming(self) -> Iterator[Envelope]:
         """The valid envelopes of about one batch, which stay in the queue."""
-        return (one.envelope for one in islice(self.messages, _BATCH) if one.envelope is not None)
+        return (
+            one.envelope
+            for one in islice(chain(self._first, *self._lanes.values()), _BATCH)
+            if one.envelope is not None
+        )
 
 
 class Intake:

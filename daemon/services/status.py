@@ -142,7 +142,7 @@ class StatusService:
             observe=settings.observe,
             broker=self.broker.status(),
             store=await self.store.status(),
-            queues={"receive": len(self.queue.messages)},
+            queues={"receive": self.queue.depth},
             inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
             inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),

@@ -7,7 +7,7 @@ used to three quarters, and contacts with a key only when it is full: what other
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.trust_policy import LivePolicy
@@ -19,6 +19,68 @@ Lane = Literal["contact", "plain", "other"]
 
 PARTS: Final[Mapping[Lane, float]] = {"contact": 1.0, "plain": 0.75, "other": 0.5}
 """The part of a resource that may be in use when a message of this lane uses more of it."""
+
+
+class Resource(NamedTuple):
+    """What the messages of peers can use up: `bound` names the settings and constants (docs/limits.md), `holds` the tables of the
+    store, and the attributes in memory, that they fill."""
+
+    bound: str
+    holds: frozenset[str]
+    parts: Mapping[Lane, float] = PARTS
+
+
+def _resource(bound: str, holds: str = "", parts: Mapping[Lane, float] = PARTS) -> Resource:
+    return Resource(bound, frozenset(holds.split()), parts)
+
+
+_EVERYBODY: Final[Mapping[Lane, float]] = {"contact": 1.0, "plain": 1.0, "other": 1.0}
+"""Of a resource that is bounded by name, or that the receiver's own messages bound."""
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    "processing": _resource("limits.processor_percent"),
+    "queue": _resource(
+        "receive.queue QUEUE_BYTES",
+        "ReceiveQueue._first ReceiveQueue._lanes ReceiveQueue._shares Proofs.rejected Proofs._errors"
+        " SignaturePool._found SignaturePool._begun",
+    ),
+    "remembered ids": _resource(
+        "receive.remembered",
+        "remembered_ids DedupWindow.keys DedupWindow._minutes PresenceWriteBehind._ids MessageIds._senders",
+    ),
+    "inbox": _resource(
+        "inbox.capacity inbox.max_bytes",
+        "inbox InboxMemory.senders InboxMemory.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
+    ),
+    "open works": _resource("store.retention_size", "works rooms InMemoryState.works"),
+    "history": _resource(
+        "store.retention_size",
+        "log flows verdicts ledger _Dictionary.ids _Dictionary._values Flows._new_containers Tail.rows Ledger.records Ledger.events"
+        " EventBuffer.pending EventBuffer._rows",
+    ),
+    "foreign messages": _resource("store.retention_size", "bridge_messages bridge_log bridge_log_sizes follow_ups"),
+    "quarantine": _resource("QUARANTINE_PER_SECOND quarantine.max_rows quarantine.max_bytes", "quarantine"),
+    "presence": _resource(
+        "MAX_PEERS MAX_BYTES",
+        "peers PresenceTable._peers PresenceTable._sizes PresenceTable._new PresenceTable._stored PresenceTable._dropped"
+        " InMemoryState.acknowledging Greeter._waiting Greeter._last RestoredPeers._asking RestoredPeers._noted",
+    ),
+    "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
+    "answers": _resource("limits.answer_bytes_per_minute", "BackgroundTasks._tasks"),
+    "stream": _resource("jetstream.max_in_flight", "PendingAcks.acked PendingAcks._before", _EVERYBODY),
+    "acknowledgements": _resource("INBOXES AT_FIRST", "AckReceiver._answers", _EVERYBODY),
+    "answers to our whois": _resource("MAX_PEERS", "PendingWhois.found", _EVERYBODY),
+    "pins of first use": _resource(
+        "MAX_RULES", "trust_rules TrustRules.pins TrustRules._rules LivePolicy._paused LivePolicy._keys", _EVERYBODY
+    ),
+    "chains": _resource("max_steps", "chain_runs chain_steps", _EVERYBODY),
+    "reports": _resource(
+        "MAX_NAMES",
+        "LimitedPeers._limits _Limit.names _Limit.counts EventLimiter._windows Counters._problems",
+        _EVERYBODY,
+    ),
+}
+"""Every resource. A table, queue or cache that peers can fill and that is not listed here fails a test."""
 
 LANE_NAMES: Final[Mapping[Lane, str]] = {
     "contact": "contacts",
@@ -67,5 +129,7 @@ class Lanes:
     def address(self, tx: Transaction, envelope: Envelope, now_ms: int) -> None:
         """Our agent sends `envelope`: by a message of its own it admits the receiver."""
         peer = envelope.to
-        if envelope.kind in _ADDRESSING and peer is not None and not self._trust.admits(peer):
+        if envelope.kind not in _ADDRESSING or peer is None or peer in tx.memory.trust.admitted:
+            return
+        if not self._trust.admits(peer):
             tx.memory.trust.put_addressed(tx, peer, now_ms)

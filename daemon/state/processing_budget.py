@@ -28,7 +28,8 @@ BURST: Final = 10.0
 """Seconds of the budget that may be used at once."""
 
 _LEAST_SCALE: Final = 0.1  # of an estimate, however little was measured
-_MEASURED_SECONDS: Final = 0.25  # of estimated time, before it is compared with the measured one
+MEASURED: Final = 250_000.0
+"""Microseconds of estimated time, after which it is compared with the measured one."""
 _SENDER: Final = re.compile(rb'"from"[ \t\n\r]*:[ \t\n\r]*"([a-z0-9._@-]{1,161})"')
 _ID: Final = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*"([A-Za-z0-9._:-]{1,128})"')
 _PUBLIC_KEY: Final = re.compile(rb'"pubkey"[ \t\n\r]*:[ \t\n\r]*"([A-Za-z0-9_-]{43})"')
@@ -95,8 +96,6 @@ class ProcessingBudget:
     def measure(self, busy: float) -> None:
         """Compare the estimates with `busy`, the processor time of the thread in seconds, and adapt to it: other work of the
         thread counts too, so an estimate only falls."""
-        if self.estimated < 1e6 * _MEASURED_SECONDS:
-            return
         ratio = 1e6 * (busy - self._busy_since) / self.estimated
         self.scale = min(1.0, max(_LEAST_SCALE, self.scale * (1.0 + ratio) / 2))
         self.estimated, self._busy_since = 0.0, busy

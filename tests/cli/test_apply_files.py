@@ -276,6 +276,19 @@ def test_a_file_replaced_by_another_process_is_not_reverted(root: Path) -> None:
     assert not [name for name in tree(root) if name.startswith(".")]
 
 
+def test_two_calls_at_once_make_no_git_repository(root: Path) -> None:
+    before = tree(root)
+    with (
+        pytest.raises(ApplyRefused, match="docs/HEAD: with objects"),
+        AtomicFileWriter(str(root), [planned("docs/objects/a"), planned("docs/spec.md", "update")]) as second,
+    ):
+        second.check()
+        apply(root, planned("docs/HEAD"))
+        second.stage()
+        second.commit()
+    assert tree(root) == {**before, "docs/HEAD": ("file", "new\n")}
+
+
 def test_leaving_without_commit_leaves_nothing(root: Path) -> None:
     before = tree(root)
     with AtomicFileWriter(str(root), [planned("a/b.md"), planned("docs/spec.md", "update")]) as application:

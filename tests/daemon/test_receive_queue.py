@@ -46,11 +46,11 @@ def message(sender: str, number: int, text: str = "hello") -> InboundMessage:
 async def test_one_sender_does_not_fill_the_queue(desk: Bench) -> None:
     for number in range(5 * QUEUE):
         desk.intake.offer(message("flood", number))
-    flooded = len(desk.parts.queue.messages)
+    flooded = desk.parts.queue.depth
     assert flooded < QUEUE
     for number in range(10):
         desk.intake.offer(message("quiet", number))
-    assert len(desk.parts.queue.messages) == flooded + 10
+    assert desk.parts.queue.depth == flooded + 10
 
 
 async def test_others_fill_half_the_queue_and_plain_contacts_three_quarters(desk: Bench) -> None:
@@ -58,27 +58,27 @@ async def test_others_fill_half_the_queue_and_plain_contacts_three_quarters(desk
     await desk.admit(*(f"known-{number}" for number in range(QUEUE)), signed.handle)
     for number in range(5 * QUEUE):
         desk.intake.offer(message(f"unknown-{number}", number))
-    assert len(desk.parts.queue.messages) == QUEUE // 2
+    assert desk.parts.queue.depth == QUEUE // 2
     for number in range(QUEUE):
         desk.intake.offer(message(f"known-{number}", number))
-    assert len(desk.parts.queue.messages) == QUEUE * 3 // 4
+    assert desk.parts.queue.depth == QUEUE * 3 // 4
     for _ in range(QUEUE):
         desk.take(desk.signed(signed))
-    assert len(desk.parts.queue.messages) == QUEUE
+    assert desk.parts.queue.depth == QUEUE
 
 
 async def test_the_queue_is_bounded_in_bytes(desk: Bench) -> None:
     large = message("flood", 0, "x" * 1_000_000)
     for _ in range(QUEUE):
         desk.intake.offer(large)
-    assert 10 <= len(desk.parts.queue.messages) * len(large.data) / 1_000_000 <= 70
+    assert 10 <= desk.parts.queue.depth * len(large.data) / 1_000_000 <= 70
 
 
 async def test_committed_messages_free_the_queue(desk: Bench) -> None:
     for _ in range(3):
         for number in range(QUEUE):
             desk.intake.offer(message("flood", number))
-        full = len(desk.parts.queue.messages)
+        full = desk.parts.queue.depth
         await desk.commit()
         assert full == QUEUE // 2 * 3 // 4
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.protocol.formats.humaninloop.files import FilePlan, plan_files
+from aghbus.protocol.formats.humaninloop.files import FilePlan, is_git_repository, plan_files
 from tests.support.humaninloop_peers import SEED_INPUT, SEED_OUTPUT, opened, output, rules
 
 
@@ -104,6 +104,27 @@ def test_unusual_but_valid_paths_are_accepted(path: str) -> None:
 )
 def test_two_files_that_cannot_stand_side_by_side(first: str, second: str, rule: str) -> None:
     assert found(plan_files(files("other", first, second))) == [(rule, "/artifacts/2/path")]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["HEAD", "objects/"], True),
+        (["head", "Refs"], True),
+        (["HEAD", "CommonDir"], True),
+        (["HEAD. ", "COMMON~1"], True),
+        (["HEAD::$DATA", "objects./"], True),
+        (["h\u200cead", "\uff52efs/"], True),
+        (["HEAD", "config"], False),
+        (["objects/", "refs/", "config"], False),
+        (["head/", "objects/", "refs/"], False),
+        (["HEAD.md", "objects/"], False),
+        (["HEAD", "objects.md", "prefs/"], False),
+    ],
+)
+def test_entries_that_make_a_folder_a_git_repository(names: list[str], expected: bool) -> None:
+    assert is_git_repository(names) is expected
+    assert is_git_repository(reversed(names)) is expected
 
 
 def test_similar_names_do_not_conflict() -> None:

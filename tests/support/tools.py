@@ -36,6 +36,11 @@ def require_mcp_tools() -> McpTools:
     )
 
 
+def require_npm() -> list[str]:
+    """The command npm that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
+    return [str(_of_make_tools(f"node/{path}")) for path in ("bin/node", "lib/node_modules/npm/bin/npm-cli.js")]
+
+
 def require_pyright() -> Path:
     """The type checker that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
     return _of_make_tools("venv/bin/basedpyright")

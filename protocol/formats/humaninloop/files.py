@@ -7,6 +7,7 @@ checks the rules before a message is sent, and `aghctl bridge humaninloop apply`
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,17 @@ _UNSAFE_CHARACTERS: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2
 
 # `.git`, and its other names on NTFS: a short name (`git~1`), trailing dots and spaces, a stream (`.git::$INDEX_ALLOCATION`).
 _GIT_FOLDER: Final = re.compile(r"(\.git|git~[0-9]+)[. ]*(:.*)?", re.DOTALL)
+# Any folder with both is a Git repository, whatever its name.
+_GIT_HEAD: Final = re.compile(r"head[. ]*(:.*)?", re.DOTALL)
+_GIT_DATA: Final = re.compile(r"(objects|refs|commondir|common~[0-9]+)[. ]*(:.*)?/?", re.DOTALL)
+
+DEFAULT_SUFFIXES: Final = (".csv", ".md", ".txt")
+"""Kinds of files of which tools run or load few names by themselves; of JSON, YAML and TOML files they do many."""
+# The first are instructions of agent hosts; CMake, Conan, pipenv, pip, entry points and pytest (doctests) use the second.
+_LOADED: Final = re.compile(
+    r"(agents?|claude|crush|gemini|qwen|skill|warp)(\..*)?\.md"
+    r"|(cmakelists|conanfile|entry_points|requires|requirements|test.*)\.txt"
+)
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
@@ -83,13 +95,30 @@ def same_name(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def hidden_faults(plan: FilePlan) -> list[Finding]:
-    """An error for each path of the plan with a segment that begins with a dot: tools read such files without being asked."""
-    return [
-        error(pointer("artifacts", index, "path"), "path_hidden", "contains a hidden name (it begins with a dot)")
-        for index, file in enumerate(plan.files)
-        if any(_visible(segment).startswith(".") for segment in file.segments)
-    ]
+def kind_faults(plan: FilePlan, allowed: Iterable[str]) -> list[Finding]:
+    """An error for each file that a tool may run or load by itself, unless `allowed` has its path or that of a folder above."""
+    faults = []
+    for index, file in enumerate(plan.files):
+        if any(f"{file.path}/".startswith(f"{name}/") for name in allowed):
+            continue
+        names = [_folded(segment) for segment in file.segments]
+        where = pointer("artifacts", index, "path")
+        if any(name.startswith(".") for name in names):
+            faults.append(error(where, "path_hidden", f"{file.path} contains a hidden name (it begins with a dot)"))
+        elif not names[-1].endswith(DEFAULT_SUFFIXES):
+            rule = f"is none of {', '.join(DEFAULT_SUFFIXES)}: tools may run or load it by themselves"
+            faults.append(error(where, "path_kind", f"{file.path} {rule}"))
+        elif _LOADED.fullmatch(names[-1]):
+            faults.append(error(where, "path_kind", f"{file.path} has a name that tools run or load by themselves"))
+    return faults
+
+
+def is_git_repository(names: Iterable[str]) -> bool:
+    """Whether Git takes a folder for a repository, whose configuration runs programs: it holds a file `HEAD`, and `objects`,
+    `refs` or `commondir`. `names` are its entries, those of folders with `/` at the end.
+    """
+    folded = [_folded(name) for name in names]
+    return any(map(_GIT_HEAD.fullmatch, folded)) and any(map(_GIT_DATA.fullmatch, folded))
 
 
 class _KnownPaths:
@@ -142,12 +171,12 @@ def _faults(path: str) -> list[tuple[str, str]]:
         faults.append(("path_backslash", "must not contain a backslash"))
     if _UNSAFE_CHARACTERS.search(path):
         faults.append(("path_characters", "must not contain control or bidirectional characters"))
-    if any(_GIT_FOLDER.fullmatch(_visible(segment).casefold()) for segment in segments):
+    if any(_GIT_FOLDER.fullmatch(_folded(segment)) for segment in segments):
         faults.append(("path_git", "must not contain a Git folder: its files run programs"))
     return faults
 
 
-def _visible(name: str) -> str:
-    """`name` in NFKC without format characters: HFS+ ignores zero-width ones."""
-    normal = unicodedata.normalize("NFKC", name)
+def _folded(name: str) -> str:
+    """`name` in NFKC, case-folded, without format characters: HFS+ ignores zero-width ones."""
+    normal = unicodedata.normalize("NFKC", name).casefold()
     return "".join(character for character in normal if unicodedata.category(character) != "Cf")
