@@ -66,6 +66,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
 from aghbus.daemon.state.spans import EnvelopeSpans
+from aghbus.daemon.state.tags import Tags
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.daemon.tasks.store_probe import StoreProbe
 from aghbus.host.tracing import Tracing
@@ -128,6 +129,7 @@ class DaemonParts:
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
+        self.tags = Tags(self.identity, self.trust, self.presence)
         self.closer = WorkCloser(context)
         self._build_outbound(replaced)
         self._build_inbound(instance, replaced)
@@ -142,7 +144,7 @@ class DaemonParts:
         of_link: Carrier = self.jetstream.carrier if self.jetstream else CoreCarrier(link, self.ack_inboxes)
         carrier = replaced.carrier or of_link
         self.publisher = publisher = Publisher(
-            context, carrier, link, store, clock_changes, presence, closer, notifier, waiters
+            context, carrier, link, store, clock_changes, presence, self.tags, closer, notifier, waiters
         )
         self.ack_receiver = AckReceiver(
             store, publisher, publisher.unresponsive, publisher.delivery_times, self.counters
@@ -159,12 +161,12 @@ class DaemonParts:
         settings, identity, clock, counters = self.settings, self.identity, self.clock, self.counters
         presence, own_card, lanes, trust = self.presence, self.own_card, self.lanes, self.trust
         self.limits = limits = RateLimits(
-            settings, clock.monotonic, self.signatures.verify, lanes, replaced.failed_signatures
+            settings, clock.monotonic, self.signatures.verify, lanes, self.tags, replaced.failed_signatures
         )
         self.limited = limited = LimitedPeers()
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
-        outgoing = DiscoveryPublisher(context, link, background, instance, ttl_headers)
+        outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
         self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
         restored_peers = RestoredPeers(context, store, background)

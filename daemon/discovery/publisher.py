@@ -7,10 +7,12 @@ from typing import Any, Final
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.tags import Tags
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.send import Draft, build, encoded
+from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.protocol.base.errors import InvalidRequest
 
 INSTANCE_KEY: Final = (
@@ -30,6 +32,7 @@ class DiscoveryPublisher:
         context: DaemonContext,
         link: Link,
         background: BackgroundTasks,
+        tags: Tags,
         instance: str,
         ttl_headers: TtlHeaders | None,
     ) -> None:
@@ -41,6 +44,7 @@ class DiscoveryPublisher:
         self._log_limiter = context.log_limiter
         self._link = link
         self._background = background
+        self._tags = tags
         self._ttl_headers: TtlHeaders = ttl_headers or (lambda _seconds: None)
 
     @property
@@ -79,7 +83,10 @@ class DiscoveryPublisher:
         """Subject, signed bytes and headers of a draft. `validated`: each part was validated before, else raises InvalidRequest."""
         signer = self._identity.signer
         raw = encoded(draft, signer) if validated else build(draft, draft.ts, signer).raw
-        return subject_for(draft.workspace_id, draft.channel, draft.to), raw, self._ttl_headers(REPLAY_AGE)
+        headers, tag = self._ttl_headers(REPLAY_AGE), self._tags.make(draft.sender, draft.to, raw)
+        if tag:
+            headers = {**(headers or {}), TAG: tag}
+        return subject_for(draft.workspace_id, draft.channel, draft.to), raw, headers
 
     def send(self, draft: Draft, *, validated: bool = False) -> int:
         """Publish a draft. Returns its size in bytes, 0 when that is impossible. `validated` as for `encoded`."""

@@ -29,6 +29,7 @@ from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.nats.names import durable_name
+from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.store.tables.outbox import Outgoing
 
@@ -203,6 +204,8 @@ class JetStreamCarrier:
         headers: dict[str, str] = {}
         if reply := self._ack_inboxes.reply(row):
             headers[ANSWER_TO] = reply
+        if row.tag:
+            headers[TAG] = row.tag
         sequence = self._sequences.get(_copy(row))
         # None of the three can hold a space but the last one, so that the join is unambiguous.
         message_id = f"{row.workspace_id} {row.sender} {row.message_id}"

@@ -15,6 +15,7 @@ from aghbus.daemon.nats.ack_inboxes import AckInboxes
 from aghbus.daemon.nats.link import BadPublish, Link, LinkError, PayloadTooLarge
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
+from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.store.tables.outbox import Outgoing
 
 _CONFIRM_WAIT: Final = 10.0  # seconds for the broker's PONG; then the link counts as lost
@@ -54,9 +55,7 @@ class CoreCarrier:
         carried = Carried([], [])
         for row in rows:
             try:
-                if row.attempts or not self._link.publish_nowait(
-                    row.subject, row.raw, reply=self._acks.reply(row), flush=False
-                ):
+                if row.attempts or not self.hand_over(row):
                     await self._publish(row)
                 carried.published.append(row.seq)
             except (PayloadTooLarge, BadPublish) as error:
@@ -67,8 +66,9 @@ class CoreCarrier:
 
     def hand_over(self, row: Outgoing) -> bool:
         """Into the connection's buffer, which is written in the next turn of the loop."""
+        headers = {TAG: row.tag} if row.tag else None
         try:
-            return self._link.publish_nowait(row.subject, row.raw, None, self._acks.reply(row), flush=False)
+            return self._link.publish_nowait(row.subject, row.raw, headers, self._acks.reply(row), flush=False)
         except (LinkError, PayloadTooLarge, BadPublish):  # `carry` reports it
             return False
 
@@ -77,13 +77,15 @@ class CoreCarrier:
         await self._link.flush(_CONFIRM_WAIT)
 
     async def _publish(self, row: Outgoing) -> None:
-        """A retry, or a message that has to wait until the broker takes more."""
+        """A retry, or a message that has to wait until the broker takes more, or that leaves no room for a header."""
         reply = self._acks.reply(row)
+        headers = {TAG: row.tag} if row.tag else {}
         if reply and row.attempts:
-            headers = {ANSWER_TO: reply}
+            headers[ANSWER_TO] = reply
             if row.settled:
                 headers[AFTER_SETTLED] = row.settled
-            with contextlib.suppress(PayloadTooLarge):  # it fits without the headers: the first try went out so
+        if headers:
+            with contextlib.suppress(PayloadTooLarge):  # it may fit without the headers
                 await self._link.publish(row.subject, row.raw, headers, reply=reply)
                 return
         await self._link.publish(row.subject, row.raw, reply=reply)

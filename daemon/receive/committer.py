@@ -245,7 +245,7 @@ class Committer:
         return await wait_set(self._idle, timeout)
 
     async def _verified(
-        self, batch: list[ReceivedMessage], claiming: list[Envelope]
+        self, batch: list[ReceivedMessage], claiming: list[tuple[Envelope, str]]
     ) -> tuple[list[ReceivedMessage], Proofs]:
         """The batch, with the results for its proofs, without the messages that the budget of failures does not cover: these
         are rejected."""

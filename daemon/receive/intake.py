@@ -31,6 +31,7 @@ from aghbus.protocol.agh.errors import NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
 from aghbus.protocol.agh.receive import ReceiptTarget
+from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.store.engine.commit.state import InMemoryState
 
 _BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
@@ -74,20 +75,22 @@ class ReceiveQueue:
 
     def _lane(self, received: ReceivedMessage) -> Lane:
         envelope = received.envelope
-        signed = envelope is not None and envelope.proof is not None
-        return self._limits.lane(received.sender, signed=signed, copy=received.copy)
+        if envelope is None:
+            return "other"
+        to_us, signed, copy = envelope.to is not None, envelope.proof is not None, received.copy
+        return self._limits.lane(received.sender, received.raw, received.tag, to_us=to_us, signed=signed, copy=copy)
 
     def wait(self) -> asyncio.Future[None]:
         """Wait until a message comes to the empty queue."""
         self._arrival = asyncio.get_running_loop().create_future()
         return self._arrival
 
-    def take(self) -> tuple[list[ReceivedMessage], list[Envelope]]:
-        """The next batch, which leaves the queue, and its envelopes that claim a key. But for the first message it is of one lane,
-        so that contacts wait for no signature of others."""
+    def take(self) -> tuple[list[ReceivedMessage], list[tuple[Envelope, str]]]:
+        """The next batch, which leaves the queue, and its envelopes that claim a key, each with its tag. But for the first message
+        it is of one lane, so that contacts wait for no signature of others."""
         queue, shares = next((lane for lane in self._lanes.values() if lane), self._first), self._shares
         batch: list[ReceivedMessage] = []
-        claiming: list[Envelope] = []
+        claiming: list[tuple[Envelope, str]] = []
         size = 0
         while (queue or self._first) and len(batch) < _BATCH and size < _BATCH_BYTES:
             received = (self._first or queue).popleft()
@@ -97,7 +100,7 @@ class ReceiveQueue:
             if not shares[received.sender]:
                 del shares[received.sender]
             if received.envelope is not None and (received.envelope.proof is not None or "@" in received.sender):
-                claiming.append(received.envelope)
+                claiming.append((received.envelope, received.tag))
         self.depth -= len(batch)
         self._bytes -= size
         return batch, claiming
@@ -140,10 +143,7 @@ class Intake:
         """Take one message from the broker; never raises for its content."""
         self._counters["received"] += 1
         now_ms = self._clock.millis()
-        if (
-            self._limits.processing.strained
-            and (refused := self._limits.refusal(message.data, self._is_copy)) is not None
-        ):
+        if self._limits.processing.strained and (refused := self._limits.refusal(message, self._is_copy)) is not None:
             self._counters.received[NO_ENVELOPE, "rejected"] += 1
             self._rejections.drop("processing", *refused, message.subject, message.settlement)
             return
@@ -160,9 +160,9 @@ class Intake:
         if ARMED:
             failpoint("receive.parsed")
         # With a stream, NATS' own reply subject is for its confirmation: the sender's is in a header.
-        reply, settled = message.reply, ""
-        if message.headers is not None:
-            reply, settled = message.headers.get(ANSWER_TO, reply), message.headers.get(AFTER_SETTLED, "")
+        reply, settled, tag, headers = message.reply, "", "", message.headers
+        if headers is not None:
+            reply, settled, tag = headers.get(ANSWER_TO, reply), headers.get(AFTER_SETTLED, ""), headers.get(TAG, "")
         identity = self._identity
         own_id = identity.receiver_of(envelope) if identity.keys else identity.self_id
         key = self._ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
@@ -179,8 +179,9 @@ class Intake:
             settled,
             key,
             copy,
+            tag,
         )
-        if (rejection := self._limits.check(envelope, copy=copy)) is not None:
+        if (rejection := self._limits.check(envelope, tag, copy=copy)) is not None:
             self._rejections.reject(rejection, received)
         elif envelope.kind in DISCOVERY_KINDS:
             self._discovery.handle(received, envelope)

@@ -35,20 +35,22 @@ class ProofVerifier:
     limits: RateLimits
     signatures: SignaturePool
 
-    async def verify(self, claiming: Sequence[Envelope], following: Iterable[Envelope]) -> Proofs:
-        """Verify in turn the envelopes of a batch that claim a key. Those of the batch after it are begun in threads, as far as
-        the budget covers the failure of all."""
-        proofs = Proofs()
-        self.signatures.begin(self.limits.verifiable([*claiming, *following]))
+    async def verify(self, claiming: Sequence[tuple[Envelope, str]], following: Iterable[Envelope]) -> Proofs:
+        """Verify in turn the envelopes of a batch that claim a key, each with its tag. Those of the batch after it are begun in
+        threads, as far as the budget covers the failure of all."""
+        proofs, envelopes = Proofs(), [envelope for envelope, _ in claiming]
+        self.signatures.begin(self.limits.verifiable([*envelopes, *following]))
         try:
-            await self.signatures.ready(claiming)
-            for envelope in claiming:
-                if self.limits.check_signature(envelope) is None:
-                    proofs.note(envelope, self._error_of(envelope))
+            await self.signatures.ready(envelopes)
+            for envelope, tag in claiming:
+                if self.limits.check_signature(envelope, tag) is None:
+                    error = self._error_of(envelope)
+                    proofs.note(envelope, error)
+                    self.limits.learn(envelope, tag, verified=error is None)
                 else:
                     proofs.rejected.append(envelope)
         finally:
-            self.signatures.forget(claiming)
+            self.signatures.forget(envelopes)
         return proofs
 
     def _error_of(self, envelope: Envelope) -> Exception | None:

@@ -22,7 +22,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 
     `own_id` is our peer id it is addressed to, `sender` is empty without a valid envelope, `reply` is where to acknowledge,
     `settled` the header of that name (protocol/agh/delivery/order.py). `key` is the `dedup_key` of a valid envelope, `copy` tells
-    whether it was processed before. `keep`: if it is no valid envelope, it goes to quarantine.
+    whether it was processed before, `tag` is the header of that name. `keep`: if it is no valid envelope, it goes to quarantine.
     """
 
     subject: str
@@ -36,6 +36,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     settled: str = ""
     key: int = 0
     copy: bool = False
+    tag: str = ""
     error: ProtocolError | None = None
     target: ReceiptTarget | None = None
     origin: Origin | None = None

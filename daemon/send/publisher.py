@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
+
 from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.carrier import Carrier
@@ -26,6 +28,7 @@ from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.tags import Tags
 from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.rate_limit import TokenBuckets
 from aghbus.store.engine.commit.transaction import Transaction
@@ -68,6 +71,7 @@ class Publisher:
         store: Store,
         clock_changes: ClockChanges,
         presence: PresenceTable,
+        tags: Tags,
         closer: WorkCloser,
         notifier: Notifier,
         waiters: InboxWaiters,
@@ -80,6 +84,7 @@ class Publisher:
         self._clock = context.clock
         self._clock_changes = clock_changes
         self._presence = presence
+        self._tags = tags
         self._closer = closer
         self._notifier = notifier
         self._waiters = waiters
@@ -140,7 +145,7 @@ class Publisher:
             return False
         if ARMED:
             failpoint("publish.before")
-        if not self._carrier.hand_over(row):
+        if not self._carrier.hand_over(self._tagged(row) if "@" in row.sender else row):
             return False
         if ARMED:
             failpoint("publish.handed")
@@ -265,7 +270,9 @@ class Publisher:
         if not fresh:
             return
         failpoint("publish.before")
-        carried = await self._carrier.carry([row for row in fresh if row.raw])
+        carried = await self._carrier.carry(
+            [self._tagged(row) if "@" in row.sender else row for row in fresh if row.raw]
+        )
         failpoint("publish.confirmed")
         taken = set(carried.published)
         impossible = carried.impossible + [(row.seq, _DAMAGED) for row in fresh if not row.raw]
@@ -274,6 +281,10 @@ class Publisher:
             self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(impossible))
             self._reload = True
             await asyncio.sleep(_NOT_ACCEPTED_DELAY)
+
+    def _tagged(self, row: Outgoing) -> Outgoing:
+        tag = self._tags.make(row.sender, row.recipient, row.raw)
+        return msgspec.structs.replace(row, tag=tag) if tag else row
 
     def _note_published(self, rows: list[Outgoing], count: int, impossible: Sequence[tuple[int, str]] = ()) -> None:
         """The broker has `count` messages. Record `rows`, which are tries of theirs, and those that it will never take."""

@@ -11,6 +11,7 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.state.lanes import PARTS, Lane
 from aghbus.protocol.agh.decoding import processing_cost
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.keys import PUBLIC_BYTES, PublicKey, decode_base64url
 from aghbus.protocol.base.rate_limit import SharedBucket
 
 # Processor time in microseconds at least, before a message is parsed; `processing_cost` is what it spends (docs/limits.md).
@@ -31,7 +32,8 @@ MEASURED: Final = 250_000.0
 """Microseconds of estimated time, after which it is compared with the measured one."""
 _SENDER: Final = re.compile(rb'"from"[ \t\n\r]*:[ \t\n\r]*"([a-z0-9._@-]{1,161})"')
 _ID: Final = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*"([A-Za-z0-9._:-]{1,128})"')
-_LOOK: Final = 4096  # bytes at both ends in which the sender is looked for
+_PUBLIC_KEY: Final = re.compile(rb'"pubkey"[ \t\n\r]*:[ \t\n\r]*"([A-Za-z0-9_-]{43})"')
+_LOOK: Final = 4096  # bytes at both ends in which they are looked for
 
 
 class ProcessingBudget:
@@ -76,6 +78,7 @@ class ProcessingBudget:
             self.estimated += cost
             return True
         self._drain(PARSED + BYTE * len(envelope.raw), now)
+        self.strained = not self.bucket.affords(cost, now, PARTS["other"])
         return False
 
     def charge_others(self, envelope: Envelope, now: float) -> None:
@@ -116,6 +119,12 @@ def claimed_sender(raw: bytes) -> str:
 def claimed_id(raw: bytes) -> str:
     """The id that bytes seem to have, in the same way."""
     return _find(_ID, raw)
+
+
+def claimed_public_key(raw: bytes) -> PublicKey | None:
+    """The public key of the proof that bytes seem to have, in the same way."""
+    public = decode_base64url(_find(_PUBLIC_KEY, raw), PUBLIC_BYTES)
+    return None if public is None else PublicKey(public)
 
 
 def _find(pattern: re.Pattern[bytes], raw: bytes) -> str:

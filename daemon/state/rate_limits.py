@@ -9,11 +9,15 @@ from typing import Final, Literal
 
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import LimitsSettings, Settings
+from aghbus.daemon.nats.events import InboundMessage
 from aghbus.daemon.state.lanes import PARTS, Lane, Lanes
 from aghbus.daemon.state.processing_budget import BYTE, MESSAGE, ProcessingBudget, claimed_id, claimed_sender
+from aghbus.daemon.state.tags import Tags
 from aghbus.protocol.agh.decoding import SMALL_BYTES
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
+from aghbus.protocol.agh.identifiers import BROADCAST
+from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.protocol.agh.trust.trust import Verifier
 from aghbus.protocol.base.rate_limit import SharedBucket, TokenBuckets, VerificationBudget
 from aghbus.store.engine.commit.transaction import Transaction
@@ -54,11 +58,13 @@ class RateLimits:
         now: Callable[[], float],
         verifier: Verifier,
         lanes: Lanes,
+        tags: Tags,
         signatures: VerificationBudget | None = None,
     ) -> None:
         """`now` is the monotonic clock in seconds, `verifier` checks a proof, `signatures` is the budget of failed ones."""
         self.processing = ProcessingBudget(settings)
         self._lanes = lanes
+        self._tags = tags
         self._now = now
         self._verifier = verifier
         self._signatures = signatures or verification_budget()
@@ -81,23 +87,43 @@ class RateLimits:
         self._all_receipts = _shared_per_minute(limits.all_receipts_per_minute)
         self._answer_bytes = _shared_per_minute(limits.answer_bytes_per_minute)
 
-    def lane(self, sender: str, *, signed: bool, copy: bool, cost: float = _VERIFICATION_COST) -> Lane:
-        """The lane of a message before its signature is verified: that of a contact for what claims to be one, as long as the
-        tokens for wrong signatures under this name cover it. A `copy` of a processed message is in the lane of others."""
+    def lane(
+        self,
+        sender: str,
+        raw: bytes,
+        tag: str,
+        *,
+        to_us: bool,
+        signed: bool,
+        copy: bool,
+        cost: float = _VERIFICATION_COST,
+    ) -> Lane:
+        """The lane of a message before its signature is verified. A `copy` of a processed message is in the lane of others.
+
+        A message in a contact's name has the contact's lane if its tag is authentic. If this contact sends tags, a message `to_us`
+        without one is in the lane of others, and a broadcast in that of names that anybody can use; the messages of other contacts
+        have their lane. Without an authentic tag, the tokens for wrong signatures under this name must cover it.
+        """
         if copy:
             return "other"
         lane = self._lanes.of(sender, "verified" if signed else None)
-        if lane == "contact" and not self._signatures.may_try(sender, self._now(), cost):
-            return "other"
-        return lane
+        if lane != "contact" or (tag and self._tags.is_authentic(sender, raw, tag)):
+            return lane
+        if self._tags.sends(sender):
+            if to_us:
+                return "other"
+            lane = "plain"
+        return lane if self._signatures.may_try(sender, self._now(), cost) else "other"
 
-    def refusal(self, raw: bytes, is_copy: Callable[[str, str], bool]) -> tuple[str, Lane] | None:
+    def refusal(self, message: InboundMessage, is_copy: Callable[[str, str], bool]) -> tuple[str, Lane] | None:
         """None if bytes are worth parsing, else the sender that they seem to name and the lane that is used up.
 
         To be asked while `processing.strained`. `is_copy` tells whether the message of a sender with an id was processed.
         """
-        sender = claimed_sender(raw)
-        lane = self.lane(sender, signed=True, copy=False, cost=_parsing_cost(raw))
+        raw, headers = message.data, message.headers
+        sender, tag = claimed_sender(raw), "" if headers is None else headers.get(TAG, "")
+        to_us = not message.subject.endswith(BROADCAST)
+        lane = self.lane(sender, raw, tag, to_us=to_us, signed=True, copy=False, cost=_parsing_cost(raw))
         if lane != "other" and is_copy(sender, claimed_id(raw)):
             lane = "other"
         return None if self.processing.admits(raw, lane, self._now()) else (sender, lane)
@@ -106,7 +132,7 @@ class RateLimits:
         """Spend the processing of bytes that are no valid envelope."""
         self.processing.spend_refused(raw, self._now())
 
-    def check(self, envelope: Envelope, *, copy: bool) -> Rejection | None:
+    def check(self, envelope: Envelope, tag: str = "", *, copy: bool) -> Rejection | None:
         """Why a new message is rejected: its sender's budget, that of failed signatures or of processing; None when it is
         accepted.
 
@@ -115,7 +141,7 @@ class RateLimits:
         """
         now, sender = self._now(), envelope.sender
         if copy:
-            return None if self._spend_processing(envelope, now, copy=True) else "processing"
+            return None if self._spend_processing(envelope, tag, now, copy=True) else "processing"
         if "@" not in sender:
             if not self._messages.spend(sender, now):
                 return "sender"
@@ -130,32 +156,45 @@ class RateLimits:
                     bucket.left, bucket.since, processing.strained = left, now, False
                     processing.estimated += cost
                     return None
-            return None if self._spend_processing(envelope, now) else "processing"
+            return None if self._spend_processing(envelope, tag, now) else "processing"
         if not self._messages.has(sender, now):
             return "sender"
-        cost = _cost(envelope)
-        if not self._signatures.may_try(sender, now, cost):
+        if self.check_signature(envelope, tag) is not None:
             self.processing.spend(envelope, "other", now)
             return "signatures"
         if envelope.proof is None:  # proof stripping: fails without a verification
-            self._signatures.failed(sender, now, cost)
-            return None if self._spend_processing(envelope, now, copy=True) else "processing"
-        return None if self._spend_processing(envelope, now) else "processing"
+            self._signatures.failed(sender, now, _cost(envelope))
+            return None if self._spend_processing(envelope, tag, now, copy=True) else "processing"
+        return None if self._spend_processing(envelope, tag, now) else "processing"
 
-    def _spend_processing(self, envelope: Envelope, now: float, *, copy: bool = False) -> bool:
+    def _spend_processing(self, envelope: Envelope, tag: str, now: float, *, copy: bool = False) -> bool:
         if self.processing.spend_as_other(envelope, now):
             return True
-        lane = self.lane(envelope.sender, signed=envelope.proof is not None, copy=copy, cost=_cost(envelope))
+        sender, to_us, signed = envelope.sender, envelope.to is not None, envelope.proof is not None
+        lane = self.lane(sender, envelope.raw, tag, to_us=to_us, signed=signed, copy=copy, cost=_cost(envelope))
         return self.processing.spend(envelope, lane, now)
 
-    def check_signature(self, envelope: Envelope) -> Rejection | None:
+    def check_signature(self, envelope: Envelope, tag: str = "") -> Rejection | None:
         """`signatures` when too many proofs failed recently to verify this one; None for one that may be verified, or has none.
 
-        Nothing is spent.
+        A contact's message with an authentic `tag` may always be verified. Nothing is spent.
         """
-        if envelope.proof is None and "@" not in envelope.sender:
+        sender = envelope.sender
+        if envelope.proof is None and "@" not in sender:
             return None
-        return None if self._signatures.may_try(envelope.sender, self._now(), _cost(envelope)) else "signatures"
+        if self._signatures.may_try(sender, self._now(), _cost(envelope)) or self._is_authentic(envelope, tag):
+            return None
+        return "signatures"
+
+    def learn(self, envelope: Envelope, tag: str, *, verified: bool) -> None:
+        """The signature of a message was verified, or is wrong: from now on this contact is known to send tags, or its tags
+        do not count any more."""
+        if tag and self._lanes.is_contact(envelope.sender):
+            self._tags.learn(envelope.sender, envelope.raw, tag, verified=verified)
+
+    def _is_authentic(self, envelope: Envelope, tag: str) -> bool:
+        sender = envelope.sender
+        return bool(tag) and self._lanes.is_contact(sender) and self._tags.is_authentic(sender, envelope.raw, tag)
 
     def verifiable(self, envelopes: Iterable[Envelope]) -> list[Envelope]:
         """The signed envelopes that may be verified in advance: even if all fail, no budget is overdrawn. Nothing is spent."""

@@ -16,7 +16,9 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.effects import Effects, RecordId
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, identity_of, key_of
+from aghbus.protocol.agh.trust.keys import PublicKey
+from aghbus.protocol.agh.trust.policy import EVERYBODY, VERIFIED, ChannelRule, TrustPolicy, identity_of
+from aghbus.protocol.agh.trust.proof import public_key_in
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -24,7 +26,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
 from aghbus.store.tables import works
 
-_KEYS: Final = 10_000  # handles whose whole key id is cached; the least recently seen are dropped first
+_KEYS: Final = 10_000  # handles whose public key is cached; the least recently seen are dropped first
 _PAUSED: Final = 1_000  # nicknames that are not tried again before PAUSE_MS
 
 PAUSE_MS: Final = 60_000
@@ -60,7 +62,7 @@ class LivePolicy:
         self._counters = context.counters
         self._log_limiter = context.log_limiter
         self._paused: dict[str, int] = {}  # nicknames, with the time in Unix ms of the next attempt to pin them
-        self._keys: OrderedDict[str, str] = OrderedDict()
+        self._keys: OrderedDict[str, PublicKey] = OrderedDict()
         context.settings.on_change(self._configure)
         self._configure(context.settings.current)
 
@@ -105,6 +107,11 @@ class LivePolicy:
         signer = self._signer
         if signer is not None and handle == signer.handle:
             return signer.key_id
+        public = self._keys.get(handle)
+        return None if public is None else public.key_id
+
+    def public_key_of(self, handle: str) -> PublicKey | None:
+        """The public key of a recently seen handle; None when it is not cached."""
         return self._keys.get(handle)
 
     def observe(self, tx: Transaction, envelope: Envelope, effects: Effects) -> None:
@@ -166,14 +173,14 @@ class LivePolicy:
         self._paused[nickname] = self._clock.millis() + PAUSE_MS
 
     def _remember(self, envelope: Envelope) -> str | None:
-        key = self._keys.get(envelope.sender)
-        if key is None and (key := key_of(envelope)) is not None:
-            self._keys[envelope.sender] = key
+        public = self._keys.get(envelope.sender)
+        if public is not None:
+            self._keys.move_to_end(envelope.sender)
+        elif (public := public_key_in(envelope.proof)) is not None:
+            self._keys[envelope.sender] = public
             if len(self._keys) > _KEYS:
                 self._keys.popitem(last=False)
-        elif key is not None:
-            self._keys.move_to_end(envelope.sender)
-        return key
+        return None if public is None else public.key_id
 
     def _note_use(self, tx: Transaction, envelope: Envelope, key: str) -> None:
         nickname, now_ms = _nickname(envelope), self._clock.millis()

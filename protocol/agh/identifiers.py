@@ -134,11 +134,15 @@ def subject_root(workspace_id: str, channel: str) -> str:
     return f"{SUBJECT_PREFIX}.{workspace_id}.{channel}"
 
 
+BROADCAST: Final = ".broadcast"
+"""The end of the subject of a broadcast."""
+
+
 @lru_cache(_CACHED)
 def subject_for(workspace_id: str, channel: str, to: str | None) -> str:
     """The subject of an envelope to `to`, or of a broadcast (spec section 4)."""
     root = subject_root(workspace_id, channel)
-    return f"{root}.broadcast" if to is None else f"{root}.peer.{route_token(to)}"
+    return root + BROADCAST if to is None else f"{root}.peer.{route_token(to)}"
 
 
 @lru_cache(_CACHED)

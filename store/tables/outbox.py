@@ -58,7 +58,7 @@ class Outgoing(msgspec.Struct, frozen=True, order=True):
 
     `answerable`: every peer answers it at some time, if only with a `duplicate` receipt (spec section 5).
     `attempts` counts earlier publications. `settled` is the header that settles its predecessor, empty without one
-    (protocol/agh/delivery/order.py).
+    (protocol/agh/delivery/order.py), `tag` the one of that name (protocol/agh/trust/tags.py).
     """
 
     seq: int
@@ -72,6 +72,7 @@ class Outgoing(msgspec.Struct, frozen=True, order=True):
     answerable: bool
     raw: bytes
     settled: str = ""
+    tag: str = ""
 
 
 _ANSWERABLE: Final = Outgoing.__struct_fields__.index("answerable")

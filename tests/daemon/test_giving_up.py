@@ -79,11 +79,12 @@ async def test_a_try_that_a_slow_broker_did_not_confirm_is_repeated_soon(tmp_pat
         assert wire.tries == 0
 
 
-async def test_retry_at_the_payload_limit_is_sent_like_first_attempt() -> None:
-    """It has no room for the header that a further try brings."""
+@pytest.mark.parametrize("tag", ["", "T" * 22])
+async def test_a_message_at_the_payload_limit_is_sent_without_headers(tag: str) -> None:
+    """It has no room for its tag, nor for the header that a further try brings."""
     async with NatsServer() as server, up(Link(to(server), name="a")) as link:
         carrier = CoreCarrier(link, AckInboxes(link, "_INBOX.test"))
-        row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, True, b"x" * link.max_payload)
+        row = Outgoing(7, "a.b.c", "ws_test", US, BOB, "msg_1", 2**40, 0, True, b"x" * link.max_payload, "", tag)
         for attempts in (0, 1):
             assert await carrier.carry([replace(row, attempts=attempts)]) == Carried([7], [])
 

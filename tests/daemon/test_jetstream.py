@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.consumer import stream_sequence
@@ -16,6 +17,7 @@ from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.jetstream import MAX_MESSAGE_BYTES
 from aghbus.protocol.agh.nats.names import durable_name
+from aghbus.protocol.agh.trust.tags import TAG
 from tests.support.jetstream import CHANNEL, WORKSPACE, Operator, Peer, admin, consumer_info, row, settled, stream_info
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -181,13 +183,13 @@ async def test_broker_without_jetstream_is_reported_until_enabled() -> None:
 
 async def test_message_carries_its_ack_subject_and_is_settled(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
-        carried = await sender.profile.carrier.carry([row(1, "b"), row(2)])
+        carried = await sender.profile.carrier.carry([replace(row(1, "b"), tag="its tag"), row(2)])
         await receiver.has(2)
         assert carried.published == [1, 2] and carried.impossible == []
         directed, broadcast = receiver.messages
         assert directed.data == b"1" and directed.subject.endswith(f".peer.{route_token('b')}")
-        assert broadcast.headers is not None and ANSWER_TO not in broadcast.headers
-        assert directed.headers is not None
+        assert broadcast.headers is not None and not {ANSWER_TO, TAG} & broadcast.headers.keys()
+        assert directed.headers is not None and directed.headers[TAG] == "its tag"
         await receiver.link.publish(directed.headers[ANSWER_TO], b'{"aghbus":"ack","id":"msg_1","outcome":"committed"}')
         await wait_until(lambda: sender.answers, 20, "the answer")
         assert sender.answers[0].subject.rpartition(".")[2] == "1"

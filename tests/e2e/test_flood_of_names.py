@@ -1,5 +1,6 @@
 """A flood under names that are used once each, from another process: what an honest peer gets, and what the flood leaves behind."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
+from tests.support.daemons import NO_RETRY, Daemon, Home, delivery, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
 
 ROOT = Path(__file__).parents[2]
@@ -16,8 +17,8 @@ BOUNDS = ("--limits-processor-percent", "10", "--receive-remembered", "20000", "
 
 
 @contextmanager
-def flood(url: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-m", "tests.support.flooder", url], cwd=ROOT)
+def flood(url: str, *forged: str) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-m", "tests.support.flooder", url, *forged], cwd=ROOT)
     try:
         yield
         assert process.poll() is None  # it lasted
@@ -50,6 +51,27 @@ async def test_known_peer_is_served_during_flood_without_retry_rows(home: Home, 
         assert outgoing(worker) == {"ops"}
         assert status["quarantined"] <= 10_000
         assert counters(worker)["receipts.unstored"] > 0
+
+
+async def test_a_contact_is_heard_while_its_name_is_forged(home: Home, server: NatsServer) -> None:
+    """Each message gets through with its first try, though the broker carries thousands of forgeries in its sender's name."""
+    ops_id, worker_id = (home.ctl_json("--name", name, "key", "generate")["handle"] for name in ("ops", "worker"))
+    flags = ("--nats", server.url, "--limits-processor-percent", "10", *NO_RETRY)
+    with Daemon(home, "worker", *flags) as worker, Daemon(home, "ops", *flags) as ops:
+        wait_for(lambda: ops.knows(worker_id) and worker.knows(ops_id), 30, "presence")
+        worker.post("/v1/messages", kind="say", to=ops_id, body={"text": "hello"}, thread_id="thread_hello")
+        first = say(ops, worker_id, "thread_first")
+        wait_for(lambda: delivery(ops, first) == "receipted", 30, "the first message")
+        forged = ops.get(f"/v1/messages/{first}")["envelope"]
+        with flood(server.url, json.dumps({**forged, "body": {"text": "forged"}})):
+            wait_for(lambda: counters(worker).get("overload.processing", 0) > 1000, 60, "the flood to be rejected")
+            sent = [say(ops, worker_id, f"thread_of_{number}") for number in range(WORKS)]
+            wait_for(lambda: {delivery(ops, one) for one in sent} == {"receipted"}, 30, "the messages of the contact")
+        assert counters(worker).get("overload.processing", 0) > 1000
+
+
+def say(sender: Daemon, to: str, thread: str) -> str:
+    return str(sender.post("/v1/messages", kind="say", to=to, body={"text": "please"}, thread_id=thread)["id"])
 
 
 def received(worker: Daemon) -> set[str]:

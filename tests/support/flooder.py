@@ -1,10 +1,14 @@
-"""A process that publishes messages under fresh names until it is ended: `python -m tests.support.flooder URL`."""
+"""A process that publishes messages under fresh names until it is ended: `python -m tests.support.flooder URL`.
+
+With an envelope as JSON behind the URL it publishes that one under fresh ids, RATE times a second.
+"""
 
 import itertools
 import json
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +18,7 @@ from aghbus.protocol.agh.limits import MAX_LIFETIME
 
 WORKSPACE, CHANNEL, TARGET = "ws_local", "default", "worker"
 _BATCH = 50
+RATE = 4_000
 
 
 def envelope(number: int, kind: str, body: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -60,15 +65,25 @@ def frame(document: dict[str, Any]) -> bytes:
     return f"PUB {subject} {len(raw)}\r\n".encode() + raw + b"\r\n"
 
 
-def main(url: str) -> None:
+def batches(forged: dict[str, Any] | None) -> Iterator[list[dict[str, Any]]]:
+    """The messages of each batch, those with the contents of `forged` at their rate."""
+    for number in itertools.count(4, 4 * _BATCH):
+        numbers = range(number, number + 4 * _BATCH, 4)
+        if forged is None:
+            yield [one for each in numbers for one in messages(each)]
+        else:
+            yield [{**forged, "id": f"msg_forged_{each}"} for each in numbers]
+            time.sleep(_BATCH / RATE)
+
+
+def main(url: str, forged: str = "null") -> None:
     """Publish until the process is ended."""
     server = urlsplit(url)
     with socket.create_connection((server.hostname or "", server.port or 0)) as connection:
         connection.sendall(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
-        for number in itertools.count(4, 4 * _BATCH):
-            batch = [messages(each) for each in range(number, number + 4 * _BATCH, 4)]
-            connection.sendall(b"".join(frame(one) for several in batch for one in several) + b"PONG\r\n")
+        for batch in batches(json.loads(forged)):
+            connection.sendall(b"".join(map(frame, batch)) + b"PONG\r\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

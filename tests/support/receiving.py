@@ -94,11 +94,17 @@ class Bench(Messages):
         self.store = parts.store
         self.counters = parts.counters
 
-    def take(self, *documents: dict[str, Any], settlement: Settlement | None = None, reply: str = "") -> None:
+    def take(
+        self,
+        *documents: dict[str, Any],
+        settlement: Settlement | None = None,
+        reply: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         """Offer all of `documents` before the first is committed."""
         for document in documents:
             subject = subject_for("ws_local", "default", document["to"])
-            self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), reply, None, settlement))
+            self.intake.offer(InboundMessage(subject, json.dumps(document).encode(), reply, headers, settlement))
 
     async def commit(self) -> None:
         """Commit everything in the queue."""

@@ -26,7 +26,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 def encode_base64url(raw: bytes) -> str:
     """`raw` in the URL alphabet of RFC 4648 section 5, without padding."""
-    return binascii.b2a_base64(raw, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
+    return binascii.b2a_base64(raw, newline=False).translate(_TO_URL, b"=").decode("ascii")
 
 
 def decode_base64url(text: str, size: int) -> bytes | None:
@@ -74,24 +74,24 @@ def handle_of(name: str, public: bytes) -> str:
 class PublicKey:
     """A public key, and the names derived from it."""
 
-    __slots__ = ("_public", "fingerprint", "key_id")
+    __slots__ = ("fingerprint", "key_id", "raw")
 
     def __init__(self, public: bytes) -> None:
         """`public` is the 32 bytes of RFC 8032; they need not be a point of the curve."""
         self.key_id = key_id(public)
         self.fingerprint = fingerprint(public)
-        self._public = public
+        self.raw = public
 
     def has_signed(self, message: bytes, signature: bytes) -> bool:
         """Whether `signature` is valid for `message` (RFC 8032 section 5.1.7); False for a wrong length.
 
         Releases the GIL.
         """
-        if len(signature) != SIGNATURE_BYTES or len(self._public) != PUBLIC_BYTES:  # the library checks neither
+        if len(signature) != SIGNATURE_BYTES or len(self.raw) != PUBLIC_BYTES:  # the library checks neither
             return False
         opened, bad_signature = _libsodium()
         try:
-            opened(signature + message, self._public)
+            opened(signature + message, self.raw)
         except bad_signature:
             return False
         return True
@@ -152,6 +152,18 @@ class SigningKey:
     def sign(self, message: bytes) -> bytes:
         """The signature, 64 bytes (RFC 8032 section 5.1.6); deterministic."""
         return self._private.sign(message)
+
+    def agree(self, theirs: PublicKey) -> bytes | None:
+        """The X25519 secret of both keys (RFC 7748 section 6.1), 32 bytes; None for a public key of small order, or off the
+        main subgroup."""
+        from nacl import bindings
+        from nacl.exceptions import CryptoError
+
+        secret = bindings.crypto_sign_ed25519_sk_to_curve25519(self.reveal_seed() + self.public)
+        try:
+            return bindings.crypto_scalarmult(secret, bindings.crypto_sign_ed25519_pk_to_curve25519(theirs.raw))
+        except CryptoError:
+            return None
 
     def reveal_seed(self) -> bytes:
         """The 32 secret bytes, to write a key file."""

@@ -24,7 +24,8 @@ from aghbus.protocol.agh.trust.keys import (
     encode_base64url,
     handle_of,
 )
-from aghbus.protocol.agh.trust.trust import PROFILE, Claims, Trust, claims_profile
+from aghbus.protocol.agh.trust.tags import pair_key
+from aghbus.protocol.agh.trust.trust import PROFILE, Claims, Trust, claims_of, claims_profile
 from aghbus.protocol.base.errors import InvalidRequest
 
 ALGORITHM: Final = "Ed25519"
@@ -72,6 +73,10 @@ class EnvelopeSigner:
     def key_id(self) -> str:
         """`sha256:` and 64 hex digits."""
         return self._key.key_id
+
+    def pair_key(self, theirs: PublicKey, their_id: str) -> bytes | None:
+        """The key of the tags between our handle and another one (`tags.pair_key`)."""
+        return pair_key(self._key, self.handle, theirs, their_id)
 
     def __call__(self, document: dict[str, Any]) -> dict[str, Any]:
         """Raises InvalidRequest when `from` is not our handle, or when the document has no faithful canonical form."""
@@ -127,6 +132,12 @@ def verify_envelope(envelope: Envelope) -> None:
     if envelope.proof is None:
         raise VerificationFailed("there is none", "proof")
     _check_proof(envelope.raw, envelope.sender, decode_json(envelope.proof))
+
+
+def public_key_in(proof: bytes | None) -> PublicKey | None:
+    """The public key that the bytes of a proof name; for a verified envelope the one that signed."""
+    text = None if proof is None else claims_of(proof).pubkey
+    return _keys.read(text) if isinstance(text, str) else None
 
 
 def _check_proof(raw: bytes, sender: str, proof: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ class Claims(msgspec.Struct, frozen=True, gc=False):
 
     profile: Any = None
     key_id: Any = None
+    pubkey: Any = None
 
 
 claims_of: Final = decoder(Claims)
