@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.trust.policy import identity_of
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api import inbox
 from aghbus.store.engine.commit.transaction import Transaction
@@ -51,7 +52,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     ),
     "inbox": _resource(
         "inbox.capacity inbox.max_bytes",
-        "inbox InboxMemory.senders InboxMemory.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
+        "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
     ),
     "open works": _resource("store.retention_size", "works rooms InMemoryState.works"),
     "history": _resource(
@@ -63,7 +64,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "quarantine": _resource("QUARANTINE_PER_SECOND quarantine.max_rows quarantine.max_bytes", "quarantine"),
     "presence": _resource(
         "MAX_PEERS MAX_BYTES",
-        "peers PresenceTable._peers PresenceTable._sizes PresenceTable._new PresenceTable._stored PresenceTable._dropped"
+        "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
         " InMemoryState.acknowledging Greeter._waiting Greeter._last RestoredPeers._asking RestoredPeers._noted",
     ),
     "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
@@ -72,7 +73,9 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "acknowledgements": _resource("INBOXES AT_FIRST", "AckReceiver._answers", _EVERYBODY),
     "answers to our whois": _resource("MAX_PEERS", "PendingWhois.found", _EVERYBODY),
     "pins of first use": _resource(
-        "MAX_RULES", "trust_rules TrustRules.pins TrustRules._rules LivePolicy._paused LivePolicy._keys", _EVERYBODY
+        "MAX_RULES",
+        "trust_rules TrustRules.pins TrustRules._rules LivePolicy._paused LivePolicy._keys Tags._keys Tags._senders",
+        _EVERYBODY,
     ),
     "chains": _resource("max_steps", "chain_runs chain_steps", _EVERYBODY),
     "reports": _resource(
@@ -124,7 +127,7 @@ class Lanes:
     def is_contact(self, sender: str) -> bool:
         """Whether this side admitted `sender`. It may be forged as long as its signature was not verified."""
         if self._embedded or self._settings.current.trust.admit == "all":
-            return True
+            return identity_of(sender) not in self._trust.now.deny
         return self._trust.admits(sender)
 
     def address(self, tx: Transaction, envelope: Envelope, now_ms: int) -> None:

@@ -101,6 +101,9 @@ def test_denied_sender_gets_one_receipt_a_minute_and_rules_persist(
     wait_for(lambda: len(refused_by(worker, ops_handle)) >= 3, 15, "three refusals")
     receipts = ops.get("/v1/messages?kind=receipt&direction=in")["messages"]
     assert [one["envelope"]["body"]["reason_code"] for one in receipts] == ["verification_failed"]
+    assert (
+        worker.get("/v1/messages?direction=out")["messages"] == []
+    )  # a peer that is no contact is told once, without a row
 
     worker.stop()
     worker.start()
