@@ -82,7 +82,8 @@ async def test_one_sender_leaves_room_for_the_others_and_is_purged(site: Site, s
         }
 
 
-async def test_any_number_of_plain_names_leaves_room_for_a_peer_with_a_key(site: Site, server: NatsServer) -> None:
+async def test_any_number_of_plain_names_leaves_room_for_an_admitted_peer(site: Site, server: NatsServer) -> None:
+    site.ctl("trust", "admit", site.handle)
     async with foreign_peer(server.url, "mallory") as mallory:
         await flood(mallory, [f"name{number}" for number in range(3 * CAPACITY)], 1)
         wait_for(lambda: site.status()["counters"].get("overload.inbox", 0) >= CAPACITY, 30, "the overload")
