@@ -15,6 +15,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.trust.policy import identity_of
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api import inbox
+from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 
 Lane = inbox.Lane
@@ -136,4 +137,7 @@ class Lanes:
         if envelope.kind not in _ADDRESSING or peer is None or peer in tx.memory.trust.admitted:
             return
         if not self._trust.admits(peer):
-            tx.memory.trust.put_addressed(tx, peer, now_ms)
+            dropped = tx.memory.trust.put_addressed(tx, peer, now_ms)
+            audit.note_policy(tx, now_ms, "trust.addressed", f"admit {peer}")
+            if dropped is not None:
+                audit.note_policy(tx, now_ms, "trust.unused", f"admit {dropped.who}")

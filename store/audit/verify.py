@@ -39,7 +39,13 @@ _MEMBERS: Final = {
     "work_id": "work_id",
 }
 # What an event says of the trust rule that it names: whether it is in force from then on.
-_RULE_EVENTS: Final = {"trust.added": True, "trust.first_use": True, "trust.removed": False, "trust.unused": False}
+_RULE_EVENTS: Final = {
+    "trust.added": True,
+    "trust.first_use": True,
+    "trust.addressed": True,
+    "trust.removed": False,
+    "trust.unused": False,
+}
 _SELECT: Final = SELECT_RECORDS.replace(
     "e.raw FROM", f"{', '.join(f'e.{c}' for c in (*_MEMBERS, 'container'))}, e.checksum, e.raw FROM"
 )

@@ -208,6 +208,7 @@ async def test_works_of_a_rotated_key_are_finished_with_the_old_key_only(home: H
             assert handle_of("ops", fresh.public) == new
             work = worker.get(f"/v1/works/{theirs}")["work"]
             place = {"surface": "thread", "thread_id": work["thread_id"], "to": other, "work_id": theirs}
+            assert home.ctl("--name", "worker", "trust", "admit", new).returncode == 0  # others' traces leave no row
             failing = mallory.envelope("trace", {"state": "failed"}, **place)
             under_new = EnvelopeSigner(fresh, "ops")({**failing, "from": new, "id": "msg_under_new"})
             under_old = sign({**failing, "from": old, "id": "msg_under_old"}, fresh)

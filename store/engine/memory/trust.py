@@ -86,11 +86,14 @@ class TrustRules:
         self._put(rule)
         tx.undo.append(lambda: self._put(before) if before is not None else self._drop(rule.key))
 
-    def put_addressed(self, tx: UnitOfWork, peer: str, now_ms: int) -> None:
-        """Our agent addresses `peer` for the first time."""
+    def put_addressed(self, tx: UnitOfWork, peer: str, now_ms: int) -> Rule | None:
+        """Our agent addresses `peer` for the first time. Returns the rule that gave way."""
+        dropped = None
         if self._counts["addressed"] >= MAX_RULES:
-            self.remove(tx, next(rule for rule in self._rules.values() if rule.origin == "addressed"))
+            dropped = next(rule for rule in self._rules.values() if rule.origin == "addressed")
+            self.remove(tx, dropped)
         self.put(tx, Rule("admit", "", peer, "addressed", now_ms))
+        return dropped
 
     def remove(self, tx: UnitOfWork, rule: Rule) -> None:
         """Removes a rule."""
