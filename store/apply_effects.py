@@ -31,6 +31,7 @@ from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.events import Appended
+from aghbus.store.errors import InboxFull
 from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
 
@@ -143,8 +144,9 @@ class Application(msgspec.Struct):
         received. Compares types, the most frequent first: every message passes here.
         """
         tx, result, types = self.tx, self.result, {*map(type, effects)}
-        if Deliver in types and envelope.kind in OPENING_KINDS:
-            inbox.require_room(tx, inbox_capacity)
+        full = tx.memory.inbox.messages.count >= inbox_capacity
+        if full and Deliver in types and envelope.kind in OPENING_KINDS:
+            raise InboxFull(inbox_capacity)
         delivery: _Delivery = "ready" if Deliver in types else "dead" if Hold in types else None
         if envelope.work_id is not None:
             result.before, result.after = _work_change(effects)

@@ -1,6 +1,7 @@
 """Python calls and source files of one message: `python -m bench.micro.hops [-o json] [--files]`.
 
-Four cases, each one message at rest in a real `aghd run` (default settings, uvloop) on a real nats-server:
+Four cases, each one message at rest in a real `aghd run` (default settings, uvloop) on a real nats-server, whose peers are
+contacts:
 
 - `receive`: a say of 614 bytes arrives from NATS; the daemon commits it and publishes the acknowledgement.
 - `send`: `POST /v1/messages` with a say; the daemon commits it, answers, and publishes the envelope.
@@ -180,7 +181,7 @@ def measure(case: str, *, warm_up: int, rounds: int, settle: float) -> list[tupl
     with (
         broker() as server,
         home() as folder,
-        CountedDaemon(folder, "ops", "--nats", server.url, *LOAD_FLAGS) as daemon,
+        CountedDaemon(folder, "ops", "--nats", server.url, *LOAD_FLAGS, "--trust-admit", "all") as daemon,
         CASES[case](server.url, daemon) as act,
     ):
         for _ in range(warm_up):

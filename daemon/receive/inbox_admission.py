@@ -67,13 +67,18 @@ class InboxAdmission:
         self._clock = context.clock
         self._lanes = lanes
         self._limited = limited
+        context.settings.on_change(self._configure)
+        self._configure(context.settings.current)
+
+    def _configure(self, settings: Settings) -> None:
+        self._max_bytes = inbox_bytes(settings)
 
     def has_room(self, tx: Transaction, messages: int, size: int) -> bool:
         """Whether there is room for each of so many messages of `size` bytes together, from any sender: the whole inbox would then
         hold no more than one sender may, and the open works of others no more than they may."""
         settings, held = self._settings.current, tx.memory.inbox.messages
         fits = SENDER_PARTS * (held.count + messages) <= settings.inbox.capacity
-        fits = fits and SENDER_PARTS * (held.size + size) <= inbox_bytes(settings) and tx.memory.kept == NOTHING_KEPT
+        fits = fits and SENDER_PARTS * (held.size + size) <= self._max_bytes and tx.memory.kept == NOTHING_KEPT
         return fits and self._others_fit(tx, messages, size)
 
     def _others_fit(self, tx: Transaction, works: int, size: int) -> bool:
@@ -100,7 +105,7 @@ class InboxAdmission:
         """Whether a trace or receipt that our agent should react to enters the inbox; counted and reported if not. It is stored
         in any case."""
         settings, held, size, body = self._settings.current, tx.memory.inbox.reactions, len(envelope.raw), envelope.body
-        capacity, bound = settings.inbox.capacity / REACTION_PARTS, inbox_bytes(settings) / REACTION_PARTS
+        capacity, bound = settings.inbox.capacity / REACTION_PARTS, self._max_bytes / REACTION_PARTS
         messages, used = held.senders.get(envelope.sender, (0, 0))
         asks = isinstance(body, Trace) and body.state == "needs_input"
         if (
@@ -131,7 +136,7 @@ class InboxAdmission:
         A store that is larger than its bound, with more to be kept than the lane may use takes none.
         """
         settings, held, size = self._settings.current, tx.memory.inbox.messages, len(envelope.raw)
-        capacity, bound = settings.inbox.capacity, inbox_bytes(settings)
+        capacity, bound = settings.inbox.capacity, self._max_bytes
         if held.count >= capacity or held.size + size > bound:
             return FULL
         lane = self._lane(envelope, effects)

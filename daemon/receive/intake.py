@@ -88,7 +88,11 @@ class ReceiveQueue:
     def take(self) -> tuple[list[ReceivedMessage], list[tuple[Envelope, str]]]:
         """The next batch, which leaves the queue, and its envelopes that claim a key, each with its tag. But for the first message
         it is of one lane, so that contacts wait for no signature of others."""
-        queue, shares = next((lane for lane in self._lanes.values() if lane), self._first), self._shares
+        queue, shares = self._first, self._shares
+        for lane in self._lanes.values():
+            if lane:
+                queue = lane
+                break
         batch: list[ReceivedMessage] = []
         claiming: list[tuple[Envelope, str]] = []
         size = 0

@@ -55,7 +55,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "inbox.capacity inbox.max_bytes",
         "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
     ),
-    "open works": _resource("store.retention_size", "works rooms InMemoryState.works"),
+    "reactions": _resource("REACTION_PARTS WORK_QUESTIONS"),
+    "open works": _resource("OTHERS_WORKS OTHERS_WORKS_PARTS OTHERS_ACCEPT_WITHIN", "works rooms InMemoryState.works"),
     "history": _resource(
         "store.retention_size",
         "log flows verdicts ledger _Dictionary.ids _Dictionary._values Flows._new_containers Tail.rows Ledger.records Ledger.events"

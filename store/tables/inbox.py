@@ -19,7 +19,6 @@ from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
-from aghbus.store.errors import InboxFull
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
@@ -107,13 +106,6 @@ class _Held(NamedTuple):
     def is_held(self) -> bool:
         """Whether it is an opening that is held since a restore."""
         return self.state == "dead" and (self.last_error or "").startswith("held: ")
-
-
-def require_room(tx: Transaction, capacity: int) -> None:
-    """Raises InboxFull when the inbox has no room for a message of a conversation: call it before anything is written (spec
-    section 5, Overload)."""
-    if tx.memory.inbox.messages.count >= capacity:
-        raise InboxFull(capacity)
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:

@@ -77,7 +77,7 @@ def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Pat
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "bench.json").read_text())["results"]
-    assert [title.split(".")[0] for title in results] == [str(number) for number in range(1, 12)]
+    assert [title.split(".")[0] for title in results] == [str(number) for number in range(1, 13)]
     for title, result in results.items():
         assert not result["failed"], (title, result["skipped"])
         assert f"**{title}**" in done.stdout

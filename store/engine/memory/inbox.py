@@ -108,7 +108,8 @@ class InboxMemory:
     def add(self, tx: UnitOfWork, seq: int, kind: str, sender: str, size: int, work_id: str | None) -> None:
         """Envelope `seq`, the latest, of `size` bytes, is delivered."""
         self._untouched.append(seq)
-        self._count(kind, sender, 1, size, work_id)
+        (self.messages if kind in OPENING_KINDS else self.reactions).add(sender, 1, size, work_id)
+        self.changed_works.add(work_id)
         tx.undo.extend((self._untouched.pop, partial(self._count, kind, sender, -1, -size, work_id)))
 
     def count(self, tx: UnitOfWork, kind: str, sender: str, messages: int, size: int, work_id: str | None) -> None:
