@@ -246,9 +246,10 @@ async def main(name: str, url: str, folder: str) -> None:
     skeleton, parts = Skeleton(name, where), urlsplit(url)
     await loop.create_connection(lambda: Bus(skeleton, ready), parts.hostname or "127.0.0.1", parts.port or 4222)
     await ready.wait()
-    await loop.create_unix_server(lambda: Http(skeleton), str(where / f"{name}.sock"))
+    server = await loop.create_unix_server(lambda: Http(skeleton), str(where / f"{name}.sock"))
     print(json.dumps("ready"), flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    server.close()
 
 
 if __name__ == "__main__":
