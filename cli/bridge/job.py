@@ -21,7 +21,7 @@ from aghbus.client.work.job import ENDED, JobCore
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import SendResponse
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
 from aghbus.protocol.formats.model import Finding
 

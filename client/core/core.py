@@ -26,7 +26,7 @@ from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import Work, WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 
 P = ParamSpec("P")
 R = TypeVar("R")

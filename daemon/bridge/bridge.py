@@ -19,7 +19,7 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.api.bridge import BridgeLogResponse
 from aghbus.protocol.api.queries import LimitQuery
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import bridge_log
 

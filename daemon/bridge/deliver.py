@@ -18,7 +18,7 @@ from aghbus.protocol.api.bridge import BridgeAckRequest, BridgeAckResponse, Brid
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery, EnvelopeFilter
 from aghbus.protocol.base.errors import InvalidRequest, NotFound
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store

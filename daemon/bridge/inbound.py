@@ -23,7 +23,7 @@ from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.nats.names import JETSTREAM_API
 from aghbus.protocol.api.bridge import BridgeMessage
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
 from aghbus.store.engine.commit.transaction import Transaction

@@ -158,11 +158,9 @@ class OutcomeHandler:
         if outcome.rejected is not EARLY:
             self.rejections.reject(outcome.rejected, outcome.message)
             return
-        self.counters.add("receive.early")
-        if (envelope := outcome.message.envelope) is not None:
-            self.counters.received[envelope.kind, "early"] += 1
-        if outcome.message.settlement is not None:
-            outcome.message.settlement.ack()  # its sender brings it again, after the message before it
+        envelope = outcome.message.envelope
+        assert envelope is not None
+        self.rejections.postpone(outcome.message, envelope)
 
     def _report(self, outcome: Outcome) -> None:
         """Count and report the effects that the store does not apply."""

@@ -8,17 +8,25 @@ from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane, Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
+from aghbus.protocol.agh.envelope import Envelope
 
 STORE: Final = "store"
 """Why a message is rejected while the store cannot write."""
-_NAK_DELAY: Final = 1.0  # seconds until a stream delivers a message again that the store could not take
+_NAK_DELAY: Final = (
+    1.0  # seconds until a stream delivers a message again that the store could not take, or that came early
+)
+EARLY_AT_ONCE: Final = 128
+"""Early messages of contacts that a stream keeps for us: an eighth of `jetstream.max_in_flight`."""
+EARLY_SECONDS: Final = 60
+"""Age from which on an early message leaves the stream."""
 
 
 class Rejections:
     """Rejects messages. The sender's retry brings them again.
 
     A message of a stream is acknowledged to it: one that waited there would take a place of `jetstream.max_in_flight` from all
-    other senders. While the store cannot write, all of them wait in the stream.
+    other senders. While the store cannot write, all of them wait in the stream. A message of a contact that came before its
+    predecessor waits for it there a short time: the stream may have them in another order.
     """
 
     def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers) -> None:
@@ -27,6 +35,24 @@ class Rejections:
         self._clock = context.clock
         self._counters = context.counters
         self._log_limiter = context.log_limiter
+        self._early_since = 0.0  # when the first of `_early` was given back
+        self._early = 0
+
+    def postpone(self, received: ReceivedMessage, envelope: Envelope) -> None:
+        """The message came before its predecessor: a stream gives it to us again soon, or its sender does."""
+        self._counters.add("receive.early")
+        self._counters.received[envelope.kind, "early"] += 1
+        if received.settlement is None:
+            return
+        now = self._clock.monotonic()
+        if now - self._early_since >= _NAK_DELAY:
+            self._early_since, self._early = now, 0
+        is_young = received.received_ms // 1000 - envelope.ts < EARLY_SECONDS
+        if is_young and self._early < EARLY_AT_ONCE and self._lanes.is_contact(received.sender):
+            self._early += 1
+            received.settlement.nak(_NAK_DELAY)
+        else:
+            received.settlement.ack()
 
     def reject(self, reason: str, received: ReceivedMessage) -> None:
         """Drop the message, for `reason`, before it is stored or answered."""

@@ -55,6 +55,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "inbox.capacity inbox.max_bytes",
         "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
     ),
+    "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts={"contact": 1.0, "plain": 1.0, "other": 0.0}),
     "reactions": _resource("REACTION_PARTS WORK_QUESTIONS"),
     "open works": _resource("OTHERS_WORKS OTHERS_WORKS_PARTS OTHERS_ACCEPT_WITHIN", "works rooms InMemoryState.works"),
     "history": _resource(

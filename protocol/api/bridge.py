@@ -6,7 +6,7 @@ from aghbus.protocol.api.base import Channel, ErrorResponse, RequestModel, Respo
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.works import Role
 from aghbus.protocol.base.errors import RequestError
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.model import Finding
 
 

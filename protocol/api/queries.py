@@ -13,7 +13,7 @@ from aghbus.protocol.api.base import Seq, Since, text
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
-from aghbus.protocol.chains.chain import Format
+from aghbus.protocol.base.formats import Format
 from aghbus.protocol.chains.run import RunState
 
 MAX_LIMIT: Final = 1000

@@ -4,13 +4,14 @@ All errors that can be found without running the chain are reported at once, as 
 """
 
 import re
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.agh.identifiers import is_peer
 from aghbus.protocol.agh.limits import MAX_LIFETIME
+from aghbus.protocol.base.formats import Format
 from aghbus.protocol.base.text import has_control, is_blank
 from aghbus.protocol.chains.branches import crossing_edges, first_nodes, in_a_circle
 from aghbus.protocol.chains.conditions import read_condition
@@ -27,7 +28,6 @@ DEFAULT_TIMEOUT: Final = 86_400.0  # seconds of a node without `timeout`, and of
 _MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
-Format = Literal["sentient", "humaninloop", "agentos", "sacp"]
 Seconds = Annotated[float, Meta(gt=0, le=MAX_LIFETIME)]
 Where = tuple[str | int, ...]
 F = TypeVar("F", bound=msgspec.Struct)

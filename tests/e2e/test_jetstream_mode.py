@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from aghbus.daemon.jetstream.stream import STREAM
-from tests.support.daemons import DURABLE, NO_RETRY, Daemon, Home, HttpError, delivery, ops_and_worker, wait_for
+from tests.support.daemons import (
+    ADMIT_ALL,
+    DURABLE,
+    NO_RETRY,
+    Daemon,
+    Home,
+    HttpError,
+    delivery,
+    ops_and_worker,
+    wait_for,
+)
 from tests.support.jetstream import admin
 from tests.support.natsutil import NatsServer
 
@@ -195,7 +205,7 @@ async def test_a_full_stream_keeps_messages_queued_and_is_reported(tmp_path: Pat
 
 
 async def test_full_stream_evicts_read_messages_and_keeps_unread_ones(home: Home, server: NatsServer) -> None:
-    nats = ("--nats", server.url, *DURABLE, *NO_RETRY, "--jetstream-max-bytes", "16MiB")
+    nats = ("--nats", server.url, *DURABLE, *NO_RETRY, *ADMIT_ALL, "--jetstream-max-bytes", "16MiB")
     with (
         Daemon(home, "ops", *nats) as ops,
         Daemon(home, "worker", *nats) as worker,
