@@ -171,6 +171,9 @@ class Intake:
         own_id = identity.receiver_of(envelope) if identity.keys else identity.self_id
         key = self._ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
         copy = key in self._processed
+        if copy and envelope.to is None and envelope.kind not in DISCOVERY_KINDS:
+            self._drop_copy(message, envelope)
+            return
         received = ReceivedMessage(
             message.subject,
             message.data,
@@ -191,6 +194,14 @@ class Intake:
             self._discovery.handle(received, envelope)
         elif not self._queue.put(received):
             self._rejections.reject("queue", received)
+
+    def _drop_copy(self, message: InboundMessage, envelope: Envelope) -> None:
+        """A broadcast that was processed before: nobody waits for an answer to it."""
+        self._limits.spend_refused(message.data)
+        self._counters.add("ignored.duplicate")
+        self._counters.received[envelope.kind, "duplicate"] += 1
+        if message.settlement is not None:
+            message.settlement.ack()
 
     def _is_copy(self, sender: str, message_id: str) -> bool:
         return self._ids.dedup_key(self._identity.workspace, sender, message_id) in self._processed

@@ -67,6 +67,17 @@ async def test_others_fill_half_the_queue_and_plain_contacts_three_quarters(desk
     assert desk.parts.queue.depth == QUEUE
 
 
+async def test_copies_of_a_broadcast_take_no_place_in_the_queue(desk: Bench) -> None:
+    document = desk.say("bob", to=None)
+    raw, subject = json.dumps(document).encode(), subject_for("ws_local", "default", None)
+    desk.intake.offer(InboundMessage(subject, raw, "", None))
+    await desk.commit()
+    for _ in range(3):
+        desk.intake.offer(InboundMessage(subject, raw, "", None))
+    assert desk.parts.queue.depth == 0
+    assert desk.counters["ignored.duplicate"] == 3
+
+
 async def test_the_queue_is_bounded_in_bytes(desk: Bench) -> None:
     large = message("flood", 0, "x" * 1_000_000)
     for _ in range(QUEUE):
