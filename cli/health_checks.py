@@ -52,6 +52,7 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
         *_own_card(known),
         _unanswered(sent["messages"], known),
         _clocks(received["messages"]),
+        _requests(status["requests"]),
         _problems(status),
     ]
 
@@ -154,6 +155,13 @@ def _clocks(messages: list[dict[str, Any]]) -> dict[str, str]:
     side = "behind ours, or its messages arrive late" if difference > 0 else "ahead of ours"
     hint = f"synchronize both clocks: beyond {REPLAY_AGE} s envelopes are refused"
     return check_row("peers' clocks", "warn", f"{sender} is {abs(difference):.0f} s {side}", hint)
+
+
+def _requests(waiting: int) -> dict[str, str]:
+    if waiting:
+        hint = "see `aghctl requests`, then `aghctl trust admit` or `refuse`"
+        return check_row("requests", "warn", f"{counted(waiting, 'peer')} to admit", hint)
+    return check_row("requests", "ok", "no peer waits for admission")
 
 
 def _problems(status: dict[str, Any]) -> dict[str, str]:

@@ -13,12 +13,13 @@ class Counters(dict[str, int]):
     """Counts since the start, by dotted name, and current problems by key.
 
     On the path of every message, `counters[name] += 1` saves the call of `add`. For the metrics alone, `received` counts
-    messages of peers by kind and result, and `undelivered` own messages by kind and final state (docs/operations.md).
+    messages of peers by kind and result, `rejected` those over a limit by it and their lane, and `undelivered` own messages by kind and final state (docs/operations.md).
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.received: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self.rejected: defaultdict[tuple[str, str], int] = defaultdict(int)
         self.undelivered: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._problems: dict[str, tuple[float, str]] = {}
 

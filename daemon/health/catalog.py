@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from aghbus.daemon.base.metrics import NO_ENVELOPE
+from aghbus.daemon.state.lanes import PARTS
 from aghbus.daemon.state.limited_peers import REASONS
 from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, KINDS
 from aghbus.protocol.agh.errors import REASON_CODES
@@ -51,8 +52,8 @@ METRICS: Final = (
     Metric(
         "aghbus_rejections_total",
         "counter",
-        "Received messages that were rejected because of a limit, by limit; they are delivered again later",
-        {"reason": (*_REJECTIONS, OTHER)},
+        "Received messages that were rejected because of a limit, by limit and lane; they are delivered again later",
+        {"reason": _REJECTIONS, "lane": tuple(PARTS)},
     ),
     Metric("aghbus_published_total", "counter", "Messages that the broker has taken, retries included"),
     Metric("aghbus_retries_total", "counter", "Messages that were published again"),
@@ -78,6 +79,7 @@ METRICS: Final = (
     Metric("aghbus_inbox_messages", "gauge", "Messages of the inbox", {"state": ("ready", "leased", "dead")}),
     Metric("aghbus_inbox_capacity_messages", "gauge", "Messages that may be ready or leased (inbox.capacity)"),
     Metric("aghbus_inbox_bytes", "gauge", "Bytes of the messages that are ready or leased"),
+    Metric("aghbus_admission_requests", "gauge", "Peers that wait for admission (aghctl requests)"),
     Metric(
         "aghbus_outbox_messages",
         "gauge",

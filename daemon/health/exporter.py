@@ -82,6 +82,7 @@ class Exporter:
             "aghbus_receive_queue_messages": {(): status.queue.depth},
             "aghbus_inbox_capacity_messages": {(): settings.inbox.capacity},
             "aghbus_inbox_bytes": {(): memory.inbox.messages.size + memory.inbox.reactions.size},
+            "aghbus_admission_requests": {(): status.requests()},
             "aghbus_peers": _by(status.presence.counts(status.context.clock.millis())),
             "aghbus_dedup_ids": {(): len(memory.dedup.keys)},
             "aghbus_dedup_capacity_ids": {(): settings.receive.remembered},
@@ -131,12 +132,16 @@ def _messages(counters: Counters) -> dict[str, Values]:
             messages["received", kind, result] = counters.received.get((kind, result), 0)
         if kind != OTHER:
             messages["sent", kind, "accepted"] = counters.get(f"sent.{kind}", 0)
-    ended = _BY_NAME["aghbus_undelivered_total"].labels
+    ended, rejections = _BY_NAME["aghbus_undelivered_total"].labels, _BY_NAME["aghbus_rejections_total"].labels
     return {
         "aghbus_messages_total": messages,
         "aghbus_duplicates_total": {(): counters.get("ignored.duplicate", 0)},
-        "aghbus_refusals_total": _by_suffix(counters, "refused.", "aghbus_refusals_total"),
-        "aghbus_rejections_total": _by_suffix(counters, "overload.", "aghbus_rejections_total"),
+        "aghbus_refusals_total": _refusals(counters),
+        "aghbus_rejections_total": {
+            (reason, lane): counters.rejected.get((reason, lane), 0)
+            for reason in rejections["reason"]
+            for lane in rejections["lane"]
+        },
         "aghbus_published_total": {(): counters.get("outbox.published", 0)},
         "aghbus_retries_total": {(): counters.get("outbox.retried", 0)},
         "aghbus_undelivered_total": {
@@ -147,13 +152,12 @@ def _messages(counters: Counters) -> dict[str, Values]:
     }
 
 
-def _by_suffix(counters: Counters, prefix: str, name: str) -> Values:
-    """The counters whose names begin with `prefix`, by the rest of the name; those that the metric does not list as OTHER."""
-    (listed,) = _BY_NAME[name].labels.values()
-    values: dict[tuple[str, ...], float] = {(value,): 0 for value in listed}
+def _refusals(counters: Counters) -> Values:
+    """Refusals by their reason; those that the metric does not list as OTHER."""
+    values: dict[tuple[str, ...], float] = {(rule,): 0 for rule in _BY_NAME["aghbus_refusals_total"].labels["rule"]}
     for counter, count in counters.items():
-        if counter.startswith(prefix):
-            key = (counter.removeprefix(prefix),)
+        if counter.startswith("refused."):
+            key = (counter.removeprefix("refused."),)
             values[key if key in values else (OTHER,)] += count
     return values
 

@@ -156,7 +156,7 @@ class OutcomeHandler:
 
     def _act_on_rejection(self, outcome: Outcome) -> None:
         if outcome.rejected is not EARLY:
-            self.rejections.reject(outcome.rejected, outcome.message)
+            self.rejections.reject(outcome.rejected, outcome.message, outcome.lane)
             return
         envelope = outcome.message.envelope
         assert envelope is not None
@@ -254,12 +254,12 @@ class Committer:
         over = set(map(id, proofs.rejected))
         for received in batch:
             if id(received.envelope) in over:
-                self._rejections.reject("signatures", received)
+                self._rejections.reject("signatures", received, self._queue.lane(received))
         return [received for received in batch if id(received.envelope) not in over], proofs
 
     async def _pause(self, batch: list[ReceivedMessage], error: StoreUnavailable) -> None:
         for received in batch:
-            self._rejections.reject(STORE, received)
+            self._rejections.reject(STORE, received, self._queue.lane(received))
         self._log_limiter.event(
             logging.WARNING, "store", "received messages are rejected, because they cannot be stored", cause=str(error)
         )

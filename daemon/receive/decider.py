@@ -187,7 +187,7 @@ class Decider:
         if (not has_room or Hold in types or Early in types) and (
             limit := self._over_limit(tx, envelope, effects, receiver.now, settings)
         ):
-            return Outcome(message, (), rejected=limit)
+            return Outcome(message, (), rejected=limit, lane=self.lane(envelope, effects))
         receipts = _NONE
         if not stored_only:
             effects, receipts = self._record(tx, message, effects, self.lane(envelope, effects))

@@ -54,7 +54,7 @@ class DiscoveryMessages:
         if type(effects[0]) is RecordId:
             remaining = effects[0].until - received.received_ms // 1000
             if not self._decider.admits_id(memory.dedup, remaining, lane, self._write_behind.pending):
-                self._rejections.reject("memory", received)
+                self._rejections.reject("memory", received, lane)
                 return
         self._counters.received[envelope.kind, result_of(effects)] += 1
         for effect in reversed(effects):

@@ -59,7 +59,7 @@ class ReceiveQueue:
         """Add a message; False when there is no room for it."""
         depth, sender, queue = self.depth, received.sender, self._first
         if depth:
-            lane = self._lane(received)
+            lane = self.lane(received)
             limit, size, share = self._settings.current.receive.queue, len(received.raw), self._shares.get(sender, 0)
             most, most_bytes = limit * PARTS[lane], QUEUE_BYTES * PARTS[lane]
             if depth >= most or self._bytes + size > most_bytes or share >= max(1, int(most * SENDER_SHARE)):
@@ -73,7 +73,8 @@ class ReceiveQueue:
         self._shares[sender] = self._shares.get(sender, 0) + 1
         return True
 
-    def _lane(self, received: ReceivedMessage) -> Lane:
+    def lane(self, received: ReceivedMessage) -> Lane:
+        """The lane of a message before its signature is verified (`RateLimits.lane`)."""
         envelope = received.envelope
         if envelope is None:
             return "other"
@@ -189,11 +190,11 @@ class Intake:
             tag,
         )
         if (rejection := self._limits.check(envelope, tag, copy=copy)) is not None:
-            self._rejections.reject(rejection, received)
+            self._rejections.reject(rejection, received, self._queue.lane(received))
         elif envelope.kind in DISCOVERY_KINDS:
             self._discovery.handle(received, envelope)
         elif not self._queue.put(received):
-            self._rejections.reject("queue", received)
+            self._rejections.reject("queue", received, self._queue.lane(received))
 
     def _drop_copy(self, message: InboundMessage, envelope: Envelope) -> None:
         """A broadcast that was processed before: nobody waits for an answer to it."""
@@ -236,7 +237,7 @@ class Intake:
             keep=keep,
         )
         if not self._queue.put(received):
-            self._rejections.reject("queue", received)
+            self._rejections.reject("queue", received, self._queue.lane(received))
 
     def _receipt_target(self, document: dict[str, Any] | None) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about a refused document would go to, as far as it can be read, and from which of our ids."""

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.state.lanes import Lane
 from aghbus.protocol.agh.delivery.acks import Ack
 from aghbus.protocol.agh.effects import Effects, Ignore, Quarantine
 from aghbus.protocol.agh.envelope import Envelope
@@ -46,7 +47,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """The result of one message in the transaction.
 
-    `applied` is None when the message was rejected, for the reason `rejected`: a rate limit, `inbox` or a
+    `applied` is None when the message of this `lane` was rejected, for the reason `rejected`: a rate limit, `inbox` or a
     reason of InboxAdmission when that has no room, `memory`
     when the dedup window has no room for an id of that lifetime (store/engine/log/dedup.py), `EARLY` when its predecessor was not
     processed. `stored_only`: the store has applied all effects, and nothing else is to be done about them. `ack` is the
@@ -60,6 +61,7 @@ class Outcome(msgspec.Struct, frozen=True):
     stored_only: bool = False
     ack: Ack | None = None
     receipts: tuple[Envelope, ...] = ()
+    lane: Lane = "other"
 
 
 def result_of(effects: Effects) -> str:

@@ -54,18 +54,19 @@ class Rejections:
         else:
             received.settlement.ack()
 
-    def reject(self, reason: str, received: ReceivedMessage) -> None:
-        """Drop the message, for `reason`, before it is stored or answered."""
-        sender = received.sender
+    def reject(self, reason: str, received: ReceivedMessage, lane: Lane) -> None:
+        """Drop the message of this lane, for `reason`, before it is stored or answered."""
         if received.envelope is not None:
             self._counters.received[received.envelope.kind, "rejected"] += 1
-        self.drop(reason, sender, self._lanes.of(sender, None), received.subject, received.settlement)
+        self.drop(reason, received.sender, lane, received.subject, received.settlement)
 
     def drop(self, reason: str, sender: str, lane: Lane, subject: str, settlement: Settlement | None) -> None:
         """As `reject`, for a message that was not parsed: cheap, because a flood passes here."""
         counters = self._counters
         counters["overload"] += 1
-        counters[f"overload.{reason.partition('.')[0]}"] += 1
+        limit = reason.partition(".")[0]
+        counters[f"overload.{limit}"] += 1
+        counters.rejected[limit, lane] += 1
         if settlement is not None and reason == STORE:
             settlement.nak(_NAK_DELAY)
         elif settlement is not None:

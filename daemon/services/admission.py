@@ -49,15 +49,11 @@ class Admission:
     async def list_requests(self, query: LimitQuery) -> AdmissionRequestsResponse:
         """The peers that were not admitted and have unread messages, the one that has waited longest first."""
         memory = self.store.memory.inbox
-        others = [sender for sender in memory.messages.senders if self._is_other(sender)]
+        others = [sender for sender in memory.messages.senders if not self.lanes.is_contact(sender)]
         if not others:
             return AdmissionRequestsResponse(requests=[], more=0)
         found, more = await inbox_list.by_sender(self.store.reader, memory.untouched(), others, query.limit)
         return AdmissionRequestsResponse(requests=list(map(_request, found)), more=more)
-
-    def _is_other(self, sender: str) -> bool:
-        """Only a verified message is delivered in the name of a handle."""
-        return self.lanes.of(sender, "verified" if "@" in sender else "unverified") == "other"
 
     def answer(self, tx: Transaction, item: InboxItem) -> None:
         """Tell the initiator of the work that `item` opened that it waits for admission: once, and within the limits of automatic

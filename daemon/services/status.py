@@ -150,6 +150,7 @@ class StatusService:
             peers=self.presence.counts(context.clock.millis()),
             quarantined=self.store.memory.quarantine_rows,
             counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
+            requests=self.requests(),
             problems=[*self.problems(), *former_problems(former), *_restored_problems(restored)],
             former=former,
             restored=restored,
@@ -170,6 +171,11 @@ class StatusService:
             until_ms=restored.until_ms,
             held=held,
         )
+
+    def requests(self) -> int:
+        """How many peers wait for admission, as `Admission.list_requests` lists them."""
+        own, is_contact = self.context.identity.signers, self.presence.is_contact
+        return sum(one not in own and not is_contact(one) for one in self.store.memory.inbox.messages.senders)
 
     def _inbox_use(self) -> InboxUse:
         settings, held = self.context.settings.current, self.store.memory.inbox.messages

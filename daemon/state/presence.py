@@ -45,7 +45,7 @@ class PresenceTable:
     def __init__(self, interval: float, acknowledging: dict[str, bool], is_contact: Callable[[str], bool]) -> None:
         """`acknowledging` is the store's record of which peers acknowledge commits, which this table keeps."""
         self._interval = interval
-        self._is_contact = is_contact
+        self.is_contact = is_contact
         self.complete = True
         self._peers: dict[PeerKey, PeerSeen] = {}
         self._sizes: dict[PeerKey, int] = {}
@@ -140,7 +140,7 @@ class PresenceTable:
             self._sizes[key] = len(msgspec.json.encode(peer.card)) + len(peer.summary or "")
             self._bytes += self._sizes[key]
         self._others.pop(key, None)
-        if not self._is_contact(peer.peer_id):
+        if not self.is_contact(peer.peer_id):
             self._others[key] = None
         self.complete &= len(self._peers) < MAX_PEERS and self._bytes <= MAX_BYTES
         while len(self._peers) > MAX_PEERS or self._bytes > MAX_BYTES:
@@ -156,7 +156,7 @@ class PresenceTable:
         while self._others:
             key = next(iter(self._others))
             del self._others[key]
-            if not self._is_contact(key[2]):
+            if not self.is_contact(key[2]):
                 return key
         return next(iter(self._peers))
 

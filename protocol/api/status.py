@@ -120,6 +120,7 @@ class StatusResponse(ResponseModel):
     peers: dict[str, int]  # number of peers, by presence
     quarantined: int  # number of refused envelopes kept
     counters: dict[str, int]  # counted since the daemon's start, by name
+    requests: int  # number of peers that wait for admission
     problems: list[str]  # sentences for a person, empty when all is well
     # earlier peer ids under which something is still to be done
     former: list[FormerIdentity] = msgspec.field(default_factory=list)

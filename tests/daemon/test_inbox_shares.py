@@ -120,6 +120,7 @@ async def test_a_store_over_its_bound_refuses_others_first(tmp_path: Path, kept:
         assert await desk.senders() == taken
         assert desk.counters["overload.inbox"] == len(problems(desk)) == 3 - len(taken)
         assert all("store" in problem for problem in problems(desk))
+        assert desk.counters.rejected["inbox", "contact"] == (FRIEND.handle not in taken)
 
 
 async def test_a_store_over_its_bound_takes_messages_that_end_works(tmp_path: Path) -> None:

@@ -105,6 +105,18 @@ async def test_an_untagged_message_of_a_sender_of_tags_is_in_the_lane_of_others(
     assert [sender for sender in await b.senders() if sender != "stranger"] == [FRIEND.handle, OTHER.handle]
 
 
+async def test_a_rejected_message_counts_for_the_lane_that_it_was_in(b: Bench) -> None:
+    await greeted(b)
+    b.change_settings(limits=LimitsSettings(messages_per_minute=1))
+    for document in (signed(b), signed(b)):
+        b.take(document, headers=tag(document))
+        await b.commit()
+    b.take(signed(b))
+    assert b.counters.rejected == {("sender", "contact"): 1, ("sender", "other"): 1}
+    (problem,) = b.parts.limited.problems(b.parts.clock.monotonic())
+    assert "1 of contacts, 1 of others" in problem
+
+
 async def test_broadcasts_of_a_sender_of_tags_are_not_left_to_others(b: Bench) -> None:
     await greeted(b)
     while not b.parts.limits.processing.strained:

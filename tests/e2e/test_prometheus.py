@@ -137,6 +137,26 @@ def test_messages_that_nobody_takes_are_counted_as_undelivered(tmp_path: Path) -
         assert value(port, "aghbus_delivery_seconds_count") == 0
 
 
+async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path, server: NatsServer) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops", "--nats", server.url, *LISTEN) as ops:
+        ops.post("/v1/messages", kind="say", to="friend", body={"text": "hello"})
+        async with foreign_peer(server.url, "friend") as friend, foreign_peer(server.url, "stranger") as stranger:
+            for peer in (friend, stranger):
+                await peer.publish(peer.work("ops", f"work_{peer.peer_id}"))
+
+            def shown() -> tuple[Any, ...]:
+                human, doctor = (home.ctl("--name", "ops", each).stdout for each in ("status", "doctor"))
+                count = home.ctl_json("--name", "ops", "status")["requests"]
+                gauge = value(port_of(ops), "aghbus_admission_requests")
+                return count, gauge, b"1 peer to admit: aghctl requests" in human, b"warn  requests: 1 peer" in doctor
+
+            wait_for(lambda: ops.get("/v1/inbox")["counts"]["ready"] == 2, 30, "both works")
+            wait_for(lambda: shown() == (1, 1, True, True), 30, "the request")
+            home.ctl("--name", "ops", "trust", "admit", "stranger")
+            wait_for(lambda: shown() == (0, 0, False, False), 30, "no request")
+
+
 def test_the_library_is_loaded_only_with_a_listener() -> None:
     code = "import sys, aghbus.daemon.process; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
