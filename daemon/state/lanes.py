@@ -37,6 +37,9 @@ def _resource(bound: str, holds: str = "", parts: Mapping[Lane, float] = PARTS) 
     return Resource(bound, frozenset(holds.split()), parts)
 
 
+_CONTACTS: Final[Mapping[Lane, float]] = {"contact": 1.0, "plain": 1.0, "other": 0.0}
+"""Of a resource that is not for others, unless the user says so."""
+
 _EVERYBODY: Final[Mapping[Lane, float]] = {"contact": 1.0, "plain": 1.0, "other": 1.0}
 """Of a resource that is bounded by name, or that the receiver's own messages bound."""
 
@@ -55,7 +58,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "inbox.capacity inbox.max_bytes",
         "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
     ),
-    "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts={"contact": 1.0, "plain": 1.0, "other": 0.0}),
+    "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts=_CONTACTS),
+    "wakes of agent hosts": _resource("WAKES WINDOW", "LoopGuard._counts", _CONTACTS),
     "reactions": _resource("REACTION_PARTS WORK_QUESTIONS"),
     "open works": _resource("OTHERS_WORKS OTHERS_WORKS_PARTS OTHERS_ACCEPT_WITHIN", "works rooms InMemoryState.works"),
     "history": _resource(

@@ -13,7 +13,7 @@ from aghbus.daemon.state.lanes import PARTS, RESOURCES
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
 FOLDERS = [f"daemon/{name}" for name in ("base", "discovery", "jetstream", "nats", "receive", "send", "state")]
-FOLDERS += [f"store/engine/{name}" for name in ("commit", "log", "memory")]
+FOLDERS += ["cli/mcp", *(f"store/engine/{name}" for name in ("commit", "log", "memory"))]
 CONTAINERS = {
     "Counter",
     "GenerationalCache",
@@ -27,14 +27,14 @@ CONTAINERS = {
 }
 OURS = {
     "_Reader._origins", "_Reader.problems", "bridge_positions", "ClockChanges._changes", "CommitPolicy._samples",
-    "Confirmations._expected", "Counters.received", "Counters.undelivered", "DeliveryTimes._since",
+    "Confirmations._expected", "Counters.received", "Counters.rejected", "Counters.undelivered", "DeliveryTimes._since",
     "DeniedSubjects._publishes", "DeniedSubjects._subscriptions", "EventBuffer.subscribers", "identities",
     "Identity.keys", "Identity.signers", "Identity.unusable", "InboxWaiters.waiting", "InMemoryState.addressed",
     "InMemoryState.arrived", "JetStreamCarrier._sequences", "JetStreamCarrier._unconfirmed",
     "JetStreamProfile._leaving", "JetStreamProfile._wrong", "Link._subscriptions", "meta", "NatsClient.info",
     "NatsClient.pings", "NatsClient.receivers", "NatsConnection._contexts", "NatsFiles.problems",
     "NatsFiles.warnings", "Notifier._waiters", "OpenFlows._flows", "OpenFlows._last", "own_terminal_messages",
-    "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "ServerPool._discovered",
+    "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "Relay._in_flight", "ServerPool._discovered",
     "StreamCleanup._observed", "TrustRules._counts", "TrustRules.admitted", "UnresponsivePeers._probes",
     "UnresponsivePeers.subjects", "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
 }  # fmt: skip
