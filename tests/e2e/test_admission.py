@@ -1,5 +1,6 @@
 """Admission on a broker that others may join: what they ask for waits, and the operator admits or refuses it."""
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 
 from aghbus.client.work.clients import Client, endpoint_from
+from aghbus.client.work.worker import Worker
+from tests.support.client_pair import Running
 from tests.support.daemons import Daemon, Home, HttpError, delivery, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
-from tests.support.serving import WAIT, Bus, serving
+from tests.support.serving import SERVE, WAIT, Bus, serving
 
 QUICK = ("--retry-first", "100ms", "--retry-limit", "2")
 RUNS = [sys.executable, "-c", "import os; open('runs', 'a').write(os.environ['AGH_WORK_ID'] + '\\n'); print('done')"]
@@ -145,11 +148,38 @@ def test_a_peer_that_our_agent_addresses_is_served(plain: Site, tmp_path: Path) 
         assert plain.end_of(work_id)["event"] == "trace:completed"
 
 
-def test_others_are_served_where_the_worker_says_so(plain: Site, tmp_path: Path) -> None:
-    with serving(plain, tmp_path, "--accept", "others", command=RUNS):
+@pytest.mark.parametrize("words", [SERVE, ("bridge", "sacp")], ids=["serve", "bridge"])
+def test_others_are_served_where_the_worker_says_so(plain: Site, tmp_path: Path, words: tuple[str, ...]) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        """print('{"thought": "t", "status": "success", "data": {"n": 1}, "message": "m"}')""",
+    ]
+    with serving(plain, tmp_path, command=command, words=words):
+        waits = plain.open()
+        plain.until_told(waits)
+    with serving(plain, tmp_path, "--accept", "others", command=command, words=words):
         work_id = plain.open()
-        assert plain.end_of(work_id)["event"] == "trace:completed"
+        assert [plain.end_of(each)["event"] for each in (waits, work_id)] == ["trace:completed"] * 2
         assert plain.told(work_id) == []
+
+
+def test_a_worker_of_the_client_takes_those_of_others_on_request(plain: Site) -> None:
+    endpoint, first = endpoint_from("worker", env=plain.home.env), plain.open()
+    for others in (False, True):
+        worker = Worker(endpoint, others=others)
+        worker.capability("test.run")(lambda job: "done")
+        running = Running(lambda worker=worker: asyncio.run(worker.serve()))
+        try:
+            if not others:
+                plain.until_told(first)
+                continue
+            works = [first, plain.open()]
+            assert [plain.end_of(each)["event"] for each in works] == ["trace:completed"] * 2
+            assert plain.told(works[1]) == []
+        finally:
+            worker.stop()
+            running.result()
 
 
 def test_jobs_of_the_client_take_those_of_others_on_request(plain: Site) -> None:
