@@ -45,7 +45,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     stop = _own_daemon(context) if values["peer_per_session"] else None
     session, close = _session(context, deliver, wake=values["wake"])
     try:
-        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout).run(
+        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout, values["wake"]).run(
             iter(sys.stdin.buffer.readline, b"")
         )
     finally:

@@ -29,7 +29,10 @@ def _human(status: dict[str, Any]) -> str:
         ("peers", _counts(status["peers"])),
         ("works", _counts(status["works"])),
         ("inbox", _counts(status["inbox"])),
-        ("requests", f"{counted(status['requests'], 'peer')} to admit: aghctl requests" if status["requests"] else None),
+        (
+            "requests",
+            f"{counted(status['requests'], 'peer')} to admit: aghctl requests" if status["requests"] else None,
+        ),
         ("inbox use", _inbox_use(status["inbox_use"])),
         ("outbox", _counts(status["outbox"])),
         ("queues", _counts(status["queues"])),

@@ -44,12 +44,15 @@ class Relay:
         deliver: Callable[[bytes], None],
         host: HostSession,
         timeout: float,
+        wake: str,
     ) -> None:
-        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away."""
+        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away. `wake` says
+        whose messages the session is told of."""
         self._find = find
         self._deliver = deliver
         self._host = host
         self._timeout = timeout
+        self._wake = wake
         self._session = ""
         self._slots = threading.BoundedSemaphore(MAX_IN_FLIGHT)
         self._lock = threading.Lock()
@@ -113,6 +116,7 @@ class Relay:
 
     def _exchange(self, connection: Connection, line: bytes, message: Message, flight: _Flight) -> None:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        headers["Aghbus-Wake"] = self._wake
         headers |= {"Content-Length": str(len(line)), **headers_of(message, self._session)}
         self._relay(Response(run(exchange(connection, "POST", "/mcp", [line], headers))), message, flight)
 

@@ -13,7 +13,8 @@ class Counters(dict[str, int]):
     """Counts since the start, by dotted name, and current problems by key.
 
     On the path of every message, `counters[name] += 1` saves the call of `add`. For the metrics alone, `received` counts
-    messages of peers by kind and result, `rejected` those over a limit by it and their lane, and `undelivered` own messages by kind and final state (docs/operations.md).
+    messages of peers by kind and result, `rejected` those over a limit by limit and lane, and `undelivered` own messages by kind
+    and final state (docs/operations.md).
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import binascii
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from aghbus.daemon.mcp.rpc import (
     HEADER_MISMATCH,
@@ -30,6 +30,9 @@ PREFIX: Final = "io.modelcontextprotocol/"
 TASKS: Final = PREFIX + "tasks"
 SESSION_HEADER: Final = b"mcp-session-id"
 
+Wake = Literal["contacts", "all", "none"]
+"""Whose messages a session is told of (`aghctl mcp --wake`)."""
+
 # Which member of the parameters the header Mcp-Name repeats.
 _NAMED: Final = {
     "tools/call": "name",
@@ -46,16 +49,25 @@ Headers = Mapping[bytes, Sequence[bytes]]
 
 
 class McpCaller(NamedTuple):
-    """What is known of the caller. `version` is that of the protocol; `elicits`: it can ask its user with a form."""
+    """What is known of the caller. `version` is that of the protocol; `elicits`: it can ask its user with a form; `wake`: whose
+    messages it is told of, and with `all` gets."""
 
     modern: bool
     version: str
     elicits: bool = False
     tasks: bool = False
+    wake: Wake = "contacts"
 
 
 def client_of(headers: Headers, request: Request) -> McpCaller:
-    """The client of a request. Raises RpcError for a request that its era forbids."""
+    """The client of a request. Raises RpcError for a request that its era forbids, and a wrong header Aghbus-Wake."""
+    wake = _single(headers, b"aghbus-wake") or "contacts"
+    if wake not in get_args(Wake):
+        raise RpcError(INVALID_PARAMS, f"Invalid params: Aghbus-Wake: must be one of {', '.join(get_args(Wake))}")
+    return _client_of(headers, request)._replace(wake=cast(Wake, wake))
+
+
+def _client_of(headers: Headers, request: Request) -> McpCaller:
     meta, stated = request.meta, _single(headers, b"mcp-protocol-version")
     version = meta.get(PREFIX + "protocolVersion")
     if version is None and (stated is None or stated in LEGACY_VERSIONS):

@@ -76,6 +76,7 @@ class InboxArguments(Arguments):
 
     limit: Annotated[int, Meta(ge=1, le=MAX_FETCH)] = 10
     work_id: Annotated[str | None, Meta(description="only of this work")] = None
+    others: Annotated[bool, Meta(description="also of peers not admitted")] = False
 
 
 class Leased(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -156,6 +157,7 @@ class InboxMessage(ToolResult):
     kind: str
     sender: str
     trust: str
+    admitted: bool
     text: Text
     work_id: str | UnsetType = UNSET
     work_state: Annotated[State, Meta(description="submitted: step accept or reject it")] | UnsetType = UNSET
@@ -168,6 +170,7 @@ class InboxOutput(ToolResult):
 
     messages: list[InboxMessage]
     waiting: Annotated[int, Meta(description="more messages that wait")]
+    others: Annotated[int, Meta(description="of peers not admitted")]
     lease_seconds: int
 
 

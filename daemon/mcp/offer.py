@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aghbus.daemon.mcp.call import ToolCall
+from aghbus.daemon.mcp.client import Wake
 from aghbus.daemon.mcp.rpc import Object
 
 Perform = Callable[[ToolCall, Object], Awaitable[Object]]
@@ -31,14 +32,14 @@ class ResourceTable(Protocol):
     def templates(self) -> Sequence[Object]:
         """The entries of `resources/templates/list`."""
 
-    async def read(self, uri: str) -> Sequence[Object] | None:
-        """The contents; None for a URI that names nothing."""
+    async def read(self, uri: str, wake: Wake) -> Sequence[Object] | None:
+        """The contents for a session of which `wake` says whose messages it gets; None for a URI that names nothing."""
 
     def can_watch(self, uri: str) -> bool:
         """Whether changes of that resource can be watched."""
 
-    def changes(self, uris: frozenset[str]) -> AsyncIterator[str]:
-        """The URIs of `uris` as they change."""
+    def changes(self, uris: frozenset[str], wake: Wake) -> AsyncIterator[str]:
+        """The URIs of `uris` as they change, for a session as in `read`."""
 
 
 @dataclass(frozen=True, slots=True)

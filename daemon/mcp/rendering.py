@@ -22,7 +22,7 @@ from aghbus.daemon.mcp.models import (
 )
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.protocol.agh.decoding import decode_json
-from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
 from aghbus.protocol.api.works import HistoryEntry, Work, WorkResponse, WorksResponse
@@ -165,6 +165,7 @@ def message(item: InboxItem) -> InboxMessage:
         kind=found.kind,
         sender=name(found.sender),
         trust=found.trust,
+        admitted=item.lane != "other",
         text=fence(text, sender=found.sender, trust=found.trust),
         work_id=_named(found.work_id),
         work_state=UNSET if item.work_state is None else item.work_state,
@@ -181,10 +182,12 @@ def _reason(item: InboxItem) -> str | UnsetType:
     return "Your own message: " + fence(item.last_error, sender=found.to or "the bus", trust="unverified", limit=_BRIEF)
 
 
-def inbox(items: Iterable[InboxItem], ready: int) -> InboxOutput:
-    """Messages that nobody leases by reading them; `ready` is the number of messages that wait."""
-    shown = fitting(map(message, items))
-    return InboxOutput(messages=shown, waiting=max(0, ready - len(shown)), lease_seconds=0)
+def inbox(page: InboxResponse, *, others: bool) -> InboxOutput:
+    """Messages that nobody leases by reading them; `others`: they are not only those of contacts."""
+    shown = fitting(map(message, page.items))
+    left = 0 if others else page.others
+    waiting = page.counts.get("ready", 0) + page.counts.get("leased", 0) - left
+    return InboxOutput(messages=shown, waiting=max(0, waiting - len(shown)), others=left, lease_seconds=0)
 
 
 def _body_text(kind: str, envelope: bytes) -> str:

@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp.client import Wake
 from aghbus.daemon.mcp.models import ToolResult
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.inbox import InboxService
@@ -41,17 +42,17 @@ class BusResources:
         {"uriTemplate": _PEER + "{id}", "name": "peer", "description": "A peer's card", "mimeType": _JSON},
     )
 
-    async def read(self, uri: str) -> Sequence[Object] | None:
-        """The contents of one resource."""
-        found = await self._output(uri)
+    async def read(self, uri: str, wake: Wake) -> Sequence[Object] | None:
+        """The contents of one resource; of the inbox the messages of contacts, unless everybody may `wake` the session."""
+        found = await self._output(uri, others=wake == "all")
         if found is None:
             return None
         return [{"uri": uri, "mimeType": _JSON, "text": msgspec.json.encode(found).decode()}]
 
-    async def _output(self, uri: str) -> ToolResult | None:
+    async def _output(self, uri: str, *, others: bool) -> ToolResult | None:
         if uri == INBOX:
-            page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN))
-            return rendering.inbox(page.items, page.counts.get("ready", 0) + page.counts.get("leased", 0))
+            query = InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN, contacts=not others)
+            return rendering.inbox(await self.inbox.list_items(query), others=others)
         if uri.startswith(_WORK):
             try:
                 found = await self.works.get_work(unquote(uri.removeprefix(_WORK)), WorkQuery())
@@ -70,16 +71,19 @@ class BusResources:
         """The inbox and works."""
         return uri == INBOX or uri.startswith(_WORK)
 
-    async def changes(self, uris: frozenset[str]) -> AsyncIterator[str]:
-        """The URIs as new messages come to the inbox and envelopes to the works."""
+    async def changes(self, uris: frozenset[str], wake: Wake) -> AsyncIterator[str]:
+        """The URIs as new messages of those that may `wake` the session come to the inbox, and envelopes to the works."""
         works = {unquote(uri.removeprefix(_WORK)): uri for uri in uris if uri.startswith(_WORK)}
         async for page in self.messages.events(EventsQuery()):
             changed: set[str] = set()
             for event in page:
                 message = event.message
-                if message is not None and INBOX in uris and message.direction == "in" and message.delivery is not None:
+                if message is None:
+                    continue
+                arrived = INBOX in uris and message.direction == "in" and message.delivery is not None
+                if arrived and (wake == "all" or (wake == "contacts" and not self.inbox.is_other(message.sender))):
                     changed.add(INBOX)
-                if message is not None and message.work_id in works:
+                if message.work_id in works:
                     changed.add(works[message.work_id])
             for uri in sorted(changed):
                 yield uri

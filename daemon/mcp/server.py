@@ -122,7 +122,7 @@ class McpServer:
 
     async def _read(self, call: ToolCall, params: Object) -> Object:
         uri = required_member(params, "uri", str)
-        contents = await self._offer.resources.read(uri)
+        contents = await self._offer.resources.read(uri, call.client.wake)
         if contents is None:
             code = INVALID_PARAMS if call.client.modern else -32002
             raise RpcError(code, "Resource not found", {"uri": uri}, status=200)
@@ -146,7 +146,7 @@ class McpServer:
         watched = [uri for uri in listed if isinstance(uri, str) and resources.can_watch(uri)]
         accepted = {"resourceSubscriptions": watched} if watched else {}
         await call.notify_subscriber("notifications/subscriptions/acknowledged", {"notifications": accepted})
-        async for uri in resources.changes(frozenset(watched)):
+        async for uri in resources.changes(frozenset(watched), call.client.wake):
             await call.notify_subscriber("notifications/resources/updated", {"uri": uri})
         return {"_meta": {PREFIX + "subscriptionId": call.request.id}}
 

@@ -1,7 +1,8 @@
 """The tools that the daemon offers to a model: at most eight, because each costs every session its description."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -20,12 +21,12 @@ from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
 from aghbus.host.tracing import carrier_in
-from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest
+from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
-from aghbus.protocol.base.errors import InvalidRequest, RequestError
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError
 
 _A = TypeVar("_A", bound=t.Arguments)
 
@@ -122,31 +123,51 @@ class BusTools:
         )
         return _sent(await self.messages.send(request))
 
-    async def _inbox(self, _call: ToolCall, ask: t.InboxArguments) -> Object:
+    async def _inbox(self, call: ToolCall, ask: t.InboxArguments) -> Object:
         """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
+        ask.others |= call.client.wake == "all"
         leased: list[InboxItem] = []
         try:
             messages = await self._fetch(ask, leased)
-            waiting = (await self.inbox.list_items(InboxQuery(limit=1))).counts.get("ready", 0)
+            left = await self.inbox.list_items(InboxQuery(limit=1))
         except BaseException:
             for item in leased:
                 self.inbox.give_back(item)
             raise
-        return rendering.result_of(t.InboxOutput(messages=messages, waiting=waiting, lease_seconds=LEASE_SECONDS))
+        ready, others = left.counts.get("ready", 0), 0 if ask.others else left.others
+        return rendering.result_of(
+            t.InboxOutput(messages=messages, waiting=max(0, ready - others), others=others, lease_seconds=LEASE_SECONDS)
+        )
 
     async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
-        request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
         messages: list[t.InboxMessage] = []
         room = rendering.MAX_ANSWER
-        while len(messages) < ask.limit and room > rendering.MAX_ITEM:
-            item = (await self.inbox.next(request)).item
-            if item is None:
-                break
+        async for item in self._leases(ask):
             leased.append(item)
             messages.append(rendering.message(item))
             room -= len(msgspec.json.encode(messages[-1]))
+            if len(messages) == ask.limit or room <= rendering.MAX_ITEM:
+                break
         return messages
+
+    async def _leases(self, ask: t.InboxArguments) -> AsyncIterator[InboxItem]:
+        """The messages asked for, oldest first, each leased as it is taken."""
+        if ask.others or ask.work_id is not None:
+            request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
+            while (item := (await self.inbox.next(request)).item) is not None:
+                yield item
+            return
+        form = InboxLeaseRequest(lease=f"lease_{secrets.token_hex(8)}", visibility=LEASE_SECONDS)
+        for each in (await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True))).items:
+            try:
+                item = await self.inbox.lease(each.seq, form)
+            except (NotFound, Refused):  # another session was faster, or it is not due yet
+                continue
+            except asyncio.CancelledError:
+                self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))
+                raise
+            yield item
 
     async def _ack(self, _call: ToolCall, ask: t.AckArguments) -> Object:
         outcomes = await asyncio.gather(*(self._ack_one(each) for each in ask.messages))

@@ -53,7 +53,7 @@ class InboxService:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
         reader = await expire_leases(self.store, self.clock_changes)
         memory = self.store.memory.inbox
-        others = {sender: count for sender, (count, _) in memory.messages.senders.items() if self._is_other(sender)}
+        others = {sender: count for sender, (count, _) in memory.messages.senders.items() if self.is_other(sender)}
         senders = None
         if query.contacts:
             senders = ({*memory.messages.senders} | {*memory.reactions.senders}) - others.keys()
@@ -64,7 +64,7 @@ class InboxService:
         items = [self._in_lane(item) for item in page.items]
         return InboxResponse(items=items, next_since=page.next_since, counts=counts, others=sum(others.values()))
 
-    def _is_other(self, sender: str) -> bool:
+    def is_other(self, sender: str) -> bool:
         """Whether the sender of an unread message is no contact, no target of an own work, and not we."""
         known = sender in self.identity.signers or sender in self.store.memory.inbox.reactions.senders
         return not known and not self.lanes.is_contact(sender)

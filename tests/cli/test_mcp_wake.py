@@ -273,6 +273,11 @@ async def test_contacts_wake_the_session_and_others_are_counted(
             notice = "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."
             assert claude.receive() == notice
             assert "3 from others wait: aghctl requests" in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+            found = relay.call(1, "inbox")
+            assert [(each["sender"], each["admitted"]) for each in found["messages"]] == [("friend", True)]
+            assert (found["waiting"], found["others"]) == (0, 3)
+            found = relay.call(2, "inbox", others=True)
+            assert [each["admitted"] for each in found["messages"]] == [False] * 3
         assert claude.more() == 0
 
 
@@ -283,7 +288,7 @@ async def test_others_have_one_budget_of_wakes_over_all_names(
         with RelayProcess(home, "ops", env=claude.env, options=("--wake", "all")) as relay:
             relay.open("claude-code")
             for number in range(20):
-                await say(stranger, f"name{number}")
+                await say(stranger, f"name{number}")  # `take_all` gets it, too
                 claude.receive()
                 take_all(relay, 2 * number + 1)
             wait_for(lambda: session(public)["held_back"] == ["peers that are no contacts"], 20, "the guard")

@@ -166,20 +166,24 @@ def test_others_are_served_where_the_worker_says_so(plain: Site, tmp_path: Path,
 
 def test_a_worker_of_the_client_takes_those_of_others_on_request(plain: Site) -> None:
     endpoint, first = endpoint_from("worker", env=plain.home.env), plain.open()
-    for others in (False, True):
+
+    @contextlib.contextmanager
+    def working(*, others: bool) -> Iterator[None]:
         worker = Worker(endpoint, others=others)
         worker.capability("test.run")(lambda job: "done")
-        running = Running(lambda worker=worker: asyncio.run(worker.serve()))
+        running = Running(lambda: asyncio.run(worker.serve()))
         try:
-            if not others:
-                plain.until_told(first)
-                continue
-            works = [first, plain.open()]
-            assert [plain.end_of(each)["event"] for each in works] == ["trace:completed"] * 2
-            assert plain.told(works[1]) == []
+            yield
         finally:
             worker.stop()
             running.result()
+
+    with working(others=False):
+        plain.until_told(first)
+    with working(others=True):
+        works = [first, plain.open()]
+        assert [plain.end_of(each)["event"] for each in works] == ["trace:completed"] * 2
+        assert plain.told(works[1]) == []
 
 
 def test_jobs_of_the_client_take_those_of_others_on_request(plain: Site) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.fence import fence
-from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.peers import Peer
 from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkResponse, WorksResponse
@@ -36,7 +36,8 @@ def check(raw: bytes) -> None:
     found = any_json(raw)
     document = found if isinstance(found, dict) else {"body": {"text": text, "result": found}}
     _read(rendering.message(_item(document)))
-    _read(rendering.inbox([_item(document)] * 12, 3))
+    page = InboxResponse(items=[_item(document)] * 12, next_since=None, counts={"ready": 3}, others=1)
+    _read(rendering.inbox(page, others=False))
     for role in get_args(Role):
         _read(rendering.work(_history(document, role, 12), "note"), _OWN.get(role, ()))
         _read(rendering.works(WorksResponse(works=[_work(document, role)] * 12, next_before=None)), _OWN.get(role, ()))

@@ -41,10 +41,13 @@ class Reply:
 class McpClient:
     """A client with `capabilities`, in the modern era unless `session` names a legacy session."""
 
-    def __init__(self, socket: Path, capabilities: dict[str, Any] | None = None, *, modern: bool = True) -> None:
+    def __init__(
+        self, socket: Path, capabilities: dict[str, Any] | None = None, *, modern: bool = True, wake: str = "contacts"
+    ) -> None:
         self.socket = socket
         self.capabilities = capabilities or {}
         self.modern = modern
+        self.wake = wake
         self.session = ""
         self._next = 0
 
@@ -82,7 +85,7 @@ class McpClient:
             return {"MCP-Protocol-Version": "2025-06-18", "Mcp-Session-Id": self.session} if self.session else {}
         named = {"resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
         name = params.get(named.get(method, "name"))
-        found = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
+        found = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Aghbus-Wake": self.wake}
         return {**found, "Mcp-Name": str(name)} if name is not None else found
 
     def post(self, body: Any, headers: dict[str, str]) -> Reply:

@@ -18,6 +18,7 @@ from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.base.logs import EventLimiter
 from aghbus.daemon.mcp.call import ToolCall
+from aghbus.daemon.mcp.client import Wake
 from aghbus.daemon.mcp.endpoint import McpEndpoint
 from aghbus.daemon.mcp.offer import Offer, Perform, Prompt, Tool
 from aghbus.daemon.mcp.rpc import MISSING_CAPABILITY, Object, RpcError
@@ -181,7 +182,7 @@ class FixtureResources:
     )
     templates: Sequence[Object] = ({"uriTemplate": "test://template/{id}/data", "name": "template"},)
 
-    async def read(self, uri: str) -> Sequence[Object] | None:
+    async def read(self, uri: str, _wake: Wake) -> Sequence[Object] | None:
         if uri == "test://static-text":
             return [{"uri": uri, "mimeType": "text/plain", "text": "This is the content of the static text resource."}]
         if uri == "test://static-binary":
@@ -194,7 +195,7 @@ class FixtureResources:
     def can_watch(self, uri: str) -> bool:
         return uri.startswith("test://")
 
-    async def changes(self, uris: frozenset[str]) -> AsyncIterator[str]:
+    async def changes(self, uris: frozenset[str], _wake: Wake) -> AsyncIterator[str]:
         for uri in sorted(uris):
             yield uri
         await asyncio.Event().wait()

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from aghbus.daemon.mcp.call import PendingAnswers, ToolCall
 from aghbus.daemon.mcp.client import McpCaller
 from aghbus.daemon.mcp.rendering import MAX_ANSWER
@@ -59,7 +61,7 @@ async def test_answers_are_bounded_and_say_what_they_left_out(tmp_path: Path) ->
         assert history["note"] == f"{left_out} earlier steps are left out."
         fetched = 0
         while fetched < 8:
-            found = client.tool("inbox", limit=20)
+            found = client.tool("inbox", limit=20, others=True)
             assert size(found) < MAX_ANSWER
             assert found["messages"]
             fetched += len(found["messages"])
@@ -126,14 +128,16 @@ async def test_a_work_for_us_waits_for_our_answer_only(tmp_path: Path) -> None:
         assert "that" in found["history"][-1]["text"]
 
 
-async def test_leases_go_back_when_a_client_disconnects_during_a_fetch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [False, True])
+async def test_leases_go_back_when_a_client_disconnects_during_a_fetch(tmp_path: Path, others: bool) -> None:
     async with bench(tmp_path) as desk:
+        await desk.admit("bob")
         for _ in range(20):
             await desk.offer(desk.say("bob"))
         tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox, ABSENT).all()
         call = ToolCall(Request(1, "tools/call", {}), McpCaller(modern=False, version=""), ABSENT, PendingAnswers())
-        fetch = asyncio.ensure_future(tools["inbox"].perform(call, {"limit": 20}))
-        for _ in range(3):  # commits: a lease needs one
+        fetch = asyncio.ensure_future(tools["inbox"].perform(call, {"limit": 20, "others": others}))
+        while len(desk.store.memory.inbox.untouched()) > 18:
             await desk.store.write(_nothing)
         fetch.cancel()
         await asyncio.wait([fetch])

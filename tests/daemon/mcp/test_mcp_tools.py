@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.foreign import foreign_peer
 from tests.support.mcp_client import FORMS, TASKS, McpClient
+from tests.support.natsutil import NatsServer
 
 TASK = "Sort these:\nb\na"
 
@@ -195,6 +197,38 @@ def test_a_subscriber_is_told_of_new_messages(ops: McpClient, worker: McpClient)
     assert (updated["method"], updated["params"]["uri"]) == ("notifications/resources/updated", "aghbus://inbox")
     assert updated["params"]["_meta"] == acknowledged["params"]["_meta"]
     messages.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wake", ["contacts", "all", "none"])
+async def test_a_subscriber_is_told_of_messages_of_those_that_may_wake_it(
+    home: Home, server: NatsServer, wake: str
+) -> None:
+    inbox, work = "aghbus://inbox", "aghbus://works/work_watched"
+    with Daemon(home, "public", "--nats", server.url) as public:
+        public.post("/v1/messages", kind="say", to="friend", body={"text": "hello"})
+        client = McpClient(public.socket_path, wake=wake)
+        async with foreign_peer(server.url, "stranger") as peer:
+            messages = client.stream("subscriptions/listen", notifications={"resourceSubscriptions": [inbox, work]})
+            next(messages)
+            told: list[set[str]] = []
+            for sender in ("stranger", "friend"):
+                await peer.publish({**peer.work("public", f"work_{sender}"), "from": sender})
+                await peer.publish(peer.work("public", "work_watched"))
+                told.append({next(messages)["params"]["uri"]})
+                while work not in told[-1]:
+                    told[-1].add(next(messages)["params"]["uri"])
+            messages.close()  # type: ignore[attr-defined]
+        assert [inbox in each for each in told] == [wake == "all", wake != "none"]
+        (content,) = client.request("resources/read", uri=inbox).result["contents"]
+        shown = [(each["sender"], each["admitted"]) for each in json.loads(content["text"])["messages"]]
+        others = [("stranger", False)] if wake == "all" else []
+        assert shown == [*(2 * others), ("friend", True), *others]
+
+
+def test_a_wrong_header_for_waking_is_refused(ops: McpClient) -> None:
+    error = McpClient(ops.socket, wake="some").request("tools/list").error
+    expected = "Invalid params: Aghbus-Wake: must be one of contacts, all, none"
+    assert (error["code"], error["message"]) == (-32602, expected)
 
 
 def test_text_of_a_peer_comes_inside_a_fence_that_it_cannot_end(ops: McpClient, worker: McpClient) -> None:
