@@ -87,7 +87,7 @@ class LivePolicy:
         """
         rules = self._store.memory.trust
         if sender in rules.admitted:
-            return True
+            return identity_of(sender) not in self.now.deny
         if self._named_at != rules.revision:
             self._named, self._named_at = self._names(), rules.revision
         return identity_of(sender) in self._named

@@ -85,6 +85,12 @@ async def test_an_admitted_key_is_a_contact_under_every_nickname(store: Store, w
     assert parts.lanes.of(HANDLE, "verified") == "other"
 
 
+async def test_a_denied_peer_is_no_contact_though_our_agent_addressed_it(store: Store) -> None:
+    lanes = parts_of(store, deny=("peer",)).lanes
+    await store.write(lambda tx: tx.memory.trust.put_addressed(tx, "peer", 1))
+    assert lanes.of("peer", "unverified") == "other"
+
+
 async def test_every_peer_is_a_contact_where_the_operator_says_so(store: Store) -> None:
     lanes = parts_of(store, admit="all").lanes
     assert lanes.of("peer", "unverified") == "plain"

@@ -12,7 +12,7 @@ import pytest
 from aghbus.client.work.clients import Client, endpoint_from
 from aghbus.client.work.worker import Worker
 from tests.support.client_pair import Running
-from tests.support.daemons import Daemon, Home, HttpError, delivery, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, HttpError, delivery, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 from tests.support.serving import SERVE, WAIT, Bus, serving
@@ -24,13 +24,13 @@ RUNS = [sys.executable, "-c", "import os; open('runs', 'a').write(os.environ['AG
 class Site(Bus):
     """`worker`, whose operator admits, and `ops`, which has the peer id `peer` and is not admitted."""
 
-    def __init__(self, home: Home, url: str, *, keyed: bool) -> None:
+    def __init__(self, home: Home, url: str, *flags: str, keyed: bool) -> None:
         self.peer, self.key_id = "ops", None
         if keyed:
             key = home.ctl_json("--name", "ops", "key", "generate")
             self.peer, self.key_id = key["handle"], key["key_id"]
-        worker = Daemon(home, "worker", "--nats", url, "--capability", "test.run")
-        super().__init__(home, Daemon(home, "ops", "--nats", url), worker)
+        worker = Daemon(home, "worker", "--nats", url, "--capability", "test.run", *flags)
+        super().__init__(home, Daemon(home, "ops", "--nats", url, *flags), worker)
 
     def meet(self) -> None:
         wait_for(lambda: self.ops.knows("worker") and self.worker.knows(self.peer), WAIT, "the two to know each other")
@@ -52,8 +52,8 @@ class Site(Bus):
 
 
 @contextlib.contextmanager
-def site(root: Path, url: str, *, keyed: bool) -> Iterator[Site]:
-    made = Site(Home(root), url, keyed=keyed)
+def site(root: Path, url: str, *flags: str, keyed: bool) -> Iterator[Site]:
+    made = Site(Home(root), url, *flags, keyed=keyed)
     with made.worker, made.ops:
         made.meet()
         yield made
@@ -120,6 +120,18 @@ def test_a_refused_peer_gets_an_end_and_no_further_hearing(keyed: Site, tmp_path
         assert keyed.requests() == []
         assert keyed.trust("refuse", keyed.peer, "--remove")["changed"]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_stream_keeps_the_answer_for_an_initiator_that_is_away(tmp_path: Path, server: NatsServer) -> None:
+    with site(tmp_path, server.url, *DURABLE, keyed=False) as made:
+        work_id = made.open()
+        made.ops.kill()
+        with serving(made, tmp_path, command=RUNS) as serve:
+            serve.until("waiting", work_id=work_id)
+        said = f"/v1/messages?work={work_id}&direction=out&kind=say"
+        wait_for(lambda: [one["delivery"] for one in made.worker.get(said)["messages"]] == ["published"], WAIT, "it")
+        made.ops.start()
+        made.until_told(work_id)
 
 
 def test_a_plain_name_is_admitted_and_refused_by_name(plain: Site, tmp_path: Path) -> None:
