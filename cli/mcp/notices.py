@@ -127,6 +127,8 @@ class Notices:
         if not look.oldest or (self.state != "stored" and look.oldest[0].seq > self.covered):
             self._all_acked()
         if not look.oldest:
+            if look.others:  # they may be admitted meanwhile, and are older than what the session was told of
+                self.covered, self.due = 0, min(self.due, now + FIRST_REPEAT)
             return []
         if self.state == "noticed" and now < self._repeat_at:
             self.due = min(self.due, self._repeat_at)

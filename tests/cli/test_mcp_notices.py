@@ -89,6 +89,18 @@ def test_a_notice_is_acked_when_none_of_its_messages_is_in_the_inbox() -> None:
     assert notices.state == "acked"
 
 
+def test_a_peer_that_is_admitted_while_its_message_waits_wakes_the_session() -> None:
+    notices, waits = Notices(LoopGuard()), Look(0, [], [], others=1)
+    notices.arrived(5, 0)  # of a stranger
+    assert step(notices, ready(7), 0)
+    notices.fetching()
+    notices.fetched(1)
+    notices.looking()
+    assert notices.causes(waits, 2) == []
+    assert notices.due == 2 + FIRST_REPEAT
+    assert step(notices, ready(5), notices.due)
+
+
 def test_without_a_way_to_tell_a_notice_is_stored_and_tried_again() -> None:
     notices = Notices(LoopGuard())
     assert step(notices, ready(1), 0, how=None)
