@@ -34,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     plan, api = plan_of(values), context.api
     journal = open_journal(str(api.get("/v1/status")["name"]), context, plan)
-    return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output).run()
+    return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output, context.command("requests")).run()
 
 
 def plan_of(values: dict[str, Any]) -> CommandOptions:

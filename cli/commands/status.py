@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import counted, fields, safe, size, span
+from aghbus.cli.commands.requests import note_others
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
@@ -13,6 +14,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Show the state of the daemon; 1 when it is not ready."""
     status = context.api.get("/v1/status")
     context.output.answer(status, _human)
+    if context.output.human:
+        note_others(context, context.api.get("/v1/inbox", [("limit", 1)]))
     return YES if status["ready"] else NO
 
 

@@ -272,7 +272,10 @@ async def test_contacts_wake_the_session_and_others_are_counted(
             await say(stranger, "friend")
             notice = "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."
             assert claude.receive() == notice
-            assert "3 from others wait: aghctl requests" in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+            assert (
+                "3 from others wait: aghctl --name ops requests"
+                in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+            )
         assert claude.more() == 0
 
 
