@@ -2,7 +2,16 @@
 
 import itertools
 
-from aghbus.cli.mcp.notices import FIRST_REPEAT, LAST_REPEAT, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.notices import (
+    ADMISSION_SECONDS,
+    FIRST_REPEAT,
+    LAST_REPEAT,
+    Look,
+    LoopGuard,
+    Notices,
+    Waiting,
+    text_of,
+)
 
 WORK = "work_" + "0123456789abcdef" * 2
 
@@ -55,6 +64,17 @@ def test_new_messages_are_notified_at_once_unfetched_ones_later() -> None:
     notices.fetched(5)
     assert not step(notices, ready(2, 3), 6)
     assert step(notices, ready(2, 3), 5 + FIRST_REPEAT)
+
+
+def test_messages_of_a_peer_are_notified_once_it_is_admitted() -> None:
+    notices = Notices(LoopGuard())
+    assert step(notices, ready(2), 0)  # the first one is of others
+    notices.fetching()
+    notices.fetched(1)
+    notices.looking()
+    assert notices.causes(Look(1, [], [], others=1), 2) == []
+    assert notices.due == 2 + ADMISSION_SECONDS
+    assert step(notices, ready(1), notices.due)
 
 
 def test_a_fetch_during_the_notice_counts() -> None:

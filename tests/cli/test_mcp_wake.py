@@ -279,6 +279,18 @@ async def test_contacts_wake_the_session_and_others_are_counted(
         assert claude.more() == 0
 
 
+async def test_an_admitted_peer_wakes_the_session_by_what_waits(
+    home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
+) -> None:
+    async with foreign_peer(server.url, "stranger") as stranger:
+        with RelayProcess(home, "ops", env=claude.env) as relay:
+            relay.open("claude-code")
+            await say(stranger, "stranger")
+            wait_for(lambda: public.get("/v1/inbox")["others"] == 1, 20, "the message")
+            home.ctl_json("--name", "ops", "trust", "admit", "stranger")
+            assert claude.receive() == "aghbus: 1 message waits. Call the inbox tool."
+
+
 async def test_others_have_one_budget_of_wakes_over_all_names(
     home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
 ) -> None:
