@@ -147,6 +147,27 @@ def test_a_plain_name_is_admitted_and_refused_by_name(plain: Site, tmp_path: Pat
         plain.until_told(second)  # the refusal took the admission back
 
 
+def test_a_step_of_a_chain_says_that_it_waits(plain: Site, tmp_path: Path) -> None:
+    chain = {
+        "name": "c",
+        "start": "a",
+        "max_steps": 1,
+        "nodes": {"a": {"peer": "worker", "input": "do it"}},
+        "edges": [],
+    }
+    with serving(plain, tmp_path, command=RUNS):
+        run_id = plain.ops.post("/v1/chains/runs", chain=chain)["run_id"]
+
+        def step() -> tuple[str, str | None]:
+            (last,) = plain.ops.get(f"/v1/chains/runs/{run_id}")["history"]
+            return last["work_state"], last["message"]
+
+        says = "This work waits until the operator admits its initiator."
+        wait_for(lambda: step() == ("submitted", says), WAIT, "the reason")
+        plain.trust("admit", "ops")
+        wait_for(lambda: step()[0] == "completed", WAIT, "the end of the step")
+
+
 def test_a_peer_that_our_agent_addresses_is_served(plain: Site, tmp_path: Path) -> None:
     with serving(plain, tmp_path, command=RUNS):
         work_id = plain.open()
