@@ -142,16 +142,19 @@ async def _show_banner(node: Node, banner: TextIO) -> None:
 
 def _banner(node: Node, *, up: bool) -> str:
     name, self_id = node.settings.current.name, node.identity.self_id
+    embedded, admit = bool(node.broker), node.settings.current.trust.admit
     server = node.link.server
-    where = f"{'embedded broker' if node.broker else 'NATS'} at {server.url}" if up and server else "no broker yet"
+    where = f"{'embedded broker' if embedded else 'NATS'} at {server.url}" if up and server else "no broker yet"
     ctl = _command("aghctl")
+    waits = f"  {ctl} --name {name} requests        list the peers that wait until you admit them\n"
     other = ("ops", "") if self_id == "patch-worker" else ("patch-worker", " --capability test.run")
     return (
         f"aghd {name}: peer {self_id} in {node.identity.workspace}, channels {', '.join(node.settings.current.channels)}; {where}\n"
         f"  {ctl} --name {name} status          show the daemon's status\n"
         f"  {ctl} --name {name} whois           list the peers\n"
         f"  {ctl} --name {name} inbox follow    follow incoming messages\n"
-        f"another peer, in another terminal{'' if node.broker else ', with the same NATS options'}:\n"
+        f"{'' if embedded or admit == 'all' else waits}"
+        f"another peer, in another terminal{'' if embedded else ', with the same NATS options'}:\n"
         f"  {_command('aghd')} run --name {other[0]}{other[1]}\n"
         f"Ctrl-C stops this one.\n"
     )

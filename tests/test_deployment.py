@@ -89,6 +89,7 @@ def test_compose_has_no_default_token_and_runs_closed() -> None:
     assert "NATS_TOKEN:-" not in text
     services = yaml.safe_load(text)["services"]
     assert all(one["read_only"] and one["cap_drop"] == ["ALL"] for one in services.values())
+    assert [services[name]["environment"].get("AGHD_TRUST_ADMIT") for name in ("ops", "patch-worker")] == ["all", "all"]
 
 
 @pytest.mark.parametrize("name", ["nats.conf", "nats/cluster.conf", "nats/leaf.conf", "k8s/nats/nats.conf"])

@@ -73,7 +73,8 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     status = context.api.get("/v1/status")
     journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
     job = partial(BridgeJob, format=values["format"])
-    runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, job)
+    requests = context.command("requests")
+    runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, requests, job)
     if values["every"] is None:
         return runner.run()
     schedule = _schedule(context, plan, values["every"], str(status["name"]))

@@ -7,6 +7,7 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import body_line, event_line, not_delivered
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import moment, table
+from aghbus.cli.commands.requests import note_others
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
@@ -18,8 +19,7 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
     answer = context.api.get("/v1/inbox", [(name, values[name]) for name in ("state", "since", "limit")])
     context.output.rows(answer, "items", _human, "no message is waiting")
-    if answer["others"]:
-        context.output.note(f"{answer['others']} from others wait: aghctl requests")
+    note_others(context, answer)
     if answer["next_since"] is not None:
         context.output.note(f"there are more: --since {answer['next_since']}")
     return YES

@@ -18,10 +18,17 @@ def run(context: Context, values: dict[str, Any]) -> int:
     answer = context.api.get("/v1/requests", [("limit", values["limit"])])
     context.output.rows(answer, "requests", _human, "no peer waits for admission")
     if answer["requests"]:
-        context.output.note("admit one with `aghctl trust admit PEER`, or refuse it with `aghctl trust refuse PEER`")
+        admit, refuse = context.command("trust admit PEER"), context.command("trust refuse PEER")
+        context.output.note(f"admit one with `{admit}`, or refuse it with `{refuse}`")
     if answer["more"]:
         context.output.note(f"{answer['more']} more wait: --limit shows more")
     return YES
+
+
+def note_others(context: Context, inbox: dict[str, Any]) -> None:
+    """Print a note if messages of others are in the inbox (`InboxResponse`)."""
+    if inbox["others"]:
+        context.output.note(f"{inbox['others']} from others wait: {context.command('requests')}")
 
 
 def _human(answer: dict[str, Any]) -> str:

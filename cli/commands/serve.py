@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from aghbus.cli.app.arguments import lifetime, seconds, whole
 from aghbus.cli.context import Context
@@ -34,7 +35,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     plan, api = plan_of(values), context.api
     journal = open_journal(str(api.get("/v1/status")["name"]), context, plan)
-    return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output).run()
+    return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output, context.command("requests")).run()
 
 
 def plan_of(values: dict[str, Any]) -> CommandOptions:
@@ -153,7 +154,7 @@ def _check_outside(state: str, paths: tuple[str, ...]) -> None:
     for path in paths:
         if os.path.commonpath((path, os.path.realpath(state))) == path:
             why = f"--sandbox: {path} contains the state of the daemons ({state}), with their keys"
-            raise UsageError(why, "run it in a narrower folder: --cwd")
+            raise UsageError(why, "name narrower folders: --cwd, --sandbox-read, --sandbox-write")
 
 
 def _accepts(pairs: list[tuple[str, str]], *, allow_unverified: bool) -> dict[str, frozenset[str]]:
@@ -178,14 +179,15 @@ def _accept(text: str) -> tuple[str, str]:
 
 def _limit(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if name == "cpu":
-        return name, max(1, round(lifetime(value)))
-    if name in ("memory", "file-size"):
-        unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(value[-1:], 1)
-        return name, _count(value if unit == 1 else value[:-1]) * unit
-    if name != "files":
-        raise ValueError("must be cpu=TIME, memory=BYTES, files=N or file-size=BYTES (also with K, M or G)")
-    return name, _count(value)
+    with suppress(ValueError):
+        if name == "cpu":
+            return name, max(1, round(lifetime(value)))
+        if name in ("memory", "file-size"):
+            unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(value[-1:], 1)
+            return name, _count(value if unit == 1 else value[:-1]) * unit
+        if name == "files":
+            return name, _count(value)
+    raise ValueError("must be cpu=TIME, memory=BYTES, files=N or file-size=BYTES (also with K, M or G)")
 
 
 def _variable(text: str) -> str:

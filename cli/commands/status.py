@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import counted, fields, safe, size, span
 from aghbus.cli.context import Context
@@ -12,11 +14,11 @@ from aghbus.protocol.base.annotations import Any
 def run(context: Context, values: dict[str, Any]) -> int:
     """Show the state of the daemon; 1 when it is not ready."""
     status = context.api.get("/v1/status")
-    context.output.answer(status, _human)
+    context.output.answer(status, partial(_human, context.command("requests")))
     return YES if status["ready"] else NO
 
 
-def _human(status: dict[str, Any]) -> str:
+def _human(requests: str, status: dict[str, Any]) -> str:
     counters = {name: count for name, count in status["counters"].items() if count}
     pairs = [
         ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
@@ -31,7 +33,7 @@ def _human(status: dict[str, Any]) -> str:
         ("inbox", _counts(status["inbox"])),
         (
             "requests",
-            f"{counted(status['requests'], 'peer')} to admit: aghctl requests" if status["requests"] else None,
+            f"{counted(status['requests'], 'peer')} to admit: {requests}" if status["requests"] else None,
         ),
         ("inbox use", _inbox_use(status["inbox_use"])),
         ("outbox", _counts(status["outbox"])),

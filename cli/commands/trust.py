@@ -6,6 +6,7 @@ import time
 
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import FILE, read_all
+from aghbus.cli.app.recipients import handles
 from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.cli.commands.inbox_settle import purge_line
 from aghbus.cli.context import Context, Run
@@ -104,7 +105,12 @@ def _runner(verb: str, name: str, opposite: str = "") -> Run:
     """A command that makes the change `verb` to the value of argument `name`; `opposite` is the change with --remove."""
 
     def run(context: Context, values: dict[str, Any]) -> int:
-        return _change(context, opposite if opposite and values["remove"] else verb, {"who": values[name]})
+        done = opposite if opposite and values["remove"] else verb
+        code = _change(context, done, {"who": values[name]})
+        if name == "peer" and done == verb and context.output.human:
+            for handle in handles(context.api, values[name]):
+                context.output.note(f"this is the peer without a key, not {safe(handle)}")
+        return code
 
     return run
 

@@ -13,6 +13,8 @@ from aghbus.protocol.base.backoff import Backoff
 
 FIRST_REPEAT, LAST_REPEAT = 30.0, 300.0
 """Seconds between a notice and its repetition: the first, and the longest that doubling leads to."""
+ADMISSION_SECONDS = 5.0
+"""Seconds between two looks while only messages of others wait: their admission makes no event."""
 COLLECT_SECONDS = 0.2
 """Messages that arrive within this time after the first one share a notice."""
 WAKES, WINDOW = 20, 600.0
@@ -127,13 +129,14 @@ class Notices:
         if not look.oldest or (self.state != "stored" and look.oldest[0].seq > self.covered):
             self._all_acked()
         if not look.oldest:
-            if look.others:  # they may be admitted meanwhile, and are older than what the session was told of
-                self.covered, self.due = 0, min(self.due, now + FIRST_REPEAT)
+            if look.others:
+                self.look_soon(now, ADMISSION_SECONDS)
             return []
         if self.state == "noticed" and now < self._repeat_at:
             self.due = min(self.due, self._repeat_at)
             return []
-        waiting = look.oldest if now >= self._repeat_at else look.fresh
+        admitted = self._repeat_at == NEVER and not look.fresh  # or requeued: the session was not told of any
+        waiting = look.oldest if now >= self._repeat_at or admitted else look.fresh
         ready = {each.cause for each in waiting if each.state == "ready"}
         held = ready.intersection(self.guard.held_back(now))
         if ready - held:

@@ -51,12 +51,13 @@ class CommandRunner:
         timeout: float,
         journal: Journal,
         output: Output,
+        requests: str,
         make_job: Callable[..., CommandJob] = CommandJob,
     ) -> None:
-        """`make_job` creates a job from its leased work, a journal entry, the options, the client and the reporter. `timeout` in
-        seconds bounds every step of a request."""
+        """`timeout` in seconds bounds every step of a request. `requests` is the command that lists who waits for admission.
+        `make_job` creates a job from its leased work, a journal entry, the options, the client and the reporter."""
         self.options = options
-        self._make_job = make_job
+        self._make_job, self._requests = make_job, requests
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
         core = Core(endpoint, timeout, EventLoop())
@@ -144,8 +145,8 @@ class CommandRunner:
         return self.options.queue if self._busy else 0
 
     def _note_waiting(self, item: InboxItem) -> None:
-        peer = {"from": item.message.sender}
-        self._reporter.emit("waiting", work_id=item.message.work_id, **peer, message="`aghctl requests` lists its peer")
+        told = {"from": item.message.sender, "message": f"its peer is not admitted: {self._requests}"}
+        self._reporter.emit("waiting", work_id=item.message.work_id, **told)
 
     @property
     def _busy(self) -> bool:

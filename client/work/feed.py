@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -24,6 +25,8 @@ from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.peers import CapabilitiesResponse
 from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
 from aghbus.protocol.api.status import StatusResponse
+
+logger = logging.getLogger("aghbus.client")
 
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
@@ -68,7 +71,7 @@ class Feed:
         self._list_at = 0.0
         self.leave: Callable[[], int] = lambda: 0
         """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
-        self.on_waiting: Callable[[InboxItem], object] = lambda item: None
+        self.on_waiting: Callable[[InboxItem], object] = _log_waiting
         """Gets each work that waits until its peer is admitted."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
@@ -263,6 +266,10 @@ class Feed:
             for job in list(self._jobs.values()):
                 with suppress(ClientError):  # the daemon is away: the next renewal retries
                     await job.renew(self._lease)
+
+
+def _log_waiting(item: InboxItem) -> None:
+    logger.warning("work %s waits: its peer is not admitted (aghctl requests)", item.message.work_id)
 
 
 async def jobs(

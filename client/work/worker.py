@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import math
 import signal
 from collections.abc import Awaitable, Callable
@@ -16,10 +15,8 @@ from aghbus.client.core.core import Core
 from aghbus.client.core.threads import Threads
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import TIMEOUT, endpoint_from
-from aghbus.client.work.feed import LEASE, Feed
+from aghbus.client.work.feed import LEASE, Feed, logger
 from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore
-
-logger = logging.getLogger("aghbus.client")
 
 Result = dict[str, Any] | str | None
 """What a handler may return: the result of the work, its message, or nothing."""

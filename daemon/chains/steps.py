@@ -21,7 +21,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
-from aghbus.protocol.agh.bodies import Trace
+from aghbus.protocol.agh.bodies import Say, Trace
 from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.chains.branches import ready
@@ -138,6 +138,7 @@ class RunTransitions:
         if not work.is_terminal and work.state != "needs_input":
             body = None if envelope is None else envelope.body
             progress = body.message if isinstance(body, Trace) and body.state == "working" else None
+            progress = body.text if isinstance(body, Say) else progress
             self._resume(tx, run, visit, work.state, found.last_seq, progress)
             return
         if work.is_terminal and is_busy(work, envelope):

@@ -60,5 +60,8 @@ class DeniedSubjects:
     def _sentence(self, verb: str, subjects: list[str]) -> str:
         shown = ", ".join(subjects[-_MAX_SHOWN:])
         more = f" and {len(subjects) - _MAX_SHOWN} more" if len(subjects) > _MAX_SHOWN else ""
-        hint = f"`aghctl nats permissions --peer {self._peer_id}` prints what its user needs"
+        names = " ".join(subjects).lower()
+        options = " --artifacts" if "obj_" in names or "$o." in names else ""
+        options += " --durability jetstream" if "agh_network_v0" in names else ""
+        hint = f"`aghctl nats permissions --peer {self._peer_id}{options}` prints what its user needs"
         return f"the NATS server does not let us {verb} {shown}{more} ({hint}; then restart the daemon)"

@@ -102,7 +102,10 @@ class TrustRuleService:
     def _peer(self, kind: RuleKind, who: str) -> str:
         """The peer of a rule that is about one: as an earlier rule names it, by its key id, or as in the request."""
         if not is_peer(who) and not is_key_id(who):
-            raise InvalidRequest("who: must be a peer id, a handle or a key id")
+            raise InvalidRequest(
+                "who: must be a peer id, a handle or a key id",
+                hint="`aghctl requests` and `aghctl peers` show peers whole",
+            )
         if kind == "deny" and is_handle(who):
             who = self.trust.key_of(who) or who
         return next((rule.who for rule in self.store.memory.trust if _is_about(rule, kind, who)), who)
@@ -179,7 +182,10 @@ class TrustRuleService:
         """Refuse a rule without effect, and one that would silently replace a pin."""
         if wanted.rule in ("allow", "admit") and identity_of(wanted.who) in policy.deny:
             what = "key" if identity_of(wanted.who) != wanted.who else "name"
-            raise Refused(f"that {what} is denied, which takes precedence", hint="first `aghctl trust deny --remove`")
+            raise Refused(
+                f"that {what} is denied, which takes precedence",
+                hint=f"first `aghctl trust deny {wanted.who} --remove`",
+            )
         if wanted.rule == "deny" and identity_of(wanted.who) == identity_of(self.identity.self_id):
             raise InvalidRequest("who: is this daemon's own key or name")
         pinned = policy.pins.get(wanted.subject, wanted.who) if wanted.rule == "pin" else wanted.who

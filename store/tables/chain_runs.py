@@ -102,7 +102,8 @@ _VISIT_COLUMNS: Final = ", ".join(Visit.__struct_fields__)
 
 class Followed(NamedTuple):
     """Our copy of a visit's work, the sequence of its last applied envelope, and sequence and bytes of the envelope
-    that ended it, else of its last trace; None when it has neither, or its bytes are damaged."""
+    that ended it, else of its last trace, or of what its target said before it accepted; None without one, or when its bytes
+    are damaged."""
 
     work: WorkView
     last_seq: int
@@ -199,7 +200,8 @@ def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> 
     row = tx.db.execute(
         "SELECT last_seq FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?", key
     ).fetchone()
-    telling = "e.seq = ?" if work.is_terminal else "e.kind = 'trace' AND e.seq <= ?"
+    kind = "e.kind = 'say' AND e.direction = 'in'" if work.state == "submitted" else "e.kind = 'trace'"
+    telling = "e.seq = ?" if work.is_terminal else f"{kind} AND e.seq <= ?"
     tx.flush()
     found = tx.db.execute(
         f"SELECT e.seq, {INTACT_RAW} FROM envelopes AS e WHERE e.seq IN ({SEQS_OF_WORK}) AND e.workspace_id = ? AND e.channel = ?"  # noqa: S608 - constants

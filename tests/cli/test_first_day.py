@@ -11,6 +11,7 @@ import pytest
 
 from aghbus.daemon.state.catalog import load_catalog
 from tests.support.daemons import Daemon, Home
+from tests.support.natsutil import NatsServer
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -23,16 +24,27 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         yield home
 
 
-@pytest.mark.parametrize(("name", "other"), [("ops", "patch-worker"), ("patch-worker", "ops")])
-def test_the_banner_names_another_peer(home: Home, name: str, other: str) -> None:
-    command = [sys.executable, "-m", "aghbus.daemon", "run", "--name", name]
+def banner(home: Home, *args: str) -> str:
+    command = [sys.executable, "-m", "aghbus.daemon", "run", *args]
     with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
         try:
             shown = "".join(iter(daemon.stdout.readline, "Ctrl-C stops this one.\n"))
         finally:
             daemon.terminate()
-    assert re.search(r"aghd run --name (\S+)", shown.replace("python -m aghbus.daemon", "aghd")).group(1) == other  # type: ignore[union-attr]
+    return shown.replace("python -m aghbus.daemon", "aghd")
+
+
+@pytest.mark.parametrize(("name", "other"), [("ops", "patch-worker"), ("patch-worker", "ops")])
+def test_the_banner_names_another_peer(home: Home, name: str, other: str) -> None:
+    shown = banner(home, "--name", name)
+    assert re.findall(r"aghd run --name (\S+)", shown) == [other] and " requests " not in shown
+
+
+@pytest.mark.parametrize("admit", ["contacts", "all"])
+def test_the_banner_names_admission_where_it_is_needed(home: Home, server: NatsServer, admit: str) -> None:
+    shown = banner(home, "--name", "ops", "--nats", server.url, "--trust-admit", admit)
+    assert ("--name ops requests " in shown) == (admit == "contacts")
 
 
 def test_doctor_checks_every_running_daemon(two: Home) -> None:

@@ -2,7 +2,16 @@
 
 import itertools
 
-from aghbus.cli.mcp.notices import FIRST_REPEAT, LAST_REPEAT, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.notices import (
+    ADMISSION_SECONDS,
+    FIRST_REPEAT,
+    LAST_REPEAT,
+    Look,
+    LoopGuard,
+    Notices,
+    Waiting,
+    text_of,
+)
 
 WORK = "work_" + "0123456789abcdef" * 2
 
@@ -57,6 +66,17 @@ def test_new_messages_are_notified_at_once_unfetched_ones_later() -> None:
     assert step(notices, ready(2, 3), 5 + FIRST_REPEAT)
 
 
+def test_messages_of_a_peer_are_notified_once_it_is_admitted() -> None:
+    notices = Notices(LoopGuard())
+    assert step(notices, ready(2), 0)  # the first one is of others
+    notices.fetching()
+    notices.fetched(1)
+    notices.looking()
+    assert notices.causes(Look(1, [], [], others=1), 2) == []
+    assert notices.due == 2 + ADMISSION_SECONDS
+    assert step(notices, ready(1), notices.due)
+
+
 def test_a_fetch_during_the_notice_counts() -> None:
     notices = Notices(LoopGuard())
     notices.looking()
@@ -87,18 +107,6 @@ def test_a_notice_is_acked_when_none_of_its_messages_is_in_the_inbox() -> None:
     assert notices.state == "fetched"
     assert notices.causes(look(notices, []), 3) == []
     assert notices.state == "acked"
-
-
-def test_a_peer_that_is_admitted_while_its_message_waits_wakes_the_session() -> None:
-    notices, waits = Notices(LoopGuard()), Look(0, [], [], others=1)
-    notices.arrived(5, 0)  # of a stranger
-    assert step(notices, ready(7), 0)
-    notices.fetching()
-    notices.fetched(1)
-    notices.looking()
-    assert notices.causes(waits, 2) == []
-    assert notices.due == 2 + FIRST_REPEAT
-    assert step(notices, ready(5), notices.due)
 
 
 def test_without_a_way_to_tell_a_notice_is_stored_and_tried_again() -> None:

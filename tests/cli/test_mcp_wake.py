@@ -272,13 +272,28 @@ async def test_contacts_wake_the_session_and_others_are_counted(
             await say(stranger, "friend")
             notice = "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."
             assert claude.receive() == notice
-            assert "3 from others wait: aghctl requests" in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+            assert (
+                "3 from others wait: aghctl --name ops requests"
+                in home.ctl("--name", "ops", "inbox", "list").stderr.decode()
+            )
             found = relay.call(1, "inbox")
             assert [(each["sender"], each["admitted"]) for each in found["messages"]] == [("friend", True)]
             assert (found["waiting"], found["others"]) == (0, 3)
             found = relay.call(2, "inbox", others=True)
             assert [each["admitted"] for each in found["messages"]] == [False] * 3
         assert claude.more() == 0
+
+
+async def test_an_admitted_peer_wakes_the_session_by_what_waits(
+    home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
+) -> None:
+    async with foreign_peer(server.url, "stranger") as stranger:
+        with RelayProcess(home, "ops", env=claude.env) as relay:
+            relay.open("claude-code")
+            await say(stranger, "stranger")
+            wait_for(lambda: public.get("/v1/inbox")["others"] == 1, 20, "the message")
+            home.ctl_json("--name", "ops", "trust", "admit", "stranger")
+            assert claude.receive() == "aghbus: 1 message waits. Call the inbox tool."
 
 
 async def test_others_have_one_budget_of_wakes_over_all_names(

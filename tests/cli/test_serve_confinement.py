@@ -296,6 +296,12 @@ def _content(path: Path) -> bytes:
     return b""
 
 
+@pytest.mark.parametrize("limit", ["memory=lots", "files=0", "cpu=x", "size=1"])
+def test_a_limit_that_is_none_is_refused_with_the_forms(bus: Bus, limit: str) -> None:
+    done = bus.home.ctl("--name", "worker", "serve", "--capability", "test.run", "--limit", limit, "--", "true")
+    assert (done.returncode, b"must be cpu=TIME, memory=BYTES" in done.stderr) == (2, True)
+
+
 def test_a_sandbox_that_contains_the_daemons_keys_is_refused(bus: Bus) -> None:
     words = ["serve", "--capability", "test.run", "--sandbox", "--cwd", str(bus.home.root), "--", "true"]
     done = bus.home.ctl("--name", "worker", *words)

@@ -89,8 +89,8 @@ def yes_after(home: Home, *args: str) -> str:
     ("args", "said"),
     [
         (("deny", KEY[:-1]), "a peer id, a handle or a key id"),
-        (("admit", "d ave"), "a peer id, a handle or a key id"),
-        (("admit", OTHER), "first `aghctl trust deny --remove`"),
+        (("admit", f"{KEY[:21]}…"), "show peers whole"),
+        (("admit", OTHER), f"first `aghctl trust deny {OTHER} --remove`"),
         (("refuse", "dave", "--remove"), "no such rule"),
         (("allow", f"dave@{'0' * 32}"), "no recent message"),
         (("pin", "dave"), "NICKNAME=KEY_ID"),

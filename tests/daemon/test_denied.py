@@ -51,3 +51,11 @@ def test_denied_publish_matches_subject_prefix_ignoring_case() -> None:
     assert not denied.refuses("$JS.API.STREAM", 0.0)
     assert not denied.refuses("$JS.A", 0.0)
     assert not denied.refuses("$JS.API", 301.0)
+
+
+def test_the_hint_has_the_options_that_grant_the_subjects() -> None:
+    denied = DeniedSubjects("ops")
+    denied.note(PUBLISH.format("$js.api.stream.info.obj_agh_artifacts_v0"), 0.0)
+    assert "--peer ops --artifacts`" in denied.problems(0.0)[0]
+    denied.note(PUBLISH.format("$js.api.stream.info.agh_network_v0"), 0.0)
+    assert "--peer ops --artifacts --durability jetstream`" in denied.problems(0.0)[0]

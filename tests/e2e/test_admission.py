@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ class Site(Bus):
 
     def trust(self, verb: str, peer: str, *more: str) -> Any:
         return self.home.ctl_json("--name", "worker", "trust", verb, peer, *more)
+
+    def client(self) -> Client:
+        return Client(endpoint_from("worker", env=self.home.env))
 
     def requests(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.home.ctl_json("--name", "worker", "requests")["requests"]
@@ -81,7 +85,11 @@ def test_work_waits_over_restarts_and_runs_once_admitted(keyed: Site, tmp_path: 
                 (keyed.peer, keyed.key_id, "verified", 1)
             ]
             shown = keyed.home.ctl("--name", "worker", "requests")
-            assert keyed.peer.encode() in shown.stdout and b"trust admit" in shown.stderr
+            assert keyed.peer.encode() in shown.stdout and b"`aghctl --name worker trust admit PEER`" in shown.stderr
+            assert (
+                b"1 from others wait: aghctl --name worker requests"
+                in keyed.home.ctl("--name", "worker", "status").stderr
+            )
             assert b"\x1b" not in shown.stdout
             keyed.worker.kill()
             keyed.worker.start()
@@ -89,7 +97,7 @@ def test_work_waits_over_restarts_and_runs_once_admitted(keyed: Site, tmp_path: 
             third.until("ready")
             later = keyed.open("and these")
             keyed.until_told(later)
-            third.until("waiting", work_id=later)
+            assert third.until("waiting", work_id=later)["message"].endswith("aghctl --name worker requests")
             (item,) = keyed.waiting(work_id)
             assert (item["state"], item["attempts"], item["lane"], item["work_state"]) == (
                 "ready",
@@ -98,6 +106,8 @@ def test_work_waits_over_restarts_and_runs_once_admitted(keyed: Site, tmp_path: 
                 "submitted",
             )
             assert not (tmp_path / "runs").exists()
+            nickname = keyed.home.ctl("--name", "worker", "trust", "admit", "ops")
+            assert f"not {keyed.peer}".encode() in nickname.stderr and keyed.requests()
             keyed.trust("admit", keyed.peer)
             assert keyed.requests() == []
             for each in (work_id, later):
@@ -152,6 +162,27 @@ def test_a_plain_name_is_admitted_and_refused_by_name(plain: Site, tmp_path: Pat
         plain.until_told(second)  # the refusal took the admission back
 
 
+def test_a_step_of_a_chain_says_that_it_waits(plain: Site, tmp_path: Path) -> None:
+    chain = {
+        "name": "c",
+        "start": "a",
+        "max_steps": 1,
+        "nodes": {"a": {"peer": "worker", "input": "do it"}},
+        "edges": [],
+    }
+    with serving(plain, tmp_path, command=RUNS):
+        run_id = plain.ops.post("/v1/chains/runs", chain=chain)["run_id"]
+
+        def step() -> tuple[str, str | None]:
+            (last,) = plain.ops.get(f"/v1/chains/runs/{run_id}")["history"]
+            return last["work_state"], last["message"]
+
+        says = "This work waits until the operator admits its initiator."
+        wait_for(lambda: step() == ("submitted", says), WAIT, "the reason")
+        plain.trust("admit", "ops")
+        wait_for(lambda: step()[0] == "completed", WAIT, "the end of the step")
+
+
 def test_a_peer_that_our_agent_addresses_is_served(plain: Site, tmp_path: Path) -> None:
     with serving(plain, tmp_path, command=RUNS):
         work_id = plain.open()
@@ -198,10 +229,20 @@ def test_a_worker_of_the_client_takes_those_of_others_on_request(plain: Site) ->
         assert plain.told(works[1]) == []
 
 
+def test_jobs_of_the_client_log_what_waits(plain: Site, caplog: pytest.LogCaptureFixture) -> None:
+    work_id = plain.open()
+    with ThreadPoolExecutor() as pool, contextlib.closing(plain.client().jobs()) as jobs:
+        first = pool.submit(next, jobs)
+        try:
+            wait_for(lambda: f"work {work_id} waits" in caplog.text, WAIT, "the warning")
+        finally:
+            plain.trust("admit", "ops")
+            assert first.result(WAIT).work_id == work_id
+
+
 def test_jobs_of_the_client_take_those_of_others_on_request(plain: Site) -> None:
     work_id = plain.open()
-    client = Client(endpoint_from("worker", env=plain.home.env))
-    with contextlib.closing(client.jobs(others=True)) as jobs:
+    with contextlib.closing(plain.client().jobs(others=True)) as jobs:
         assert next(jobs).work_id == work_id
 
 
