@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.protocol.agh.bodies import PeerCard
-from aghbus.protocol.agh.discovery import matches
+from aghbus.protocol.agh.discovery import is_reference_card, matches
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.presence import PeerSeen, presence_of
 
@@ -176,6 +176,11 @@ class PresenceTable:
     def acknowledges(self, peer_id: str) -> bool | None:
         """Whether the peer acknowledges commits, by its last greet; None before the first one."""
         return self.of_this_project.get(peer_id)
+
+    def is_reference(self, workspace_id: str, channel: str, peer_id: str) -> bool:
+        """Whether the peer on that channel is the Go reference, by its last greet; a daemon of this project is not."""
+        peer = self._peers.get((workspace_id, channel, peer_id))
+        return peer is not None and peer.acknowledges is False and is_reference_card(peer.card)
 
     def of(self, peer: PeerSeen, now_ms: int) -> str:
         """The presence of a peer: `active`, `inactive` or `expired`."""

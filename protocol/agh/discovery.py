@@ -85,6 +85,14 @@ def wants_catalog(ext: dict[str, Any]) -> bool:
     return isinstance(include, list) and CATALOG in include
 
 
+def is_reference_card(card: PeerCard) -> bool:
+    """Whether this is a card as the Go reference makes it (May 2026): no trust modes, and a brief of each capability."""
+    brief = (card.ext or {}).get(BRIEF_KEY, [])
+    briefed = tuple(entry.get("id") for entry in brief if isinstance(entry, dict)) if isinstance(brief, list) else None
+    lists = card.profiles_supported, card.artifacts_supported, card.trust_modes_supported
+    return lists == ((PROTOCOL,), ("capability",), ()) and briefed == card.capabilities and "@" not in card.peer_id
+
+
 def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]) -> tuple[PeerCard, dict[str, Any]]:
     """The card and the envelope's `ext` of the response to a request with `ext`.
 
