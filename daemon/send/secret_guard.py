@@ -81,8 +81,11 @@ class SecretGuard:
     def _check_refused(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
         parts: dict[Path, Any] = {("body",): document.get("body")}
-        parts |= {("ext", key): value for key, value in (document.get("ext") or {}).items()}  # it does not look at these keys
-        found = next(((start + path, form) for start, part in parts.items() for path, form in refused_paths(part)), None)
+        for key, value in (document.get("ext") or {}).items():  # the reference does not look at these keys
+            parts["ext", key] = value
+        found = next(
+            ((start + path, form) for start, part in parts.items() for path, form in refused_paths(part)), None
+        )
         if found is None:
             return
         path, form = _shown(found[0]), found[1]

@@ -1,5 +1,6 @@
 """Matching of whois requests, and the brief and rich capability lists (spec section 2)."""
 
+import re
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ CATALOG: Final = "capability_catalog"
 TASK_WRITE: Final = "task.write"
 """A capability that other implementations accept in signed cards only: they refuse a greet without a proof that has it."""
 SUMMARY_KEY: Final = "aghbus.summary"  # in ext of a whois response: what the greets of the peer have as summary
+VERSION_KEY: Final = "aghbus.version"  # in ext of greets and whois responses: the version of the sender's daemon
 MAX_SUMMARY_CHARS: Final = 1_024  # of a peer's summary that are kept
+
+_VERSION: Final = re.compile(r"[0-9A-Za-z.+-]{1,32}").fullmatch
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -128,3 +132,9 @@ def summary_of(body: object, ext: dict[str, Any]) -> str | UnsetType | None:
     if isinstance(said, str):
         return shorten(said, MAX_SUMMARY_CHARS) or None
     return None if isinstance(body, Greet) else UNSET
+
+
+def version_of(ext: dict[str, Any]) -> str:
+    """The version of the sender's daemon, "" if it names none: it is older than 0.1.0."""
+    said = ext.get(VERSION_KEY)
+    return said if isinstance(said, str) and _VERSION(said) else ""

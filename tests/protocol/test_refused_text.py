@@ -18,7 +18,10 @@ REFUSED = {
     "my.client_secret = 1": ("assignment", "my.client_secret = [REDACTED]"),
     "Code_Verifier=abc": ("assignment", "Code_Verifier=[REDACTED]"),
     "AssertionError: password=x": ("assignment", "AssertionError: password=[REDACTED]"),
-    "GET https://ci.example.com/job?token=abc 200": ("assignment", "GET https://ci.example.com/job?token=[REDACTED] 200"),
+    "GET https://ci.example.com/job?token=abc 200": (
+        "assignment",
+        "GET https://ci.example.com/job?token=[REDACTED] 200",
+    ),
     "args=Namespace(token=None, verbose=True)": ("assignment", "args=Namespace(token=[REDACTED], verbose=True)"),
     "DEBUG:root:secret=1": ("assignment", "DEBUG:root:secret=[REDACTED]"),
     "file.py:12:token=5": ("assignment", "file.py:12:token=[REDACTED]"),
