@@ -58,16 +58,15 @@ async def test_daemons_answer_requests_to_services(server: NatsServer, home: Hom
             assert second == ping
         (info,) = await ask(client, f"$SRV.INFO.aghbus.{WORKER}", 1)
         place = {"queue_group": "", "metadata": {"workspace_id": "ws_local", "channel": "default"}}
-        endpoints = [
-            {"name": "broadcast", "subject": subject_for("ws_local", "default", None), **place},
-            {"name": "peer", "subject": subject_for("ws_local", "default", "worker"), **place},
-        ]
+        subjects = [subject_for("ws_local", "default", to) for to in (None, "worker")]
+        names = ("broadcast", "peer")
+        endpoints = [{"name": name, "subject": one, **place} for name, one in zip(names, subjects, strict=True)]
         answer = {"type": "io.nats.micro.v1.info_response", "description": "Runs tests.", "endpoints": endpoints}
         assert info == {**ping, **answer}
-        await client.publish(endpoints[0]["subject"], b"counted")
+        await client.publish(subjects[0], b"counted")
         (stats,) = await ask(client, f"$SRV.STATS.aghbus.{WORKER}", 1)
         assert stats["type"] == "io.nats.micro.v1.stats_response"
-        assert [one["subject"] for one in stats["endpoints"]] == [one["subject"] for one in endpoints]
+        assert [one["subject"] for one in stats["endpoints"]] == subjects
         assert (stats["endpoints"][0]["num_requests"] > 0) is (not flags)
     await client.close()
 
