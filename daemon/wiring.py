@@ -168,7 +168,6 @@ class DaemonParts:
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
         outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
-        self.service_api = ServiceApi(context, link, own_card, limits)
         self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
         restored_peers = RestoredPeers(context, store, background)
@@ -179,6 +178,7 @@ class DaemonParts:
         receivers = Receivers(context, trust, self._restored)
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
+        self.service_api = ServiceApi(context, link, own_card, limits)
         rejections = Rejections(context, lanes, limited)
         admission = InboxAdmission(context, lanes, limited)
         decider = Decider(

@@ -197,8 +197,8 @@ class StatusService:
         now = self.context.clock.monotonic()
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
-        problems += _older_peers(self.presence.older_contacts(self.context.clock.millis()))
         problems += first_use_problems(self.context.settings, self.store, self.presence)
+        problems += _older_peers(self.presence.older_contacts(self.context.clock.millis()))
         if not self.store.writable:
             problems.insert(0, f"the store cannot write: {self.store.last_error}")
         if self.sender.closed:
