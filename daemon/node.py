@@ -136,6 +136,7 @@ class Node:
         )
         await self._api.start()
         self._parts.ack_inboxes.open(self._parts.ack_receiver.receive)
+        self._parts.service_api.listen()
         if self._parts.jetstream is not None:
             self._run("jetstream", partial(self._parts.jetstream.run, self._parts.intake.offer))
         else:

@@ -23,6 +23,7 @@ from aghbus.daemon.discovery.greeter import Greeter
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
 from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
+from aghbus.daemon.discovery.service_api import ServiceApi
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import mount
 from aghbus.daemon.nats.ack_inboxes import AckInboxes
@@ -147,7 +148,7 @@ class DaemonParts:
             context, carrier, link, store, clock_changes, presence, self.tags, closer, notifier, waiters
         )
         self.ack_receiver = AckReceiver(
-            store, publisher, publisher.unresponsive, publisher.delivery_times, self.counters
+            store, publisher, publisher.unresponsive, publisher.delivery_times, presence, self.counters
         )
         self.deadlines = deadlines = Deadlines(context, store, clock_changes, closer, publisher, notifier, waiters)
         guard = SecretGuard(context, presence)
@@ -177,6 +178,7 @@ class DaemonParts:
         receivers = Receivers(context, trust, self._restored)
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
+        self.service_api = ServiceApi(context, link, own_card, limits)
         rejections = Rejections(context, lanes, limited)
         admission = InboxAdmission(context, lanes, limited)
         decider = Decider(

@@ -78,7 +78,7 @@ SENDING = (
     Argument(
         "--replace-secrets",
         action="store_true",
-        help="to a peer of another implementation: replace what it refuses as a credential",
+        help="to a Go reference: replace what it refuses as a credential",
     ),
 )
 """Options of every command that sends an envelope."""

@@ -27,12 +27,13 @@ def _human(answer: dict[str, Any]) -> str:
             peer["trust"],
             peer["channel"],
             "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),
+            peer["version"],
             ", ".join(map(str, peer["card"].get("capabilities") or ())) or None,
             peer["summary"],
         )
         for peer in answer["peers"]
     ]
-    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "CAPABILITIES", "SUMMARY"], rows)
+    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "VERSION", "CAPABILITIES", "SUMMARY"], rows)
 
 
 COMMANDS = {

@@ -20,7 +20,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
-from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of
+from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of, version_of
 from aghbus.protocol.agh.effects import AnswerWhois, Discovered
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import subject_for
@@ -108,7 +108,9 @@ class Discovery:
         """Update the presence of the sender. A `filtered` answer has some of its capabilities: it replaces no card."""
         now_ms = self._clock.millis()
         ext = envelope.extensions()
-        self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext)
+        peer = envelope.workspace_id, envelope.channel, effect.card.peer_id
+        if not filtered or self._presence.knows(*peer):  # else nothing would remove the entry
+            self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext, version_of(ext))
         appeared = not self._presence.is_active(envelope, now_ms)
         if ext.get(JOINED_KEY) is True or appeared:
             self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
@@ -117,7 +119,7 @@ class Discovery:
         if RESTORED_KEY in ext and envelope.kind == "greet":
             self._restored_peers.greeted(effect.card.peer_id, ext)
         if filtered:
-            self._presence.touch(envelope.workspace_id, envelope.channel, effect.card.peer_id, now_ms)
+            self._presence.touch(*peer, now_ms)
         else:
             summary = summary_of(envelope.body, ext)
             self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms, summary)

@@ -8,6 +8,8 @@ from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.tags import Tags
+from aghbus.host.version import VERSION
+from aghbus.protocol.agh.discovery import VERSION_KEY
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.limits import REPLAY_AGE
@@ -76,7 +78,7 @@ class DiscoveryPublisher:
             body=body,
             reply_to=None if request is None else request.id,
             trace_id=None if request is None else request.trace_id,
-            ext={**(ext or {}), INSTANCE_KEY: self.instance},
+            ext={**(ext or {}), INSTANCE_KEY: self.instance, VERSION_KEY: VERSION},
         )
 
     def encoded(self, draft: Draft, *, validated: bool) -> tuple[str, bytes, Headers]:

@@ -23,8 +23,8 @@ class DeniedSubjects:
 
     @property
     def has_denied_subscriptions(self) -> bool:
-        """Whether a subscription of this connection was refused."""
-        return bool(self._subscriptions)
+        """Whether a subscription of this connection was refused, other than to requests of `nats micro`."""
+        return any(not subject.startswith("$srv.") for subject in self._subscriptions)
 
     def note(self, detail: str, now: float) -> None:
         """The server reported `detail` at monotonic second `now`."""

@@ -11,6 +11,7 @@ from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
+from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
 from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.store.engine.commit.transaction import Transaction
@@ -39,12 +40,14 @@ class AckReceiver:
         publisher: Publisher,
         unresponsive: UnresponsivePeers,
         delivery_times: DeliveryTimes,
+        presence: PresenceTable,
         counters: Counters,
     ) -> None:
         self._store = store
         self._publisher = publisher
         self._unresponsive = unresponsive
         self._delivery_times = delivery_times
+        self._presence = presence
         self._counters = counters
         self._answers: list[_Answer] = []  # received since their job was submitted
 
@@ -108,9 +111,11 @@ class AckReceiver:
         """
         seq, ack = answer.seq, answer.ack
         sent = retry.addressed(tx, seq, ack.id)
-        if sent is None or not ack.digest or not is_answer_of(answer.raw, sender=sent.sender, recipient=sent.recipient):
+        if sent is None or not is_answer_of(answer.raw, sender=sent.sender, recipient=sent.recipient):
             return False
-        if ack.digest != sent.digest:
+        if not ack.digest and self._presence.version_of(sent.recipient) != "":  # versions before 0.1.0 name none
+            return False
+        if ack.digest and ack.digest != sent.digest:
             self._publisher.give_up(
                 tx, seq, "refused", "by the receiver: it knows other content under this id", "duplicate"
             )

@@ -1,8 +1,8 @@
 """The guard against sent credentials: an envelope of our own agent that carries obvious ones is refused, or logged.
 
-Peers of other implementations drop envelopes with much that only resembles a credential (protocol/base/refused_text.py). What
-is sent to them is checked by those rules, too, or changed. Only `body` and `ext` are checked; the daemon fills in the rest. A
-finding is named by its path; its value is never repeated.
+The Go reference drops envelopes with much that only resembles a credential (protocol/base/refused_text.py). What is sent to a peer
+that greets as it does is checked by those rules, too, or changed. Only `body` and `ext` are checked; the daemon fills in the rest.
+A finding is named by its path; its value is never repeated.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ class SecretGuard:
         self._log_limiter = context.log_limiter
 
     def replaced(self, tx: Transaction, draft: Draft) -> Draft:
-        """A valid `draft` without what its receiver refuses, if that is a peer of another implementation; itself otherwise."""
-        if draft.to is None or self._presence.of_this_project.get(draft.to) is not False:
+        """A valid `draft` without what its receiver and `check` refuse, if that is the Go reference; itself otherwise."""
+        if draft.to is None or not self._presence.is_reference(draft.workspace_id, draft.channel, draft.to):
             return draft
         changed = msgspec.structs.replace(draft, body=without_refused(draft.body), ext=without_refused(draft.ext))
         if changed == draft:
@@ -62,7 +62,7 @@ class SecretGuard:
         end = -1 if envelope.ext is None else raw.rfind(_AFTER)
         if may_hold_secrets(raw[max(raw.find(_BODY), 0) : end if end >= 0 else len(raw)]):
             self._check_own(tx, envelope, mode)
-        if to is not None and self._presence.of_this_project.get(to) is False:
+        if to is not None and self._presence.is_reference(envelope.workspace_id, envelope.channel, to):
             self._check_refused(tx, envelope, mode)
 
     def _check_own(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
@@ -80,13 +80,18 @@ class SecretGuard:
 
     def _check_refused(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
-        found = next(((name, *one) for name in _CHECKED for one in refused_paths(document.get(name))), None)
+        parts: dict[Path, Any] = {("body",): document.get("body")}
+        for key, value in (document.get("ext") or {}).items():  # the reference does not look at these keys
+            parts["ext", key] = value
+        found = next(
+            ((start + path, form) for start, part in parts.items() for path, form in refused_paths(part)), None
+        )
         if found is None:
             return
-        path, form = _shown((found[0], *found[1])), found[2]
+        path, form = _shown(found[0]), found[1]
         error = InvalidRequest(
-            f"{path}: has the form of a credential (pattern {form}), and {envelope.to} is another implementation, which "
-            "drops such messages (docs/interop.md)",
+            f"{path}: has the form of a credential (pattern {form}), and {envelope.to} is a Go reference, which drops such "
+            "messages (docs/interop.md)",
             hint="write it differently, say replace_secrets: true (aghctl: --replace-secrets), or allow_secrets: true to try",
             code=CODE,
         )

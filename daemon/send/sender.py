@@ -123,7 +123,7 @@ class Batch(msgspec.Struct):
         `repeats`: the caller chose the id, so that the same request again returns the first one's answer; it names the fields
         that the caller chose beside kind, receiver and content. Of a work that this opens, the limits, in seconds, are the
         deadlines (None: as configured, 0: none), and `reactions` says what of it reaches our inbox. `allow_secrets` turns the
-        secret guard off; `replace_secrets` replaces what a receiver of another implementation refuses. Raises InvalidRequest,
+        secret guard off; `replace_secrets` replaces what the guard finds in a message to a Go reference. Raises InvalidRequest,
         and Refused (our own copy of the work forbids it, or the id is taken by other content).
         """
         tx, now_ms, max_payload = self._tx, self.now_ms, self._link.max_payload

@@ -7,6 +7,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.presence import PresenceTable, card_object
+from aghbus.host.version import VERSION
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
 from aghbus.protocol.api.queries import PeersQuery
 from aghbus.protocol.base.errors import NotFound
@@ -41,6 +42,7 @@ class PeerService:
                     last_seen_ms=peer.last_seen_ms,
                     card=card_object(peer.card),
                     aghbus=peer.acknowledges,
+                    version=self.presence.version_of(peer.peer_id) or None,
                     summary=peer.summary,
                 )
             )
@@ -64,6 +66,7 @@ class PeerService:
             last_seen_ms=now_ms,
             card=card_object(self.own_card.card()),
             aghbus=True,
+            version=VERSION,
             summary=self.settings.current.summary,
         )
 

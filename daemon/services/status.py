@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from aghbus.daemon.jetstream.profile import JetStreamProfile
 
 _SENDERS: Final = 5  # in the inbox, shown by the status
+_SHOWN: Final = 3  # names in one problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -203,11 +204,22 @@ class StatusService:
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
         problems += first_use_problems(self.context.settings, self.store, self.presence)
+        problems += _older_peers(self.presence.older_contacts(self.context.clock.millis()))
         if not self.store.writable:
             problems.insert(0, f"the store cannot write: {self.store.last_error}")
         if self.sender.closed:
             problems.insert(0, "the daemon is shutting down")
         return problems
+
+
+def _older_peers(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return [
+        f"peers with an aghbus older than 0.1.0: {', '.join(names[:_SHOWN])}{more}: they do not check the order of messages, and "
+        "their acknowledgements do not name the content; upgrade them"
+    ]
 
 
 def _restored_problems(restored: RestoredStatus | None) -> list[str]:

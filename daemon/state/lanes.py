@@ -71,6 +71,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "quarantine": _resource("QUARANTINE_PER_SECOND quarantine.max_rows quarantine.max_bytes", "quarantine"),
     "presence": _resource(
         "MAX_PEERS MAX_BYTES",
+        "PresenceTable._versions "
         "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
         " InMemoryState.acknowledging Greeter._waiting Greeter._last RestoredPeers._asking RestoredPeers._noted",
     ),

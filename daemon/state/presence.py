@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.protocol.agh.bodies import PeerCard
-from aghbus.protocol.agh.discovery import matches
+from aghbus.protocol.agh.discovery import is_reference_card, matches
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.presence import PeerSeen, presence_of
 
@@ -54,6 +54,9 @@ class PresenceTable:
         self._stored: dict[PeerKey, PeerSeen] = {}  # as the store has them, or will have them with the open transaction
         self._dropped: set[PeerKey] = set()
         self.of_this_project = acknowledging  # by peer id; none before its first greet. Read only
+        self._versions: dict[
+            str, str
+        ] = {}  # of peers of this project that greeted since the start; "" is older than 0.1.0
         self.changed = Notifier()
 
     def load(self, known: Iterable[PeerSeen]) -> None:
@@ -150,6 +153,7 @@ class PresenceTable:
             if self._stored.pop(oldest, None) is not None:
                 self._dropped.add(oldest)
             self.of_this_project.pop(oldest[2], None)
+            self._versions.pop(oldest[2], None)
 
     def _least_needed(self) -> PeerKey:
         """The peer seen longest ago: of those that are no contacts, if there are any."""
@@ -169,13 +173,33 @@ class PresenceTable:
             seen_ms = max(0, min(peer.last_seen_ms + step_ms, now_ms))
             self._peers[key] = msgspec.structs.replace(peer, last_seen_ms=seen_ms)
 
-    def note_acknowledging(self, peer_id: str, able: bool) -> None:
-        """Record whether the peer's daemon acknowledges commits (protocol/agh/delivery/acks.py), as its greets say."""
+    def note_acknowledging(self, peer_id: str, able: bool, version: str | None = None) -> None:
+        """Record whether the peer's daemon acknowledges commits (protocol/agh/delivery/acks.py), and its version, as its greets
+        say."""
         self.of_this_project[peer_id] = able
+        self._versions.pop(peer_id, None)
+        if able and version is not None:
+            self._versions[peer_id] = version
+
+    def version_of(self, peer_id: str) -> str | None:
+        """The version of the peer's daemon; "" before 0.1.0, None if it has not greeted since our start, or is another program."""
+        return self._versions.get(peer_id)
+
+    def older_contacts(self, now_ms: int) -> list[str]:
+        """Active contacts whose daemon is of a version before 0.1.0."""
+        older = [peer for peer in self._peers.values() if self._versions.get(peer.peer_id) == ""]
+        return sorted(
+            {one.peer_id for one in older if self.of(one, now_ms) == "active" and self._is_contact(one.peer_id)}
+        )
 
     def acknowledges(self, peer_id: str) -> bool | None:
         """Whether the peer acknowledges commits, by its last greet; None before the first one."""
         return self.of_this_project.get(peer_id)
+
+    def is_reference(self, workspace_id: str, channel: str, peer_id: str) -> bool:
+        """Whether the peer on that channel is the Go reference, by its last greet; a daemon of this project is not."""
+        peer = self._peers.get((workspace_id, channel, peer_id))
+        return peer is not None and peer.acknowledges is False and is_reference_card(peer.card)
 
     def of(self, peer: PeerSeen, now_ms: int) -> str:
         """The presence of a peer: `active`, `inactive` or `expired`."""

@@ -1,5 +1,6 @@
 """Matching of whois requests, and the brief and rich capability lists (spec section 2)."""
 
+import re
 from collections.abc import Container, Sequence
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ CATALOG: Final = "capability_catalog"
 TASK_WRITE: Final = "task.write"
 """A capability that other implementations accept in signed cards only: they refuse a greet without a proof that has it."""
 SUMMARY_KEY: Final = "aghbus.summary"  # in ext of a whois response: what the greets of the peer have as summary
+VERSION_KEY: Final = "aghbus.version"  # in ext of greets and whois responses: the version of the sender's daemon
 MAX_SUMMARY_CHARS: Final = 1_024  # of a peer's summary that are kept
+
+_VERSION: Final = re.compile(r"[0-9A-Za-z.+-]{1,32}").fullmatch
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -85,6 +89,14 @@ def wants_catalog(ext: dict[str, Any]) -> bool:
     return isinstance(include, list) and CATALOG in include
 
 
+def is_reference_card(card: PeerCard) -> bool:
+    """Whether this is a card as the Go reference makes it (May 2026): no trust modes, and a brief of each capability."""
+    brief = (card.ext or {}).get(BRIEF_KEY, [])
+    briefed = tuple(entry.get("id") for entry in brief if isinstance(entry, dict)) if isinstance(brief, list) else None
+    lists = card.profiles_supported, card.artifacts_supported, card.trust_modes_supported
+    return lists == ((PROTOCOL,), ("capability",), ()) and briefed == card.capabilities and "@" not in card.peer_id
+
+
 def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]) -> tuple[PeerCard, dict[str, Any]]:
     """The card and the envelope's `ext` of the response to a request with `ext`.
 
@@ -120,3 +132,9 @@ def summary_of(body: object, ext: dict[str, Any]) -> str | UnsetType | None:
     if isinstance(said, str):
         return shorten(said, MAX_SUMMARY_CHARS) or None
     return None if isinstance(body, Greet) else UNSET
+
+
+def version_of(ext: dict[str, Any]) -> str:
+    """The version of the sender's daemon, "" if it names none: it is older than 0.1.0."""
+    said = ext.get(VERSION_KEY)
+    return said if isinstance(said, str) and _VERSION(said) else ""

@@ -43,7 +43,7 @@ class SendRequest(RequestModel):
     ext: dict[str, Any] | None = None  # extension members of the envelope
     id: MessageId | None = None  # makes the request idempotent: the same id with the same content is sent once
     allow_secrets: bool = False  # send text that looks like a credential all the same
-    # towards a peer of another implementation, replace what it refuses as a credential
+    # towards a Go reference, replace what it refuses as a credential
     replace_secrets: bool = False
 
 

@@ -23,6 +23,8 @@ class Peer(ResponseModel):
     card: dict[str, Any]  # its Peer Card
     # whether its daemon is an aghbus; false for another implementation (docs/interop.md), null while it is not known
     aghbus: bool | None
+    # of its aghbus, as it says; null for another implementation or an aghbus before 0.1.0, and while it is not known
+    version: str | None
     summary: str | None  # of its last greet, null without one
 
 

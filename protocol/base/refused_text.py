@@ -1,14 +1,15 @@
 """Text and keys that the Go reference takes for credentials: it drops an envelope whose body or ext has one.
 
-Its rules are wider than ours (secret_patterns.py): `unexpected token: }` is refused, too. Covered are the rules of its versions
-up to July 2026. All functions take time linear in their input, because the text may come from untrusted peers.
+Its rules (those of May 2026, its last version on NATS) are wider than ours (secret_patterns.py): `unexpected token: }` is refused,
+too. All functions take time linear in their input, because the text may come from untrusted peers.
 """
 
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from aghbus.protocol.base.secret_patterns import Path
+from aghbus.protocol.base.secret_patterns import Path, names_a_secret, without_secrets
+from aghbus.protocol.base.text import is_blank, trim
 
 REPLACEMENT: Final = "[REDACTED]"
 """What stands in place of a refused text. The reference accepts it."""
@@ -22,101 +23,91 @@ _KEYS: Final = frozenset(
         "mcpauthtoken", "oauthcode", "password", "pkceverifier", "refreshtoken", "secret", "secretbinding", "token",
     ]
 )  # fmt: skip
-_PARTS: Final = (
-    "apikey", "authorization", "authtoken", "accesstoken", "bottoken", "claimtoken", "clientsecret", "codeverifier",
-    "credential", "idtoken", "leasetoken", "oauthcode", "oauthtoken", "password", "pkceverifier", "privatekey",
-    "refreshtoken", "secretbinding", "secretref", "webhooksecret",
-)  # fmt: skip
-_ENDS: Final = ("secret", "token")
-_SEPARATORS: Final = str.maketrans("", "", "_-.")
+_SEPARATORS: Final = str.maketrans("\u0130", "i", "_-.")  # in Go, I with a dot is "i" in lower case
 _BLANK: Final[tuple[Any, ...]] = (None, [], {})
-_MAX_PASSES: Final = 4  # of replacing: what one leaves has another form at most
+_MAX_PASSES: Final = 8  # of replacing, before the whole text is replaced
+_MARKS: Final = (REPLACEMENT, "__AGH_REDACTED")
+
+# Regular expressions of Go: classes and boundaries are ASCII, but in any case "s" is the long s, too, and "k" the Kelvin sign.
+_SPACE: Final = r"[\t\n\f\r ]"
+_FOLDED: Final = {"s": "[s\u017f]", "k": "[k\u212a]"}
+_NAMES: Final = (
+    "api key", "access token", "refresh token", "mcp auth token", "claim token", "lease token", "bot token", "oauth code",
+    "authorization code", "oauth client secret", "client secret", "webhook secret", "code verifier", "pkce verifier",
+    "secret binding", "token", "secret", "password", "authorization",
+)  # fmt: skip
+_NAME_HINTS: Final = ("key", "token", "code", "secret", "verifier", "password", "authorization")
 
 
-def _names_credential(name: str) -> bool:
-    """Whether a name that is assigned a value in a text names a credential."""
-    plain = name.lower().translate(_SEPARATORS)
-    return plain.endswith(_ENDS) or any(part in plain for part in _PARTS)
+def _folded(words: str) -> str:
+    return "".join(_FOLDED.get(char, char) for char in words)
+
+
+_NAME: Final = "(?:" + "|".join("[_-]?".join(map(_folded, name.split())) for name in _NAMES) + ")"
 
 
 class _Form(NamedTuple):
-    """One form of a credential in a text. Every match has one of `hints`, in any case.
+    """One form of a credential in a text: the group `value` of each match. Every match has one of `hints`, case-folded.
 
-    Where the pattern has a group `name`, that must name a credential. `replacement` has NAME in its place.
+    A value that is the replacement stays; if `marked`, one that contains a mark.
     """
 
     name: str
     hints: tuple[str, ...]
     pattern: re.Pattern[str]
-    replacement: str
+    marked: bool = False
 
     def found(self, text: str) -> bool:
         """Whether the text has this form."""
-        return any(map(self._counts, self.pattern.finditer(text)))
+        return any(map(self._is_refused, self.pattern.finditer(text)))
 
     def replaced(self, text: str) -> str:
         """The text without this form."""
         return self.pattern.sub(self._replacement, text)
 
-    def _counts(self, match: re.Match[str]) -> bool:
-        return match.lastgroup is None or _names_credential(match["name"])
+    def _is_refused(self, match: re.Match[str]) -> bool:
+        value = match["value"]
+        return not any(mark in value for mark in _MARKS) if self.marked else value != REPLACEMENT
 
     def _replacement(self, match: re.Match[str]) -> str:
-        if match.lastgroup is None:
-            return self.replacement
-        name = match["name"]
-        return self.replacement.replace("NAME", name) if _names_credential(name) else match[0]
+        if not self._is_refused(match):
+            return match[0]
+        start, end = (at - match.start() for at in match.span("value"))
+        return f"{match[0][:start]}{REPLACEMENT}{match[0][end:]}"
 
 
-# A run of characters is read from its start only, so that no run is read more than a few times.
-_NAME: Final = r"(?P<name>[a-z0-9_.-]+)"
-_NAMES: Final = ("key", "token", "secret", "password", "credential", "authorization", "oauth", "verifier")
-_VALUE: Final = r"(?:\"[^\"]*\"|'[^']*'|[^\s,;]+)"
-_PROVIDERS: Final = (
-    "sk-",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "xoxa-",
-    "xoxb-",
-    "xoxp-",
-    "xoxr-",
-    "xoxs-",
-    "xapp-",
-)
-_FORMS: Final = tuple(
-    _Form(name, hints, re.compile(pattern, re.ASCII | re.IGNORECASE), replacement)
-    for name, hints, pattern, replacement in (
-        (
-            "authorization",
-            ("authorization",),
-            r"\b(?:proxy[-_])?authorization\b\s*[=:]\s*[^\r\n,;]+",
-            f"authorization {REPLACEMENT}",
-        ),
-        ("bearer", ("bearer",), r"\bbearer\s+[a-z0-9._~+/=-]+", f"Bearer {REPLACEMENT}"),
-        ("claim", ("agh_claim_",), r"\bagh_claim_[a-z0-9_-]+", REPLACEMENT),
-        ("url", ("://",), r"(?<=://)[^/@\s:]+:[^/@\s]+@", f"{REPLACEMENT}@"),
-        ("provider", _PROVIDERS, rf"\b(?:{'|'.join(_PROVIDERS)})[a-z0-9_-]{{8,}}", REPLACEMENT),
-        (
-            "quoted",
-            _NAMES,
-            rf"[\"']{_NAME}[\"']\s*:\s*[\"'](?:\\.|[^\\\"'])*[\"']?",
-            f'"NAME {REPLACEMENT}": ""',
-        ),
-        ("assignment", _NAMES, rf"(?<![a-z0-9_.-]){_NAME}\s*[=:]\s*{_VALUE}", f"NAME {REPLACEMENT}"),
-        ("flag", _NAMES, rf"(?<![a-z0-9_.-])--{_NAME}\s+{_VALUE}", REPLACEMENT),
-        ("reference", ("env:", "vault:"), r"\b(?:env:[a-z_]\w*|vault:(?://)?[\w./-]+)", REPLACEMENT),
-    )
+def _form(name: str, hints: tuple[str, ...], pattern: str, *, marked: bool = False) -> _Form:
+    return _Form(name, hints, re.compile(pattern, re.ASCII | re.IGNORECASE), marked)
+
+
+_FORMS: Final = (
+    _form("claim", ("agh_claim_",), r"(?-i:agh_claim_(?P<value>[A-Za-z0-9_-]+))"),
+    _form(
+        "authorization",
+        ("authorization",),
+        rf"\b(?:proxy[-_])?authorization\b{_SPACE}*[=:]{_SPACE}*(?P<value>[^\r\n,;]+)",
+        marked=True,
+    ),
+    _form("bearer", ("bearer",), rf"\bbearer{_SPACE}+(?P<value>[a-z0-9\u017f\u212a._~+/=-]+)"),
+    _form(
+        "quoted",
+        _NAME_HINTS,
+        rf"[\"']{_NAME}[\"']{_SPACE}*:{_SPACE}*[\"'](?P<value>(?:\\.|[^\\])*?)[\"']",
+    ),
+    _form(
+        "assignment",
+        _NAME_HINTS,
+        rf"\b{_NAME}\b{_SPACE}*[=:]{_SPACE}*(?P<value>\"[^\"]*\"|'[^']*'|[^\t\n\f\r ,;]+)",
+        marked=True,
+    ),
 )
 
 
 def form_of(text: str) -> str | None:
     """The name of the form in which `text` has a credential for the reference; None if it takes it."""
-    lowered = text.lower()
+    folded = text.casefold()
     for form in _FORMS:
-        if any(hint in lowered for hint in form.hints) and form.found(text):
+        if any(hint in folded for hint in form.hints) and form.found(text):
             return form.name
     return None
 
@@ -139,7 +130,10 @@ def refused_paths(value: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def without_refused(value: Any) -> Any:
-    """A copy of a JSON value in which nothing is refused: the value of a refused key, and each match in a text, is replaced."""
+    """A copy of a JSON value without what the reference refuses, and without what `secret_paths` finds.
+
+    The value of a key that names a credential, and each match in a text, is replaced.
+    """
     if isinstance(value, str):
         return _replaced(value)
     if isinstance(value, list):
@@ -150,25 +144,24 @@ def without_refused(value: Any) -> Any:
 
 
 def _member(key: str, item: Any) -> tuple[str, Any]:
-    if _is_refused_key(key, item):
+    if _is_refused_key(key, item) or names_a_secret(key, item):
         return f"{_replaced(key)} {REPLACEMENT}", None
     return _replaced(key), without_refused(item)
 
 
 def _is_refused_key(key: str, item: Any) -> bool:
-    plain = key.strip().lower().translate(_SEPARATORS)
-    return plain in _KEYS and item not in _BLANK and not (isinstance(item, str) and not item.strip())
+    plain = trim(key).translate(_SEPARATORS).lower()
+    return plain in _KEYS and item not in _BLANK and not (isinstance(item, str) and is_blank(item))
 
 
 def _replaced(text: str) -> str:
-    if form_of(text) is None:
-        return text
     for _ in range(_MAX_PASSES):
         before = text
-        lowered = text.lower()
+        text = without_secrets(text, REPLACEMENT)
+        folded = text.casefold()
         for form in _FORMS:
-            if any(hint in lowered for hint in form.hints):
+            if any(hint in folded for hint in form.hints):
                 text = form.replaced(text)
         if text == before:
             return text
-    return text if form_of(text) is None else REPLACEMENT
+    return REPLACEMENT

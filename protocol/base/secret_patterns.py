@@ -88,7 +88,7 @@ def secret_paths(value: Any, path: Path = ()) -> Iterator[Path]:
             yield path
     elif isinstance(value, dict | list):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(key, str) and _names_a_secret(key, item):
+            if isinstance(key, str) and names_a_secret(key, item):
                 yield (*path, key)
             elif isinstance(item, str):
                 if looks_like_secret_text(item):
@@ -97,5 +97,14 @@ def secret_paths(value: Any, path: Path = ()) -> Iterator[Path]:
                 yield from secret_paths(item, (*path, key))
 
 
-def _names_a_secret(key: str, item: Any) -> bool:
+def names_a_secret(key: str, item: Any) -> bool:
+    """True for a key that names a credential and has a value, and for a key that is itself a credential."""
     return (looks_like_secret_key(key) and item not in _NOTHING) or looks_like_secret_text(key)
+
+
+def without_secrets(text: str, replacement: str) -> str:
+    """`text` with `replacement` in place of each credential in one of the usual forms."""
+    for hints, form in _FORMS:
+        if any(hint in text for hint in hints):
+            text = form.sub(replacement, text)
+    return text

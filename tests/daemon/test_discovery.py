@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.discovery.greeter import GREET_BACK_EVERY
 from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
 from aghbus.daemon.nats.events import InboundMessage
@@ -377,3 +379,31 @@ async def test_pending_discovery_is_bounded_while_the_store_cannot_write(tmp_pat
             await b.store.write(lambda tx: None)
         assert pending.pending == 10
         assert b.store.memory.log.ids.dedup_key(asked["workspace_id"], asked["from"], asked["id"]) not in pending
+
+
+async def test_versions_of_daemons_are_known_from_their_greets(tmp_path: Path) -> None:
+    instance = {"aghbus.instance": "1"}
+    said: dict[str, dict[str, Any]] = {
+        "ours": {**instance, "aghbus.version": "1.2.3-rc.1"},
+        "older": instance,
+        "odd": {**instance, "aghbus.version": "1.0\x1b[0m"},
+        "other": {"aghbus.version": "1.0"},
+    }
+    async with bench(tmp_path, link=RecordingLink()) as b:
+        for name, ext in said.items():
+            await b.offer(greet(b, name, ext=ext))
+        presence = b.parts.presence
+        found = {name: presence.version_of(name) for name in (*said, "unknown")}
+        assert found == {"ours": "1.2.3-rc.1", "older": "", "odd": "", "other": None, "unknown": None}
+        b.parts.settings.reload(replace(b.parts.settings.current, trust=TrustSettings(admit="all")))
+        assert presence.older_contacts(b.parts.clock.millis()) == ["odd", "older"]
+        (problem,) = [one for one in b.parts.status.problems() if "older than 0.1.0" in one]
+        assert "odd, older:" in problem
+
+
+async def test_a_filtered_answer_of_an_unknown_peer_leaves_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path, link=RecordingLink()) as b:
+        late = answer(b, question(b))
+        late["ext"] = {"agh.capability_catalog": {"capabilities": []}, "aghbus.instance": "1"}
+        await b.offer(late)
+        assert b.parts.presence.acknowledges("worker") is None

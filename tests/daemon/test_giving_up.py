@@ -163,9 +163,12 @@ async def test_damaged_message_is_dead_and_does_not_block_the_next(tmp_path: Pat
         assert await store.write(lambda tx: tx.memory.flows.is_last(1)) is False
 
 
-@pytest.mark.parametrize("digest", ["", "0" * 64])
-async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(tmp_path: Path, digest: str) -> None:
+@pytest.mark.parametrize(("digest", "version"), [("", None), ("", "0.1.0"), ("0" * 64, "0.1.0"), ("0" * 64, "")])
+async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(
+    tmp_path: Path, digest: str, version: str | None
+) -> None:
     async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
+        parts.presence.note_acknowledging(BOB, True, version)
         await queue(publisher, parts, 1, life=600)
         await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
         opening = await parts.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone()[0])
@@ -179,6 +182,17 @@ async def test_only_an_acknowledgement_of_the_same_bytes_confirms_a_message(tmp_
             assert await rows(parts.store, "SELECT state FROM works") == [("canceled",)]
         else:
             assert found == [("published", None)]
+
+
+async def test_an_acknowledgement_of_a_version_without_digests_confirms_a_message(tmp_path: Path) -> None:
+    async with publishing(tmp_path, Silent(), retry_after=300) as (publisher, parts):
+        parts.presence.note_acknowledging(BOB, True, "")
+        await queue(publisher, parts, 1, life=600)
+        await seen(parts, "SELECT seq FROM outbox WHERE next_ms IS NOT NULL AND state = ?", "published")
+        ((opening,),) = await rows(parts.store, "SELECT msg_id FROM envelopes")
+        parts.ack_receiver.receive(InboundMessage("_INBOX.test.1", encode_ack(Ack(opening, "committed")), "", None))
+        await parts.store.probe()
+        assert await rows(parts.store, "SELECT state FROM outbox") == [("receipted",)]
 
 
 async def test_an_oversized_acknowledgement_is_not_parsed(tmp_path: Path) -> None:

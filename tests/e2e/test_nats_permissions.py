@@ -54,6 +54,18 @@ async def test_two_daemons_work_in_core_mode_over_tls(home: Home) -> None:
         worker = broker.daemon("patch-worker", "--capability", "test.run", *QUICK)
         with broker.daemon("ops", *QUICK) as ops, worker:
             play_through(home, ops, worker)
+            async with connected(broker.options("operator")) as operator:
+                answer = await operator.link.request(f"$SRV.PING.aghbus.{WORKER}", b"", 20)
+                assert b'"peer_id":"patch-worker"' in answer.data
+
+
+async def test_a_daemon_that_may_not_answer_services_is_ready(home: Home) -> None:
+    broker = GuardedBroker(home)
+    broker.write(broker.permissions.replace('"$SRV.*', '"nothing.*'))
+    async with broker.server:
+        with broker.daemon("patch-worker") as worker:
+            wait_for(lambda: "subscribe to $srv." in problems(worker).lower(), 20, "the problem")
+            assert worker.get("/v1/status")["ready"]
 
 
 async def test_two_daemons_work_with_a_stream_that_the_operator_made(home: Home, tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ WAIT = 30.0
 TEXT = "unexpected token: }"
 CARD = {
     "peer_id": "reference",
-    "profiles_supported": [],
+    "profiles_supported": ["agh-network/v0"],
     "capabilities": [],
-    "artifacts_supported": [],
+    "artifacts_supported": ["capability"],
     "trust_modes_supported": [],
 }
 
@@ -49,7 +49,7 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
         say = {"kind": "say", "body": {"text": TEXT}, "thread_id": "thread_one"}
         message = refused(ops, "/v1/messages", **say, to="reference")
         assert message.startswith("body.text: ")
-        assert "pattern assignment" in message and "reference is another implementation" in message
+        assert "pattern assignment" in message and "reference is a Go reference" in message
         assert TEXT not in message
         assert "pattern key" in refused(ops, "/v1/works", to="reference", text="go", ext={"a": {"oauth_code": 1}})
         await reference.publish(reference.work("ops", "work_1"))
@@ -65,8 +65,19 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
         with pytest.raises(HttpError, match="nested"):  # checked before anything is replaced
             body = {"text": "x", "artifacts": [deep]}
             ops.post("/v1/messages", **{**say, "body": body}, to="reference", replace_secrets=True)
-        assert ended["body"]["message"] == "unexpected token [REDACTED]"
+        assert ended["body"]["message"] == "unexpected token: [REDACTED]"
         assert ended["body"]["result"] == {"token [REDACTED]": None}
+        ops.post("/v1/works", to="reference", text="go", ext={"a": {"api key": "x"}}, replace_secrets=True)
+        assert (await reference.expect(text="go"))["ext"]["a"] == {"api key [REDACTED]": None}
+
+
+async def test_a_script_gets_text_that_the_reference_refuses(tmp_path: Path) -> None:
+    async with meeting(tmp_path) as (ops, reference):
+        card = {**CARD, "trust_modes_supported": ["unverified"]}
+        await reference.publish(reference.envelope("greet", {"peer_card": card}))
+        await wait_until(lambda: ops.get("/v1/peers")["peers"][1]["card"]["trust_modes_supported"], WAIT)
+        ops.post("/v1/works", to="reference", text=TEXT)
+        await reference.expect(text=TEXT)
 
 
 async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_path: Path) -> None:
@@ -77,14 +88,14 @@ async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_pat
         done = ops.home.ctl("--name", "ops", "serve", "--capability", "test.run", "--once", "--", *command)
         assert done.returncode == 0, done.stderr
         ended = await reference.expect(kind="trace", state="completed")
-        assert ended["body"]["message"] == "unexpected token [REDACTED]"
-        assert ended["body"]["result"]["stdout"] == "unexpected token [REDACTED]\n"
+        assert ended["body"]["message"] == "unexpected token: [REDACTED]"
+        assert ended["body"]["result"]["stdout"] == "unexpected token: [REDACTED]\n"
         submit(ops, "sacp", f"Explain: {TEXT}", target="reference")
         asked = await reference.expect(kind="say", to="reference")
-        assert asked["body"]["text"] == "Explain: unexpected token [REDACTED]"
+        assert asked["body"]["text"] == "Explain: unexpected token: [REDACTED]"
         assert TEXT not in json.dumps(asked)
         begin(ops, chain({"a": {"peer": "reference", "input": f"Again: {TEXT}"}}))
-        await reference.expect(kind="say", text="Again: unexpected token [REDACTED]")
+        await reference.expect(kind="say", text="Again: unexpected token: [REDACTED]")
 
 
 async def test_peers_show_which_implementation_they_are_of(tmp_path: Path) -> None:

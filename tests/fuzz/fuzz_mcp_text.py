@@ -190,4 +190,4 @@ def _peer(document: dict[str, Any]) -> Peer:
     listed = body.get("capabilities")
     capabilities = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     card = {"display_name": _text(body, "display_name", "text"), "capabilities": capabilities * 50}
-    return Peer(_peer_of(document), "", "", "active", "unverified", 0, 0, card, None, _text(body, "summary"))
+    return Peer(_peer_of(document), "", "", "active", "unverified", 0, 0, card, None, None, _text(body, "summary"))

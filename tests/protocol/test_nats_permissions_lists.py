@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from aghbus.protocol.agh.delivery.acks import may_answer
 from aghbus.protocol.agh.identifiers import CHANNEL, HANDLE, PEER_ID, is_workspace_id, route_token, subject_for
-from aghbus.protocol.agh.nats.names import InboxUse, durable_name, inbox
+from aghbus.protocol.agh.nats.names import InboxUse, durable_name, inbox, is_request_inbox
 from aghbus.protocol.agh.nats.permissions import Network, as_commands, as_nsc, as_server_conf, permissions, setup
 
 PEERS = st.lists(
@@ -100,6 +100,31 @@ def test_every_peer_may_publish_commit_acknowledgements() -> None:
     reply = f"{inbox('worker', 'ack')}.0f3a.17"
     assert may_answer(reply)
     assert may(one.publish, reply)
+
+
+@given(NETWORKS, PEERS)
+def test_peers_may_answer_requests_to_services_and_reach_no_daemon_by_it(network: Network, peers: list[str]) -> None:
+    for one, other in itertools.product(permissions(network, peers), peers):
+        asked = [f"$SRV.INFO{name}" for name in ("", ".aghbus", f".aghbus.{route_token(other)}")]
+        same = route_token(one.peer_id) == route_token(other)
+        assert [may(one.subscribe, subject) for subject in asked] == [True, True, same]
+        assert not any(may(one.publish, subject) for subject in asked)
+        for reply in ("_INBOX.Hq1", "_INBOX.Hq1.X2-a"):
+            assert is_request_inbox(reply) and may(one.publish, reply)
+        for use in ("api", "pub", "deliver", "ack"):
+            assert not is_request_inbox(f"{inbox(other, use)}.1")
+        for reply in (
+            "",
+            "_INBOX",
+            "_INBOX.",
+            "_INBOX.a.",
+            "_INBOX.*",
+            "_INBOX.a.>",
+            "_INBOX.a b",
+            "_INBOX.a.b.c",
+            "$JS.API.INFO",
+        ):
+            assert not is_request_inbox(reply)
 
 
 def test_commands_are_quoted_for_a_shell() -> None:

@@ -11,6 +11,7 @@ The parts after these are random and independent of each other: who knows one in
 """
 
 import hashlib
+import re
 from typing import Final, Literal
 
 from aghbus.protocol.agh.identifiers import route_token, subject_root
@@ -25,6 +26,10 @@ STREAM_SUBJECTS: Final = f"{SUBJECT_PREFIX}.>"
 BUCKET: Final = "AGH_ARTIFACTS_V0"
 """The object store of artifacts, unless `artifacts.bucket` says otherwise."""
 _HASH_DIGITS: Final = 16  # of the workspace in a consumer's name; 64 bits tell the workspaces of one account apart
+
+SERVICE: Final = "aghbus"
+"""The name of every daemon as a service of NATS (its ADR-32)."""
+_REQUEST_INBOX: Final = re.compile(r"_INBOX(?:\.[!-)+\-/-=?-~]{1,100}){1,2}").fullmatch
 
 InboxUse = Literal["api", "pub", "deliver", "ack"]
 
@@ -44,3 +49,16 @@ def own_subjects(peer: str, workspace_id: str, channel: str, *, observe: bool = 
     """The two subjects on which a peer receives in a channel; an observer has those of every peer."""
     root = subject_root(workspace_id, channel)
     return [f"{root}.broadcast", f"{root}.peer.{'*' if observe else route_token(peer)}"]
+
+
+def service_subjects(peer: str) -> list[str]:
+    """The subjects of requests to all services, to all daemons, and to this peer; `*` stands for PING, INFO or STATS."""
+    return ["$SRV.*", f"$SRV.*.{SERVICE}", f"$SRV.*.{SERVICE}.{route_token(peer)}"]
+
+
+def is_request_inbox(reply: str) -> bool:
+    """Whether answers of the service may go to this reply subject: to an inbox of a client library, but of no daemon (above).
+
+    Otherwise everybody could make daemons publish to subjects on which they have more rights, such as JetStream's API.
+    """
+    return _REQUEST_INBOX(reply) is not None

@@ -28,6 +28,7 @@ from aghbus.protocol.agh.nats.names import (
     STREAM,
     durable_name,
     own_subjects,
+    service_subjects,
 )
 from aghbus.protocol.agh.nats.names import (
     JETSTREAM_API as API,
@@ -101,6 +102,10 @@ def _publish(network: Network, peer: str) -> list[str]:
     roots = [subject_root(network.workspace_id, channel) for channel in network.channels]
     found = [subject for root in roots for subject in (f"{root}.broadcast", f"{root}.peer.*")]
     found.append(f"{INBOX_PREFIX}.*.ack.>")  # commit acknowledgements; no other inbox of another peer
+    found += [
+        f"{INBOX_PREFIX}.*",
+        f"{INBOX_PREFIX}.*.*",
+    ]  # answers to `nats micro`; inboxes of daemons have more tokens
     if network.jetstream:
         found += [f"{API}.INFO", f"{API}.STREAM.INFO.{STREAM}", f"{API}.CONSUMER.INFO.{STREAM}.*"]
         for channel in network.channels:
@@ -116,7 +121,7 @@ def _publish(network: Network, peer: str) -> list[str]:
 
 def _subscribe(network: Network, peer: str) -> list[str]:
     found = [subject for channel in network.channels for subject in own_subjects(peer, network.workspace_id, channel)]
-    return [*found, f"{INBOX_PREFIX}.{route_token(peer)}.>"]
+    return [*found, f"{INBOX_PREFIX}.{route_token(peer)}.>", *service_subjects(peer)]
 
 
 def _names(peers: Sequence[str]) -> list[str]:
