@@ -40,9 +40,13 @@ if TYPE_CHECKING:
     from aghbus.client.http import Endpoint as Endpoint
     from aghbus.client.work.clients import AsyncClient as AsyncClient
     from aghbus.client.work.clients import Client as Client
+    from aghbus.client.work.handlers import PayloadError as PayloadError
+    from aghbus.client.work.handlers import ResultError as ResultError
+    from aghbus.client.work.handlers import Retry as Retry
     from aghbus.client.work.job import AsyncJob as AsyncJob
     from aghbus.client.work.job import Job as Job
     from aghbus.client.work.job import JobCanceled as JobCanceled
+    from aghbus.client.work.serving import current_job as current_job
     from aghbus.client.work.worker import Worker as Worker
 
 __all__ = [
@@ -66,9 +70,12 @@ __all__ = [
     "MessageRefused",
     "MethodNotAllowed",
     "NotFound",
+    "PayloadError",
     "Refused",
     "RefusedByDaemon",
     "RequestTimeout",
+    "ResultError",
+    "Retry",
     "SecretLike",
     "TargetTooLong",
     "TooLarge",
@@ -82,9 +89,10 @@ __all__ = [
     "WorkClosed",
     "WorkContainerMismatch",
     "Worker",
+    "current_job",
 ]
 
-_HOMES = ("work.clients", "work.job", "work.worker", "core.refusals", "errors", "http")
+_HOMES = ("work.clients", "work.job", "work.worker", "work.handlers", "work.serving", "core.refusals", "errors", "http")
 
 
 def __getattr__(name: str) -> object:

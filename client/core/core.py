@@ -44,6 +44,7 @@ class Core:
         self.timeout = timeout
         self.patience = timeout if patience is None else patience
         self.runtime = runtime
+        self._is_away = False
 
     # calls
 
@@ -64,13 +65,27 @@ class Core:
                 connection = await self.runtime.connect(self.endpoint, self.timeout + call.wait)
                 sent = not call.idempotent
                 response = await exchange(connection, call.method, call.target, call.body, call.headers)
+                self._tell(None)
                 if response.status in call.statuses:
                     return response
                 raise await _error(response)
             except (Unreachable, Unavailable) as error:
                 if time.monotonic() >= deadline or (sent and isinstance(error, Unreachable)):
                     raise
+                self._tell(error)
             await self.runtime.sleep(backoff.next())
+
+    def _tell(self, error: ClientError | None) -> None:
+        """Log that the daemon is away, and that it is back."""
+        if self._is_away != (error is not None):
+            self._is_away = not self._is_away
+            import logging  # slow to load
+
+            logger = logging.getLogger("aghbus.client")
+            if error is None:
+                logger.info("the daemon is back: %s", self.endpoint)
+            else:
+                logger.warning("waiting for the daemon: %s; hint: %s", error.message, error.hint)
 
     async def call(self, operation: Operation[P, R], /, *given: P.args, **named: P.kwargs) -> R:
         """The response to an operation."""

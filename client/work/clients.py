@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing, closing, suppress
 from typing import Self
 
 from aghbus.client.core.core import Core
 from aghbus.client.core.method import Asynchronous, Blocking
 from aghbus.client.core.operations import Methods
 from aghbus.client.core.threads import Threads
+from aghbus.client.errors import Unreachable
 from aghbus.client.http import Endpoint, iterate
 from aghbus.client.locate import find
 from aghbus.client.work.feed import LEASE, Accept, jobs
@@ -33,6 +34,27 @@ def endpoint_from(
     return find(options, os.environ if env is None else env)
 
 
+class FoundEndpoint(Endpoint):
+    """The daemon called `name`, else the one that `aghctl` finds, looked for until one is there."""
+
+    def __init__(self, name: str | None) -> None:
+        """Raises UsageError when several daemons run and none is named."""
+        super().__init__()
+        self._name = name
+        self._found: Endpoint | None = None
+        with suppress(Unreachable):
+            self.resolved()
+
+    def resolved(self) -> Endpoint:
+        """The daemon's address, which stays the same from then on. Raises Unreachable."""
+        if self._found is None:
+            self._found = endpoint_from(self._name)
+        return self._found
+
+    def __str__(self) -> str:
+        return str(self._found) if self._found is not None else f"the daemon {self._name or ''}".rstrip()
+
+
 class Client(Methods, Blocking):
     """A client that blocks: one method for each route of the local API, event streams, jobs, and works that are awaited.
 
@@ -52,9 +74,9 @@ class Client(Methods, Blocking):
     def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
         """The daemon called `name`; without it the one that `aghctl` finds (AGHD_NAME, AGHD_API_SOCKET, the only one).
 
-        Raises Unreachable when there is none, and UsageError when there are several.
+        When there is none yet, calls wait for it. Raises UsageError when there are several.
         """
-        return cls(endpoint_from(name), timeout=timeout)
+        return cls(FoundEndpoint(name), timeout=timeout)
 
     def jobs(
         self,
@@ -96,7 +118,7 @@ class AsyncClient(Methods, Asynchronous):
     @classmethod
     def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
         """As Client.from_env."""
-        return cls(endpoint_from(name), timeout=timeout)
+        return cls(FoundEndpoint(name), timeout=timeout)
 
     async def jobs(
         self,
