@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from aghbus.client.http import Endpoint as Endpoint
     from aghbus.client.work.clients import AsyncClient as AsyncClient
     from aghbus.client.work.clients import Client as Client
+    from aghbus.client.work.handle import AsyncWorkHandle as AsyncWorkHandle
+    from aghbus.client.work.handle import WorkHandle as WorkHandle
+    from aghbus.client.work.handle import WorkTimeout as WorkTimeout
     from aghbus.client.work.handlers import PayloadError as PayloadError
     from aghbus.client.work.handlers import ResultError as ResultError
     from aghbus.client.work.handlers import Retry as Retry
@@ -53,6 +56,7 @@ __all__ = [
     "ActorNotAllowed",
     "AsyncClient",
     "AsyncJob",
+    "AsyncWorkHandle",
     "BadRequest",
     "Client",
     "ClientError",
@@ -88,11 +92,23 @@ __all__ = [
     "UsageError",
     "WorkClosed",
     "WorkContainerMismatch",
+    "WorkHandle",
+    "WorkTimeout",
     "Worker",
     "current_job",
 ]
 
-_HOMES = ("work.clients", "work.job", "work.worker", "work.handlers", "work.serving", "core.refusals", "errors", "http")
+_HOMES = (
+    "work.clients",
+    "work.job",
+    "work.worker",
+    "work.handlers",
+    "work.serving",
+    "work.handle",
+    "core.refusals",
+    "errors",
+    "http",
+)
 
 
 def __getattr__(name: str) -> object:

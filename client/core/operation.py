@@ -88,7 +88,7 @@ def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -
 
     Raises InvalidRequest for values that JSON cannot have.
     """
-    wait = float(getattr(form, "wait", 0.0))
+    wait = float(getattr(form, "wait", 0.0) or 0.0)
     if not isinstance(form, RequestModel):
         return Call(method, target(path, query_of(form)), wait=wait, idempotent=idempotent)
     for name, prefix in IDS.items():

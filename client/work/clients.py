@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, closing, suppress
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from aghbus.client.core.core import Core
-from aghbus.client.core.method import Asynchronous, Blocking
+from aghbus.client.core.method import Asynchronous, Blocking, Method
 from aghbus.client.core.operations import Methods
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import Unreachable
 from aghbus.client.http import Endpoint, iterate
+from aghbus.client.http import run as run_steps
 from aghbus.client.locate import find
+from aghbus.client.work import handle
 from aghbus.client.work.feed import LEASE, Accept, jobs
+from aghbus.client.work.handle import AsyncWorkHandle, Opening, WorkHandle
 from aghbus.client.work.job import AsyncJob, Job
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TIMEOUT = 30.0
 """Seconds that a call may take, restarts of the daemon included."""
@@ -55,7 +61,21 @@ class FoundEndpoint(Endpoint):
         return str(self._found) if self._found is not None else f"the daemon {self._name or ''}".rstrip()
 
 
-class Client(Methods, Blocking):
+class Common(Methods):
+    """What both clients have besides the methods of routes."""
+
+    core: Core
+
+    run = Method(handle.run)
+
+    def close(self) -> None:
+        """Nothing is kept open between calls: a client needs no end. For use in `with`."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.core.endpoint}>"
+
+
+class Client(Common, Blocking):
     """A client that blocks: one method for each route of the local API, event streams, jobs, and works that are awaited.
 
     A call is repeated while the daemon is away, for `timeout` seconds. The ids of messages are made before the first
@@ -77,6 +97,16 @@ class Client(Methods, Blocking):
         When there is none yet, calls wait for it. Raises UsageError when there are several.
         """
         return cls(FoundEndpoint(name), timeout=timeout)
+
+    def start(
+        self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
+    ) -> WorkHandle:
+        """Open a work for the peer `to`, or for a present peer with `to_capability`, which the work then asks for.
+
+        >>> work = client.start(to_capability="test.run", text="Run the migration smoke test")
+        >>> print(work.id, work.result(timeout=60).state)
+        """
+        return WorkHandle(run_steps(handle.start(self.core, to, text, to_capability=to_capability, **given)))
 
     def jobs(
         self,
@@ -103,7 +133,7 @@ class Client(Methods, Blocking):
                 yield Job(core)
 
 
-class AsyncClient(Methods, Asynchronous):
+class AsyncClient(Common, Asynchronous):
     """The client for asyncio: the same methods as Client, which are awaited, and asynchronous iterators.
 
     >>> client = AsyncClient.from_env()
@@ -119,6 +149,12 @@ class AsyncClient(Methods, Asynchronous):
     def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
         """As Client.from_env."""
         return cls(FoundEndpoint(name), timeout=timeout)
+
+    async def start(
+        self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
+    ) -> AsyncWorkHandle:
+        """As Client.start."""
+        return AsyncWorkHandle(await handle.start(self.core, to, text, to_capability=to_capability, **given))
 
     async def jobs(
         self,
