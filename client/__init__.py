@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from aghbus.client.work.job import JobCanceled as JobCanceled
     from aghbus.client.work.serving import current_job as current_job
     from aghbus.client.work.worker import Worker as Worker
+    from aghbus.protocol.api.inbox import InboxItem as InboxItem
+    from aghbus.protocol.api.messages import Event as Event
+    from aghbus.protocol.api.messages import Message as Message
+    from aghbus.protocol.api.peers import Peer as Peer
+    from aghbus.protocol.api.works import Work as Work
 
 __all__ = [
     "ActorNotAllowed",
@@ -63,18 +68,22 @@ __all__ = [
     "Conflict",
     "ConnectionLost",
     "Endpoint",
+    "Event",
     "Forbidden",
     "HeadTooLarge",
+    "InboxItem",
     "Internal",
     "InvalidRequest",
     "InvalidTransition",
     "Job",
     "JobCanceled",
     "LeaseLost",
+    "Message",
     "MessageRefused",
     "MethodNotAllowed",
     "NotFound",
     "PayloadError",
+    "Peer",
     "Refused",
     "RefusedByDaemon",
     "RequestTimeout",
@@ -90,6 +99,7 @@ __all__ = [
     "Unreachable",
     "UnsupportedMediaType",
     "UsageError",
+    "Work",
     "WorkClosed",
     "WorkContainerMismatch",
     "WorkHandle",
@@ -99,15 +109,9 @@ __all__ = [
 ]
 
 _HOMES = (
-    "work.clients",
-    "work.job",
-    "work.worker",
-    "work.handlers",
-    "work.serving",
-    "work.handle",
-    "core.refusals",
-    "errors",
-    "http",
+    *("client.work.clients", "client.work.job", "client.work.worker", "client.work.handlers", "client.work.serving"),
+    *("client.work.handle", "client.core.refusals", "client.errors", "client.http"),
+    *("protocol.api.inbox", "protocol.api.messages", "protocol.api.peers", "protocol.api.works"),
 )
 
 
@@ -116,7 +120,7 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         for home in _HOMES:
-            if (found := getattr(import_module(f"{__name__}.{home}"), name, None)) is not None:
+            if (found := getattr(import_module(f"aghbus.{home}"), name, None)) is not None:
                 globals()[name] = found
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -106,7 +106,7 @@ def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
     for field in msgspec.structs.fields(form):
         value = getattr(form, field.name)
-        if isinstance(value, frozenset):
+        if isinstance(value, frozenset | set | list | tuple):
             value = sorted(value)
         pairs.append((field.encode_name, str(value) if isinstance(value, int | float) and value is not True else value))
     return [(name, value) for name, value in pairs if value != "False"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from contextlib import aclosing, closing, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from aghbus.client.core.core import Core
 from aghbus.client.core.method import Asynchronous, Blocking, Method
@@ -19,6 +20,7 @@ from aghbus.client.work import handle
 from aghbus.client.work.feed import LEASE, Accept, jobs
 from aghbus.client.work.handle import AsyncWorkHandle, Opening, WorkHandle
 from aghbus.client.work.job import AsyncJob, Job
+from aghbus.protocol.api.works import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -108,6 +110,28 @@ class Client(Common, Blocking):
         """
         return WorkHandle(run_steps(handle.start(self.core, to, text, to_capability=to_capability, **given)))
 
+    def map(
+        self, capability: str, inputs: Iterable[str], *, concurrency: int = 8, **given: Unpack[Opening]
+    ) -> Generator[tuple[str, Work], None, None]:
+        """Give each input as a work to the peers with a capability in turn, `concurrency` at a time; input and work as they end.
+
+        >>> for branch, work in client.map("test.run", ["main", "next"]):
+        ...     print(branch, work.state, work.result)
+        """
+        from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+        peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability)))
+        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        running: dict[Future[Work], str] = {}
+        with ThreadPoolExecutor(concurrency) as pool:
+            while True:
+                for text in itertools.islice(left, concurrency - len(running)):
+                    running[pool.submit(self.run, next(peers), text, **fields)] = text
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(done), done.result()
+
     def jobs(
         self,
         capability: str | None = None,
@@ -155,6 +179,24 @@ class AsyncClient(Common, Asynchronous):
     ) -> AsyncWorkHandle:
         """As Client.start."""
         return AsyncWorkHandle(await handle.start(self.core, to, text, to_capability=to_capability, **given))
+
+    async def map(
+        self, capability: str, inputs: Iterable[str], *, concurrency: int = 8, **given: Unpack[Opening]
+    ) -> AsyncGenerator[tuple[str, Work], None]:
+        """As Client.map."""
+        import asyncio
+
+        peers = itertools.cycle(await handle.peers_with(self.core, capability))
+        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        running: dict[asyncio.Task[Work], str] = {}
+        while True:
+            for text in itertools.islice(left, concurrency - len(running)):
+                running[asyncio.create_task(self.run(next(peers), text, **fields))] = text
+            if not running:
+                return
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield running.pop(task), task.result()
 
     async def jobs(
         self,

@@ -190,6 +190,12 @@ async def run(
     return await (await start(core, to, text, to_capability=to_capability, **given)).result(timeout)
 
 
+async def peers_with(core: Core, capability: str) -> list[str]:
+    """The present peers with a capability, verified ones first; waited for if there is none. Raises TimeoutError."""
+    found = (await core.call(Operations.peers, capability=capability)).peers
+    return [peer.peer_id for peer in found if peer.presence == "active"] or [await peer_with(core, capability)]
+
+
 async def peer_with(core: Core, capability: str, channel: str | None = None) -> str:
     """A present peer with a capability: a verified one before others, then the one seen last; waited for if there is none.
 

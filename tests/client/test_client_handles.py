@@ -95,6 +95,22 @@ def test_a_capability_is_waited_for_and_asked_for(tmp_path: Path) -> None:
         client.start(text="x")
 
 
+def test_inputs_are_mapped_to_works(pair: Pair) -> None:
+    worker = Worker(Endpoint(path=str(pair.worker.socket_path)), concurrency=3)
+    worker.capability("test.run")(lambda job: job.text.upper())
+    running = Running(worker.run)
+    found = {text: work.message for text, work in pair.asking.map("test.run", "abcdef", concurrency=3)}
+
+    async def again() -> dict[str, str | None]:
+        client = AsyncClient(Endpoint(path=str(pair.ops.socket_path)))
+        return {text: work.message async for text, work in client.map("test.run", "abcdef", concurrency=3)}
+
+    assert found == asyncio.run(again()) == {text: text.upper() for text in "abcdef"}
+    assert len(pair.asking.works(states={"completed"}).works) == 12  # type: ignore[arg-type]
+    worker.stop()
+    running.result()
+
+
 def test_one_request_waits_for_the_end_of_a_work(pair: Pair, working: threading.Event) -> None:
     opened = pair.asking.open_work("worker", "x")
     assert pair.asking.work(opened.work_id, wait=0.1).work.state in ("submitted", "working")
