@@ -40,35 +40,55 @@ if TYPE_CHECKING:
     from aghbus.client.http import Endpoint as Endpoint
     from aghbus.client.work.clients import AsyncClient as AsyncClient
     from aghbus.client.work.clients import Client as Client
+    from aghbus.client.work.handle import AsyncWorkHandle as AsyncWorkHandle
+    from aghbus.client.work.handle import WorkHandle as WorkHandle
+    from aghbus.client.work.handle import WorkTimeout as WorkTimeout
+    from aghbus.client.work.handlers import PayloadError as PayloadError
+    from aghbus.client.work.handlers import ResultError as ResultError
+    from aghbus.client.work.handlers import Retry as Retry
     from aghbus.client.work.job import AsyncJob as AsyncJob
     from aghbus.client.work.job import Job as Job
     from aghbus.client.work.job import JobCanceled as JobCanceled
+    from aghbus.client.work.serving import current_job as current_job
     from aghbus.client.work.worker import Worker as Worker
+    from aghbus.protocol.api.inbox import InboxItem as InboxItem
+    from aghbus.protocol.api.messages import Event as Event
+    from aghbus.protocol.api.messages import Message as Message
+    from aghbus.protocol.api.peers import Peer as Peer
+    from aghbus.protocol.api.works import Work as Work
 
 __all__ = [
     "ActorNotAllowed",
     "AsyncClient",
     "AsyncJob",
+    "AsyncWorkHandle",
     "BadRequest",
     "Client",
     "ClientError",
     "Conflict",
     "ConnectionLost",
     "Endpoint",
+    "Event",
     "Forbidden",
     "HeadTooLarge",
+    "InboxItem",
     "Internal",
     "InvalidRequest",
     "InvalidTransition",
     "Job",
     "JobCanceled",
     "LeaseLost",
+    "Message",
     "MessageRefused",
     "MethodNotAllowed",
     "NotFound",
+    "PayloadError",
+    "Peer",
     "Refused",
     "RefusedByDaemon",
     "RequestTimeout",
+    "ResultError",
+    "Retry",
     "SecretLike",
     "TargetTooLong",
     "TooLarge",
@@ -79,12 +99,20 @@ __all__ = [
     "Unreachable",
     "UnsupportedMediaType",
     "UsageError",
+    "Work",
     "WorkClosed",
     "WorkContainerMismatch",
+    "WorkHandle",
+    "WorkTimeout",
     "Worker",
+    "current_job",
 ]
 
-_HOMES = ("work.clients", "work.job", "work.worker", "core.refusals", "errors", "http")
+_HOMES = (
+    *("client.work.clients", "client.work.job", "client.work.worker", "client.work.handlers", "client.work.serving"),
+    *("client.work.handle", "client.core.refusals", "client.errors", "client.http"),
+    *("protocol.api.inbox", "protocol.api.messages", "protocol.api.peers", "protocol.api.works"),
+)
 
 
 def __getattr__(name: str) -> object:
@@ -92,7 +120,7 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         for home in _HOMES:
-            if (found := getattr(import_module(f"{__name__}.{home}"), name, None)) is not None:
+            if (found := getattr(import_module(f"aghbus.{home}"), name, None)) is not None:
                 globals()[name] = found
                 return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

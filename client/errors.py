@@ -15,6 +15,8 @@ class ClientError(Exception):
         self.message = message
         self.hint = hint
         self.code = code or self.default_code
+        if hint:
+            self.add_note(f"hint: {hint}")  # a traceback shows it
 
     @property
     def is_transient(self) -> bool:

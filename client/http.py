@@ -39,6 +39,10 @@ class Endpoint:
         self.port = port
         self.token = token
 
+    def resolved(self) -> Endpoint:
+        """The address to connect to now. Raises Unreachable."""
+        return self
+
     def __str__(self) -> str:
         return self.path or f"http://{self.host}:{self.port}"
 

@@ -44,7 +44,8 @@ def find(options: Mapping[str, Any], env: Mapping[str, str]) -> Endpoint:
     if len(others) == 1:
         return Endpoint(path=f"{places.socket_dir}/{others[0]}.sock")
     if others:
-        raise UsageError("several daemons are running", f"choose one with --name: {', '.join(others)}")
+        hint = f"name one of them (--name, from_env, AGHD_NAME): {', '.join(others)}"
+        raise UsageError("several daemons are running", hint)
     raise Unreachable("no daemon is running", "start one: aghd run")
 
 

@@ -240,7 +240,7 @@ class DaemonParts:
         stored = MessageService(
             store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
         )
-        works = WorkService(store, sender, drafts, recipients, settings)
+        works = WorkService(store, sender, drafts, recipients, settings, notifier)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission

@@ -1,8 +1,12 @@
-"""Give a work to the first peer with a capability, and wait for its end."""
+"""Give a work to a peer with a capability, and wait for its end."""
 
 from aghbus.client import Client
 
 client = Client.from_env()
-peer = client.whois("test.run", wait=10, first=True).peers[0]
-work = client.run(peer.peer_id, "Run the migration smoke test", on_question=lambda question: input(f"{question} "))
-print(work.state, work.message, work.result)
+work = client.start(
+    to_capability="test.run",
+    text="Run the migration smoke test",
+    on_question=lambda question: input(f"{question} "),
+)
+done = work.result()
+print(done.state, done.message, done.result)

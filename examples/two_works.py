@@ -8,7 +8,8 @@ from aghbus.client import AsyncClient, NotFound
 async def main() -> None:
     client = AsyncClient.from_env()
     texts = ["Run the smoke test", "Run the migration test"]
-    works = await asyncio.gather(*(client.run("patch-worker", text, on_question=lambda _: "main") for text in texts))
+    calls = (client.run("patch-worker", text, intent="test.run", on_question=lambda _: "main") for text in texts)
+    works = await asyncio.gather(*calls)
     print([work.state for work in works])
     try:
         await client.work("work_unknown")

@@ -10,12 +10,14 @@ from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.options import CHANNEL, one_of
 from aghbus.cli.app.text import safe
-from aghbus.cli.commands.whois import ASK_AGAIN_SECONDS, ask
+from aghbus.cli.commands.whois import ask
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
+ASK_AGAIN_SECONDS = 1.0
+"""Seconds between two questions to peers."""
 POLL_SECONDS = 0.1
 """Seconds between two looks at the daemon."""
 

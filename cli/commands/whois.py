@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from aghbus.cli.app.arguments import peer, seconds
 from aghbus.cli.app.completers import capabilities, peers
 from aghbus.cli.app.errors import YES, AnswerIsNo
@@ -14,18 +12,11 @@ from aghbus.cli.context import Context
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
-DEFAULT_WAIT = 1.5
-"""Seconds to wait for answers at most; the daemon returns earlier if all expected answers have arrived."""
-LONGEST_QUESTION = 5.0
-"""Seconds to wait for answers to one question that is asked again."""
-ASK_AGAIN_SECONDS = 1.0
-"""Seconds between two questions, so that a peer that has just joined gets one."""
-
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
     body = request_body(values)
-    answer = ask(context, body) if values["wait"] is None else ask_until_answered(context, body)
+    answer = ask(context, body)
     if answer["peers"] or not context.output.human:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
@@ -35,37 +26,25 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def ask(context: Context, body: dict[str, Any]) -> dict[str, Any]:
     """The response to one question (`WhoisResponse`); if nobody answers, that of known peers with a key and this nickname."""
-    answer: dict[str, Any] = context.api.post("/v1/whois", body, wait=body["wait"])
     nickname = body["to"] or body["query"]
+    if body["wait"] and nickname and (found := _ask_handles(context, {**body, "wait": None}, nickname)):
+        return found
+    answer: dict[str, Any] = context.api.post("/v1/whois", body, wait=body["wait"] or 0.0)
     return answer if answer["peers"] or not nickname else _ask_handles(context, body, nickname) or answer
 
 
 def _ask_handles(context: Context, body: dict[str, Any], nickname: str) -> dict[str, Any] | None:
     """The answers of the peers with a key that are called `nickname`; None if none is known here."""
     asked = [{**body, "query": "", "to": handle} for handle in handles(context.api, nickname)]
-    answers = [context.api.post("/v1/whois", one, wait=one["wait"]) for one in asked]
+    answers = [context.api.post("/v1/whois", one, wait=one["wait"] or 0.0) for one in asked]
     found = [peer for answer in answers for peer in answer["peers"]]
     return {**answers[0], "query": body["query"], "peers": found} if found else None
 
 
-def ask_until_answered(context: Context, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask again for `body["wait"]` seconds, until a peer answers; the last response, with the whole time as `elapsed_ms`."""
-    started = time.monotonic()
-    while True:
-        asked = time.monotonic()
-        left = started + body["wait"] - asked
-        answer = ask(context, {**body, "wait": min(max(left, 0), LONGEST_QUESTION)})
-        now = time.monotonic()
-        if answer["peers"] or now >= started + body["wait"]:
-            return {**answer, "elapsed_ms": round((now - started) * 1000, 3)}
-        time.sleep(max(0.0, min(asked + ASK_AGAIN_SECONDS, started + body["wait"]) - now))
-
-
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`WhoisRequest`)."""
-    wait = DEFAULT_WAIT if values["wait"] is None else values["wait"]
-    kept = {name: values[name] for name in ("to", "channel", "first", "catalog")}
-    return {"query": values["query"] or "", "wait": wait, **kept}
+    kept = {name: values[name] for name in ("to", "channel", "first", "catalog", "wait")}
+    return {"query": values["query"] or "", **kept}
 
 
 def _asked(values: dict[str, Any]) -> str:

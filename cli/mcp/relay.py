@@ -8,6 +8,7 @@ outlives the daemon's process, and what session.py notes.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
@@ -32,6 +33,8 @@ from aghbus.protocol.base.annotations import Any
 
 MAX_IN_FLIGHT = 64
 """Requests at a time; more wait for one of them to end."""
+LAST_ANSWERS = 1.5
+"""Seconds that requests have once the host has closed its end: a pipe of requests is answered. Hosts that leave wait 2 s."""
 _CALL_SECONDS = 700.0  # between two pieces of a response: a person may be asked meanwhile
 
 
@@ -59,11 +62,13 @@ class Relay:
         self._in_flight: dict[object, _Flight] = {}
 
     def run(self, lines: Iterable[bytes]) -> None:
-        """Relay every line until the host closes its end; then end the requests that still run."""
+        """Relay every line until the host closes its end; requests that are not answered soon after that are ended."""
         for line in lines:
             if line.strip():
                 self._take(line)
+        end = time.monotonic() + LAST_ANSWERS
         for flight in list(self._in_flight.values()):
+            flight.ended.wait(max(0.0, end - time.monotonic()))
             flight.cancel()
 
     def _take(self, line: bytes) -> None:
@@ -82,7 +87,10 @@ class Relay:
         flight = _Flight()
         if is_request(message):
             self._in_flight[_key(message["id"])] = flight
-        threading.Thread(target=self._send, args=(line, message, flight), daemon=True).start()
+        if message.get("method") == "initialize":  # later messages have the id of its session
+            self._send(line, message, flight)
+        else:
+            threading.Thread(target=self._send, args=(line, message, flight), daemon=True).start()
 
     def _send(self, line: bytes, message: Message, flight: _Flight) -> None:
         """Only requests take a slot: an answer of the host may be what a request in a slot waits for."""
@@ -97,6 +105,7 @@ class Relay:
         finally:
             if self._in_flight.get(_key(message.get("id"))) is flight:
                 del self._in_flight[_key(message.get("id"))]
+            flight.ended.set()
 
     def _post(self, line: bytes, message: Message, flight: _Flight) -> None:
         retry = Retry(self._timeout)
@@ -140,6 +149,7 @@ class _Flight:
 
     def __init__(self) -> None:
         self.canceled = False
+        self.ended = threading.Event()
         self.connection: Connection | None = None
 
     def cancel(self) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from aghbus.cli.worker import confine
 from aghbus.client.locate import locations
 from aghbus.host.locations import FALLBACK_NAME
+from aghbus.protocol.agh.bodies import asked_capability
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class CommandOptions:
         """
         if not self.capabilities or not any(CAPABILITY in word for word in self.command):
             return self.command
-        body = message["envelope"].get("body") or {}
-        named = (body.get("capability") or {}).get("id") if message["kind"] == "capability" else None
+        named = asked_capability(message["envelope"].get("body") or {}, self.capabilities)
         if named is None and len(self.capabilities) == 1:
             named = self.capabilities[0]
         if named not in self.capabilities:

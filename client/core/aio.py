@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -89,6 +90,7 @@ class EventLoop(Threads):
 
     async def connect(self, endpoint: Endpoint, timeout: float) -> Connection:
         """A connection whose every step may take `timeout` seconds. Raises Unreachable."""
+        endpoint = endpoint.resolved()
         try:
             async with asyncio.timeout(timeout):
                 if endpoint.path:
@@ -112,10 +114,13 @@ async def in_thread(work: Callable[[], T]) -> T:
     """The result of `work` in a thread that does not keep the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
 
     def target() -> None:
         try:
-            end = partial(done.set_result, work())
+            end = partial(done.set_result, context.run(work))
+        except StopIteration:  # a future cannot raise it
+            end = partial(done.set_exception, RuntimeError("StopIteration was raised"))
         except BaseException as error:
             end = partial(done.set_exception, error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

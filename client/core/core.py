@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
-from inspect import isawaitable
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -17,12 +17,13 @@ from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.core.threads import Threads
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Endpoint, Incoming, exchange, quote
-from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.agh.lifecycle import STANDSTILL
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event, SendResponse
 from aghbus.protocol.api.operation import Operation
 from aghbus.protocol.api.operations import Operations
+from aghbus.protocol.api.peers import WhoisMatch
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import Work, WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
@@ -31,8 +32,12 @@ from aghbus.protocol.base.formats import Format
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Answering = Callable[[str], str | Awaitable[str]]
-"""Answers a question of the peer that has a work."""
+LONGEST_WAIT = 60.0
+"""Seconds of one request that waits for a work."""
+NO_HISTORY = 1
+"""`before` of an empty history."""
+POLL_PAUSE = 0.1
+"""Seconds between two questions whether a daemon or a peer is there."""
 
 
 class Core:
@@ -44,6 +49,7 @@ class Core:
         self.timeout = timeout
         self.patience = timeout if patience is None else patience
         self.runtime = runtime
+        self._is_away = False
 
     # calls
 
@@ -64,13 +70,27 @@ class Core:
                 connection = await self.runtime.connect(self.endpoint, self.timeout + call.wait)
                 sent = not call.idempotent
                 response = await exchange(connection, call.method, call.target, call.body, call.headers)
+                self._tell(None)
                 if response.status in call.statuses:
                     return response
                 raise await _error(response)
             except (Unreachable, Unavailable) as error:
                 if time.monotonic() >= deadline or (sent and isinstance(error, Unreachable)):
                     raise
+                self._tell(error)
             await self.runtime.sleep(backoff.next())
+
+    def _tell(self, error: ClientError | None) -> None:
+        """Log that the daemon is away, and that it is back."""
+        if self._is_away != (error is not None):
+            self._is_away = not self._is_away
+            import logging  # slow to load
+
+            logger = logging.getLogger("aghbus.client")
+            if error is None:
+                logger.info("the daemon is back: %s", self.endpoint)
+            else:
+                logger.warning("waiting for the daemon: %s; hint: %s", error.message, error.hint)
 
     async def call(self, operation: Operation[P, R], /, *given: P.args, **named: P.kwargs) -> R:
         """The response to an operation."""
@@ -155,64 +175,49 @@ class Core:
 
         Raises TimeoutError after `timeout` seconds, and NotFound. `work` has its history.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            work = await self.work(work_id, channel)
-            if work.state == "needs_input" or work.state in TERMINAL_STATES:
+            left = deadline - time.monotonic()
+            wait = max(0.0, min(left, LONGEST_WAIT))
+            work = (await self.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)).work
+            if work.state in STANDSTILL:
                 return work
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            query = EventsQuery(work_id=work_id, channel=work.channel, since=work.last_seq)
-            async with aclosing(self.events(query, timeout=left)) as events:
-                await anext(events)  # whatever it is, the state is read again
+            if left <= 0:
+                raise TimeoutError(f"the work {work_id} has not ended in time")
 
-    async def run(
-        self,
-        to: str,
-        text: str,
-        *,
-        intent: str | None = "request",
-        artifacts: list[Any] | None = None,
-        channel: str | None = None,
-        thread_id: str | None = None,
-        direct: bool = False,
-        work_id: str | None = None,
-        trace_id: str | None = None,
-        accept_within: float | None = None,
-        progress_within: float | None = None,
-        on_question: Answering | None = None,
-        timeout: float | None = None,
-    ) -> Work:
-        """Open a work for a peer and wait until it has ended.
+    async def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until the daemon runs and is connected to its broker. Raises TimeoutError after `timeout` seconds."""
+        await self._poll(self._is_ready, timeout, "the daemon was not ready in time")
 
-        `on_question` answers questions of the peer. Without it the work is returned in state `needs_input`: answer with
-        `act_on_work(work.work_id, "say", message=…)`, then `wait`. Raises TimeoutError after `timeout` seconds; the work
-        continues then, and `wait` waits again.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        opened = await self.call(
-            Operations.open_work,
-            to=to,
-            text=text,
-            intent=intent,
-            artifacts=artifacts,
-            channel=channel,
-            thread_id=thread_id,
-            direct=direct,
-            work_id=work_id,
-            trace_id=trace_id,
-            accept_within=accept_within,
-            progress_within=progress_within,
-            reactions="none",  # we wait for questions and the end ourselves
-        )
-        assert opened.work_id is not None
+    async def wait_peer(self, peer_id: str, timeout: float | None = None) -> WhoisMatch:
+        """Wait until a peer answers. Raises TimeoutError after `timeout` seconds."""
+        form = {"to": peer_id, "first": True}
+        return await self._poll(lambda: self._answer(form), timeout, f"the peer {peer_id} did not answer in time")
+
+    async def wait_capability(self, capability: str, timeout: float | None = None) -> WhoisMatch:
+        """Wait until a peer with a capability answers. Raises TimeoutError after `timeout` seconds."""
+        late = f"no peer with the capability {capability} answered in time"
+        return await self._poll(lambda: self._answer({"query": capability}, capability), timeout, late)
+
+    async def _is_ready(self) -> bool | None:
+        return (await self.call(Operations.status)).ready or None
+
+    async def _answer(self, form: dict[str, Any], capability: str | None = None) -> WhoisMatch | None:
+        answers = (await self.call(Operations.whois, **form, wait=LAST_PAUSE)).peers
+        fits = (one for one in answers if capability is None or capability in one.card.get("capabilities", ()))
+        return next(fits, None)
+
+    async def _poll(self, look: Callable[[], Awaitable[R | None]], timeout: float | None, late: str) -> R:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            work = await self.wait(opened.work_id, channel=opened.channel, timeout=left)
-            if work.state in TERMINAL_STATES or on_question is None:
-                return work
-            answer = on_question(work.message or "")
-            text = await answer if isawaitable(answer) else answer
-            await self.call(Operations.act_on_work, work.work_id, "say", message=text, channel=work.channel)
+            try:
+                if (found := await look()) is not None:
+                    return found
+            except (Unreachable, Unavailable):
+                pass
+            if time.monotonic() >= deadline:
+                raise TimeoutError(late)
+            await self.runtime.sleep(POLL_PAUSE)
 
 
 async def _error(response: Incoming) -> ClientError:

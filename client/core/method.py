@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from aghbus.client.http import iterate, run
@@ -36,7 +37,43 @@ class Asynchronous:
     core: Any
 
 
-class Method(Generic[P, R]):
+class _Declared:
+    """A function of the core that becomes a method of both clients: made at its first use, because most are never used."""
+
+    def __init__(self, step: Callable[..., Any], route: str = "", describe: Callable[[], Help] | None = None) -> None:
+        self._step = step
+        self._describe = describe or partial(_help, step)
+        self._functions: dict[bool, FunctionType] = {}
+        self.route = route
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def _get(self, instance: object, owner: type, blocking: Callable[[Any], Any]) -> Any:
+        """The method, with signature and text for `help`. `blocking` carries the steps of one call out."""
+        blocks = issubclass(owner, Blocking)
+        function = self._functions.get(blocks) or self._make(blocks, blocking)
+        return function if instance is None else MethodType(function, instance)
+
+    def _make(self, blocks: bool, blocking: Callable[[Any], Any]) -> FunctionType:
+        step = self._step
+
+        def blocked(self: Any, /, *given: Any, **named: Any) -> Any:
+            return blocking(step(self.core, *given, **named))
+
+        def awaited(self: Any, /, *given: Any, **named: Any) -> Any:
+            return step(self.core, *given, **named)
+
+        function, shown = blocked if blocks else awaited, self._describe()
+        function.__name__ = function.__qualname__ = self._name
+        function.__doc__ = shown.text
+        function.__signature__ = shown.signature  # type: ignore[attr-defined]
+        assert isinstance(function, FunctionType)
+        self._functions[blocks] = function
+        return function
+
+
+class Method(_Declared, Generic[P, R]):
     """A method with one result. `route` is the route of the API that it calls, if it stands for one."""
 
     def __init__(
@@ -45,28 +82,19 @@ class Method(Generic[P, R]):
         route: str = "",
         describe: Callable[[], Help] | None = None,
     ) -> None:
-        self._step = step
-        self._describe = describe or partial(_help, step)
-        self.route = route
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        super().__init__(step, route, describe)
 
     @overload
-    def __get__(self, instance: Blocking, owner: object) -> Callable[P, R]: ...
+    def __get__(self, instance: Blocking, owner: type) -> Callable[P, R]: ...
     @overload
-    def __get__(self, instance: Asynchronous, owner: object) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    def __get__(self, instance: Asynchronous, owner: type) -> Callable[P, Coroutine[Any, Any, R]]: ...
     @overload
-    def __get__(self, instance: None, owner: object) -> Callable[Concatenate[Any, P], R]: ...
-    def __get__(self, instance: Blocking | Asynchronous | None, owner: object) -> Any:
-        if instance is None:
-            return documented(self._describe(), self._name)
-        if isinstance(instance, Blocking):
-            return partial(_run, self._step, instance.core)
-        return partial(self._step, instance.core)
+    def __get__(self, instance: None, owner: type) -> Callable[Concatenate[Any, P], R]: ...
+    def __get__(self, instance: Blocking | Asynchronous | None, owner: type) -> Any:
+        return self._get(instance, owner, run)
 
 
-class StreamMethod(Generic[P, R]):
+class StreamMethod(_Declared, Generic[P, R]):
     """A method that returns an iterator: an asynchronous one on the asynchronous client."""
 
     def __init__(
@@ -75,50 +103,19 @@ class StreamMethod(Generic[P, R]):
         route: str = "",
         describe: Callable[[], Help] | None = None,
     ) -> None:
-        self._steps = steps
-        self._describe = describe or partial(_help, steps)
-        self.route = route
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
+        super().__init__(steps, route, describe)
 
     @overload
-    def __get__(self, instance: Blocking, owner: object) -> Callable[P, Generator[R, None, None]]: ...
+    def __get__(self, instance: Blocking, owner: type) -> Callable[P, Generator[R, None, None]]: ...
     @overload
-    def __get__(self, instance: Asynchronous, owner: object) -> Callable[P, AsyncGenerator[R, None]]: ...
+    def __get__(self, instance: Asynchronous, owner: type) -> Callable[P, AsyncGenerator[R, None]]: ...
     @overload
-    def __get__(self, instance: None, owner: object) -> Callable[Concatenate[Any, P], Generator[R, None, None]]: ...
-    def __get__(self, instance: Blocking | Asynchronous | None, owner: object) -> Any:
-        if instance is None:
-            return documented(self._describe(), self._name)
-        if isinstance(instance, Blocking):
-            return partial(_iterate, self._steps, instance.core)
-        return partial(self._steps, instance.core)
-
-
-def _run(step: Callable[..., Coroutine[Any, Any, R]], core: object, *given: Any, **named: Any) -> R:
-    return run(step(core, *given, **named))
-
-
-def _iterate(
-    steps: Callable[..., AsyncGenerator[R, None]], core: object, *given: Any, **named: Any
-) -> Generator[R, None, None]:
-    return iterate(steps(core, *given, **named))
+    def __get__(self, instance: None, owner: type) -> Callable[Concatenate[Any, P], Generator[R, None, None]]: ...
+    def __get__(self, instance: Blocking | Asynchronous | None, owner: type) -> Any:
+        return self._get(instance, owner, iterate)
 
 
 def _help(step: Callable[..., object]) -> Help:
     shown = inspect.signature(step)
     first, *others = shown.parameters.values()
     return Help(step.__doc__ or "", shown.replace(parameters=[first.replace(name="self"), *others]))
-
-
-def documented(shown: Help, name: str) -> Callable[..., Any]:
-    """A function that `help` shows as the method `name`."""
-
-    def method(*given: Any, **named: Any) -> Any:
-        raise TypeError(f"{name}() is a method of an object: call it on a client")
-
-    method.__name__ = method.__qualname__ = name
-    method.__doc__ = shown.text
-    method.__signature__ = shown.signature  # type: ignore[attr-defined]
-    return method

@@ -88,7 +88,7 @@ def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -
 
     Raises InvalidRequest for values that JSON cannot have.
     """
-    wait = float(getattr(form, "wait", 0.0))
+    wait = float(getattr(form, "wait", 0.0) or 0.0)
     if not isinstance(form, RequestModel):
         return Call(method, target(path, query_of(form)), wait=wait, idempotent=idempotent)
     for name, prefix in IDS.items():
@@ -106,7 +106,7 @@ def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
     for field in msgspec.structs.fields(form):
         value = getattr(form, field.name)
-        if isinstance(value, frozenset):
+        if isinstance(value, frozenset | set | list | tuple):
             value = sorted(value)
         pairs.append((field.encode_name, str(value) if isinstance(value, int | float) and value is not True else value))
     return [(name, value) for name, value in pairs if value != "False"]

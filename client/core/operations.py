@@ -58,4 +58,6 @@ class Methods:
     events = stream(Operations.events, Core.events)
     foreign_messages = StreamMethod(Core.foreign_messages, Operations.foreign_messages.route)
     wait = Method(Core.wait)
-    run = Method(Core.run)
+    wait_ready = Method(Core.wait_ready)
+    wait_peer = Method(Core.wait_peer)
+    wait_capability = Method(Core.wait_capability)

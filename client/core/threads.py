@@ -35,7 +35,7 @@ class Threads:
 
     async def connect(self, endpoint: Endpoint, timeout: float) -> Connection:
         """A connection whose every step may take `timeout` seconds. Raises Unreachable."""
-        return endpoint.open(timeout)
+        return endpoint.resolved().open(timeout)
 
     async def sleep(self, seconds: float) -> None:
         """A pause."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing, closing
-from typing import Self
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from contextlib import aclosing, closing, suppress
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from aghbus.client.core.core import Core
-from aghbus.client.core.method import Asynchronous, Blocking
+from aghbus.client.core.method import Asynchronous, Blocking, Method
 from aghbus.client.core.operations import Methods
 from aghbus.client.core.threads import Threads
+from aghbus.client.errors import Unreachable
 from aghbus.client.http import Endpoint, iterate
+from aghbus.client.http import run as run_steps
 from aghbus.client.locate import find
+from aghbus.client.work import handle
 from aghbus.client.work.feed import LEASE, Accept, jobs
+from aghbus.client.work.handle import AsyncWorkHandle, Opening, WorkHandle
 from aghbus.client.work.job import AsyncJob, Job
+from aghbus.protocol.api.works import Work
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 TIMEOUT = 30.0
 """Seconds that a call may take, restarts of the daemon included."""
@@ -33,7 +42,42 @@ def endpoint_from(
     return find(options, os.environ if env is None else env)
 
 
-class Client(Methods, Blocking):
+class FoundEndpoint(Endpoint):
+    """The daemon called `name`, else the one that `aghctl` finds, looked for until one is there."""
+
+    def __init__(self, name: str | None) -> None:
+        """Raises UsageError when several daemons run and none is named."""
+        super().__init__()
+        self._name = name
+        self._found: Endpoint | None = None
+        with suppress(Unreachable):
+            self.resolved()
+
+    def resolved(self) -> Endpoint:
+        """The daemon's address, which stays the same from then on. Raises Unreachable."""
+        if self._found is None:
+            self._found = endpoint_from(self._name)
+        return self._found
+
+    def __str__(self) -> str:
+        return str(self._found) if self._found is not None else f"the daemon {self._name or ''}".rstrip()
+
+
+class Common(Methods):
+    """What both clients have besides the methods of routes."""
+
+    core: Core
+
+    run = Method(handle.run)
+
+    def close(self) -> None:
+        """Nothing is kept open between calls: a client needs no end. For use in `with`."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.core.endpoint}>"
+
+
+class Client(Common, Blocking):
     """A client that blocks: one method for each route of the local API, event streams, jobs, and works that are awaited.
 
     A call is repeated while the daemon is away, for `timeout` seconds. The ids of messages are made before the first
@@ -52,9 +96,41 @@ class Client(Methods, Blocking):
     def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
         """The daemon called `name`; without it the one that `aghctl` finds (AGHD_NAME, AGHD_API_SOCKET, the only one).
 
-        Raises Unreachable when there is none, and UsageError when there are several.
+        When there is none yet, calls wait for it. Raises UsageError when there are several.
         """
-        return cls(endpoint_from(name), timeout=timeout)
+        return cls(FoundEndpoint(name), timeout=timeout)
+
+    def start(
+        self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
+    ) -> WorkHandle:
+        """Open a work for the peer `to`, or for a present peer with `to_capability`, which the work then asks for.
+
+        >>> work = client.start(to_capability="test.run", text="Run the migration smoke test")
+        >>> print(work.id, work.result(timeout=60).state)
+        """
+        return WorkHandle(run_steps(handle.start(self.core, to, text, to_capability=to_capability, **given)))
+
+    def map(
+        self, capability: str, inputs: Iterable[str], *, concurrency: int = 8, **given: Unpack[Opening]
+    ) -> Generator[tuple[str, Work], None, None]:
+        """Give each input as a work to the peers with a capability in turn, `concurrency` at a time; input and work as they end.
+
+        >>> for branch, work in client.map("test.run", ["main", "next"]):
+        ...     print(branch, work.state, work.result)
+        """
+        from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+        peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability)))
+        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        running: dict[Future[Work], str] = {}
+        with ThreadPoolExecutor(concurrency) as pool:
+            while True:
+                for text in itertools.islice(left, concurrency - len(running)):
+                    running[pool.submit(self.run, next(peers), text, **fields)] = text
+                if not running:
+                    return
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(done), done.result()
 
     def jobs(
         self,
@@ -81,7 +157,7 @@ class Client(Methods, Blocking):
                 yield Job(core)
 
 
-class AsyncClient(Methods, Asynchronous):
+class AsyncClient(Common, Asynchronous):
     """The client for asyncio: the same methods as Client, which are awaited, and asynchronous iterators.
 
     >>> client = AsyncClient.from_env()
@@ -96,7 +172,31 @@ class AsyncClient(Methods, Asynchronous):
     @classmethod
     def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
         """As Client.from_env."""
-        return cls(endpoint_from(name), timeout=timeout)
+        return cls(FoundEndpoint(name), timeout=timeout)
+
+    async def start(
+        self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
+    ) -> AsyncWorkHandle:
+        """As Client.start."""
+        return AsyncWorkHandle(await handle.start(self.core, to, text, to_capability=to_capability, **given))
+
+    async def map(
+        self, capability: str, inputs: Iterable[str], *, concurrency: int = 8, **given: Unpack[Opening]
+    ) -> AsyncGenerator[tuple[str, Work], None]:
+        """As Client.map."""
+        import asyncio
+
+        peers = itertools.cycle(await handle.peers_with(self.core, capability))
+        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        running: dict[asyncio.Task[Work], str] = {}
+        while True:
+            for text in itertools.islice(left, concurrency - len(running)):
+                running[asyncio.create_task(self.run(next(peers), text, **fields))] = text
+            if not running:
+                return
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield running.pop(task), task.result()
 
     async def jobs(
         self,

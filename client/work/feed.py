@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +17,7 @@ from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailab
 from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.errors import ClientError, Unreachable, UsageError
 from aghbus.client.work.job import JobCore, JobState
+from aghbus.protocol.agh.bodies import asked_capability
 from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import InboxItem, InboxLeaseRequest, InboxResponse
@@ -26,7 +26,6 @@ from aghbus.protocol.api.peers import CapabilitiesResponse
 from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
 from aghbus.protocol.api.status import StatusResponse
 
-logger = logging.getLogger("aghbus.client")
 
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
@@ -37,15 +36,19 @@ ADMISSION_POLL: Final = 1.0
 POLL_SHARE: Final = 20
 """How many times as long as it takes to look at the inbox it is not looked at again."""
 
+UNWANTED: Final = "\0"
+"""In place of a capability: the work is not for this consumer."""
+
 Accept = Callable[[Message], bool]
 
 
 class Feed:
     """Works for this daemon, for one consumer. `capabilities` are those that it serves (empty: all).
 
-    A work belongs to a capability that the daemon announces when its opening names it: by its intent, or because it carries
-    its record. Works that name none are for every consumer. `accept` may refuse others: they stay in the inbox. So do works of
-    peers that were not admitted, unless `others` is true: the daemon tells their initiators, once, that they wait.
+    Works that ask for another capability that the daemon announces are left to other consumers; those that ask for none are
+    for every one, and so are those that ask for what nobody here announces, which a consumer refuses. `accept` may refuse
+    others: they stay in the inbox. So do works of peers that were not admitted, unless `others` is true: the daemon tells
+    their initiators, once, that they wait.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Feed:
         self._lease = lease
         self._others = others
         self._announced: frozenset[str] = frozenset()
-        self._candidates: set[int] = set()
+        self._candidates: dict[int, str | None] = {}  # the capability that each asks for
         self._untold: set[int] = set()  # works of peers that were not admitted
         self._told: set[int] = set()
         self._jobs: dict[tuple[str, str | None], JobCore] = {}
@@ -71,25 +74,26 @@ class Feed:
         self._list_at = 0.0
         self.leave: Callable[[], int] = lambda: 0
         """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
+        self.is_free: Callable[[str | None], bool] = lambda capability: True
+        """Whether a work that asks for `capability` may be taken now; `wake` tells that another one may."""
         self.on_waiting: Callable[[InboxItem], object] = _log_waiting
         """Gets each work that waits until its peer is admitted."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
 
-    async def open(self) -> None:
-        """Begin to follow the daemon. Raises UsageError when it does not announce a capability, and ClientError."""
-        found: CapabilitiesResponse = await self._core.ask(
-            "GET", "/v1/capabilities", NoParameters(), CapabilitiesResponse
-        )
+    async def open(self, core: Core | None = None) -> None:
+        """Begin to follow the daemon, asking by `core`. Raises UsageError when it does not announce a capability, ClientError."""
+        core = core or self._core
+        found: CapabilitiesResponse = await core.ask("GET", "/v1/capabilities", NoParameters(), CapabilitiesResponse)
         self._announced = frozenset(record.id for record in found.capabilities)
         for capability in self._capabilities:
             if capability not in self._announced:
-                status: StatusResponse = await self._core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
+                status: StatusResponse = await core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
                 hint = f"start it with: aghd run --name {status.name} --capability {capability}"
                 raise UsageError(f"the daemon {status.name} does not announce the capability {capability}", hint)
         query = query_of(EventsQuery(kinds=CONVERSATION_KINDS))
-        self._subscription = EventSubscription(self._core, "/v1/events", query, await self._core.position())
+        self._subscription = EventSubscription(self._core, "/v1/events", query, await core.position())
         self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
 
     def stop(self) -> None:
@@ -132,7 +136,8 @@ class Feed:
                 if self._gap or time.monotonic() >= self._list_at:
                     await self._list()
                     looked = True
-                waiting, left = sorted(self._candidates), self.leave()
+                waiting = sorted(seq for seq, asked in self._candidates.items() if self.is_free(asked))
+                left = self.leave()
                 if len(waiting) > left:
                     if left and not looked:  # others may have taken some of them
                         self._list_at = 0.0
@@ -156,17 +161,15 @@ class Feed:
         self._add(job)
         self._pulse.set()
 
-    def named(self, message: Message, body: dict[str, object]) -> str | None:
-        """The announced capability that an opening names."""
-        record = body.get("capability")
-        names = (body.get("intent"), record.get("id") if isinstance(record, dict) else None)
-        return next((name for name in names if isinstance(name, str) and name in self._announced), None)
+    def named(self, body: dict[str, Any]) -> str | None:
+        """The capability that the opening with this body asks for."""
+        return asked_capability(body, self._announced)
 
     # taking
 
     async def _take(self, seq: int) -> JobCore | None:
         form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others)
-        self._candidates.discard(seq)
+        self._candidates.pop(seq, None)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
         except (LeaseLost, Conflict, NotFound):  # of another consumer, who may die; acknowledged, dead, or removed
@@ -203,13 +206,13 @@ class Feed:
             page: InboxResponse = await self._core.ask("GET", "/v1/inbox", query, InboxResponse)
             for item in page.items:
                 wait = item.available_ms / 1000 - time.time() if item.state == "ready" else POLL
-                if item.message.outcome == "opened" and self._wants(item.message):
+                if item.message.outcome == "opened" and (asked := self._asked(item.message)) is not UNWANTED:
                     if wait > 0:
                         again = min(again, wait)
                     elif item.lane == "other" and not self._others:
                         waiting.add(item.seq)
                     elif item.work_state not in TERMINAL_STATES or not self.leave():
-                        self._candidates.add(item.seq)
+                        self._candidates[item.seq] = asked
             since = page.next_since
         self._told &= waiting
         self._untold = waiting - self._told
@@ -222,16 +225,16 @@ class Feed:
                 job.state.cancel()
             job.state.on_event(None)
 
-    def _wants(self, message: Message) -> bool:
+    def _asked(self, message: Message) -> str | None:
+        """The capability that an opening asks for; UNWANTED when it is not for this consumer."""
         if message.direction != "in" or message.kind not in OPENING_KINDS or message.damaged:
-            return False
+            return UNWANTED
         if (message.channel, message.work_id) in self._jobs:
-            return False
-        body = msgspec.json.decode(message.envelope).get("body") or {}
-        named = self.named(message, body)
-        if self._capabilities and named is not None and named not in self._capabilities:
-            return False
-        return self._accept is None or self._accept(message)
+            return UNWANTED
+        asked = self.named(msgspec.json.decode(message.envelope).get("body") or {})
+        if self._capabilities and asked in self._announced and asked not in self._capabilities:
+            return UNWANTED
+        return asked if self._accept is None or self._accept(message) else UNWANTED
 
     async def _follow(self) -> None:
         assert self._subscription is not None
@@ -249,8 +252,8 @@ class Feed:
         elif event.work is None:
             return
         elif event.work.outcome == "opened":
-            if self._wants(event.message):
-                self._candidates.add(event.message.seq)
+            if (asked := self._asked(event.message)) is not UNWANTED:
+                self._candidates[event.message.seq] = asked
         else:
             if (job := self._jobs.get((event.message.channel, event.work.work_id))) is not None:
                 if event.work.after in TERMINAL_STATES:
@@ -269,6 +272,9 @@ class Feed:
 
 
 def _log_waiting(item: InboxItem) -> None:
+    import logging  # slow to load
+
+    logger = logging.getLogger("aghbus.client")
     logger.warning("work %s waits: its peer is not admitted (aghctl requests)", item.message.work_id)
 
 

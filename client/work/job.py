@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -37,6 +37,9 @@ from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
+
+if TYPE_CHECKING:
+    from aghbus.client.work.job_log import JobLog
 
 ENDED: Final = (WorkClosed, ActorNotAllowed, WorkContainerMismatch, InvalidTransition, NotFound)
 """Refusals of an action that a retry cannot change: the work has ended, or is not (any longer) ours."""
@@ -174,6 +177,12 @@ class JobCore:
         """Refuse the work, which ends it as failed, then acknowledge its messages. False when it had ended before."""
         return await self._end("reject", WorkActionRequest(message=message, reason=reason))
 
+    async def refuse(self, message: str) -> bool:
+        """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it."""
+        if self.state.item.work_state == "submitted":
+            return await self.reject(message, reason="unsupported_profile")
+        return await self.fail(message)
+
     async def release(self, *, delay: float = 0.0, error: str | None = None) -> None:
         """Return the job to the inbox: it is ready for any worker after `delay` seconds, as a further attempt."""
         form = InboxNackRequest(lease=self.state.lease, delay=delay, error=error)
@@ -188,7 +197,7 @@ class JobCore:
         """End the work as failed because of an exception."""
         text = f"{type(error).__name__}: {error}"
         try:
-            await self.fail(shorten(text, MESSAGE_CHARACTERS))
+            await self.fail(shorten(text.encode(errors="replace").decode(), MESSAGE_CHARACTERS))
         except SecretLike:
             await self.fail(type(error).__name__)
 
@@ -323,6 +332,13 @@ class JobSurface:
     def canceled(self) -> bool:
         """Whether the work ended without our report, or the lease is lost: stop working on it."""
         return self.core.state.canceled
+
+    @property
+    def log(self) -> JobLog:
+        """A logger (`aghbus.job`) whose lines name the work, its initiator and the attempt, which are in `extra`, too."""
+        from aghbus.client.work.job_log import JobLog  # logging is slow to load
+
+        return JobLog(self.work_id, self.sender, self.attempt)
 
     @property
     def ended(self) -> bool:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import math
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, TypeVar
 
-from aghbus.client.core.aio import EventLoop, in_thread
-from aghbus.client.core.core import Core
-from aghbus.client.core.threads import Threads
+from aghbus.client.errors import UsageError
 from aghbus.client.http import Endpoint
-from aghbus.client.work.clients import TIMEOUT, endpoint_from
-from aghbus.client.work.feed import LEASE, Feed, logger
-from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore
+from aghbus.client.work.clients import TIMEOUT, FoundEndpoint
+from aghbus.client.work.feed import LEASE
+from aghbus.client.work.handlers import Handler, Middleware, Retry
+from aghbus.client.work.job import AsyncJob, Job
+from aghbus.client.work.serving import Serving, ServingOptions
 
-Result = dict[str, Any] | str | None
-"""What a handler may return: the result of the work, its message, or nothing."""
-Handler = Callable[[Job], Result] | Callable[[AsyncJob], Awaitable[Result]]
-H = TypeVar("H", bound=Callable[[Job], Any] | Callable[[AsyncJob], Awaitable[Any]])
+H = TypeVar("H", bound=Callable[Concatenate[Job, ...], Any] | Callable[Concatenate[AsyncJob, ...], Awaitable[Any]])
 
 DRAIN: Final = 30.0
 """Seconds that running jobs have after SIGTERM."""
@@ -30,12 +26,13 @@ DRAIN: Final = 30.0
 class Worker:
     """Takes works and gives them to handlers, `concurrency` at a time; further works wait in the inbox.
 
-    A handler is a function with a Job, which runs in a thread, or a coroutine function with an AsyncJob. What it returns
-    completes the work: a dict is the result, a text the message. An exception fails it. When the work is canceled, a
-    coroutine is cancelled, and a function sees `job.canceled`.
+    A handler is a function with a Job, which runs in a thread, or a coroutine function with an AsyncJob. With a second parameter
+    it gets the text of the opening as JSON, decoded as its annotation says. What it returns completes the work: a text is the
+    message, anything else the result. An exception fails it. When the work is canceled, a coroutine is cancelled, and a
+    function sees `job.canceled`.
 
     >>> worker = Worker(concurrency=4)
-    >>> @worker.capability("test.run")
+    >>> @worker.capability("test.run", retry=Retry(attempts=3, on=(ConnectionError,)), time_limit=600)
     ... def run_tests(job: Job) -> dict[str, object]:
     ...     return {"passed": "smoke" in job.text}
     >>> worker.run()
@@ -56,122 +53,67 @@ class Worker:
         With `others`, works of peers that were not admitted are taken, too."""
         self._endpoint = endpoint
         self._name = name
-        self._drain = drain
-        self._lease = lease
-        self._others = others
-        self._timeout = timeout
+        self._options = ServingOptions(concurrency, drain, lease, timeout, others)
         self._handlers: dict[str, Handler] = {}
-        self._feed: Feed | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._concurrency = concurrency
-        self._slots = asyncio.Semaphore(concurrency)
-        self._running: set[asyncio.Task[None]] = set()
+        self._middleware: Middleware | None = None
+        self._serving: Serving | None = None
 
-    def capability(self, capability_id: str) -> Callable[[H], H]:
+    def capability(
+        self,
+        capability_id: str,
+        *,
+        retry: Retry | None = None,
+        time_limit: float | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[[H], H]:
         """Let the decorated function handle the works of a capability, which the daemon must announce.
 
-        A work that names no capability goes to the handler that was declared first.
+        `retry`: when a work is tried again after an exception; never without it. After `time_limit` seconds the handler is
+        cancelled, which counts as a TimeoutError. At most `concurrency` jobs of this capability run at a time.
+        A work that names no capability goes to the only handler; with several it is rejected with their list.
         """
 
-        def register(handler: H) -> H:
-            self._handlers[capability_id] = handler
-            return handler
+        def register(function: H) -> H:
+            self._handlers[capability_id] = Handler(function, retry, time_limit, concurrency)
+            return function
 
         return register
 
+    def middleware(self, function: Middleware) -> Middleware:
+        """Let the decorated coroutine function run around every handler: it gets the job and a function to await, which runs the
+        handler, and returns its result. What it raises fails the work, too."""
+        self._middleware = function
+        return function
+
     def run(self) -> None:
-        """Work until SIGTERM or SIGINT, then drain. Raises ClientError when the daemon cannot be found at the start."""
+        """Work until SIGTERM or SIGINT, then drain; a second signal returns the running jobs to the inbox at once.
+
+        In a thread other than the main one, until `stop`. A daemon that is not there yet is waited for.
+        """
         asyncio.run(self._until_signal())
 
     async def _until_signal(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
-        await self.serve()
+        loop, serving = asyncio.get_running_loop(), self._begin()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, serving.on_signal)
+        await serving.run()
 
     def stop(self) -> None:
         """Take no more works; `run` and `serve` return when the running ones have ended, or after the drain. From any thread."""
-        if self._loop is not None:
+        serving = self._serving
+        if serving is not None:
             with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._stop)
-
-    def _stop(self) -> None:
-        if self._feed is not None:
-            self._feed.stop()
-            self._slots.release()  # nobody waits for a slot any more
+                serving.loop.call_soon_threadsafe(serving.stop)
 
     async def serve(self) -> None:
-        """Work until `stop`, as `run` does, in a running event loop."""
-        endpoint = self._endpoint or endpoint_from(self._name)
-        core = Core(endpoint, self._timeout, EventLoop())
-        feed = self._feed = Feed(core, list(self._handlers), lease=self._lease, others=self._others)
-        self._patient = Core(endpoint, self._timeout, EventLoop(), patience=math.inf)
-        self._blocking = Core(endpoint, self._timeout, Threads())
-        self._loop, self._slots = asyncio.get_running_loop(), asyncio.Semaphore(self._concurrency)
-        try:
-            await feed.open()
-            while True:
-                await self._slots.acquire()
-                job = await feed.next()
-                if job is None:
-                    break
-                task = asyncio.create_task(self._handle(job))
-                self._running.add(task)
-                task.add_done_callback(self._running.discard)
-                task.add_done_callback(lambda _: self._slots.release())
-            await self._drained()
-        finally:
-            await feed.close()
+        """Work until `stop`, as `run` does, in a running event loop. Raises UsageError when no handler was declared, or the
+        daemon does not announce a capability."""
+        await self._begin().run()
 
-    async def _drained(self) -> None:
-        """Wait for the running jobs, then return them to the inbox."""
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._drain)
-        for task in list(self._running):
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
-
-    async def _handle(self, job: JobCore) -> None:
-        last = JobCore(self._patient, job.state)  # its last action is carried out, however long the daemon is away
-        try:
-            await self._finish(job, last)
-        except asyncio.CancelledError:
-            if not job.state.canceled:  # the drain is over
-                await job.release(error="the worker has stopped")
-                raise
-            await last.drop()
-        except Exception:
-            logger.exception("work %s could not be reported", job.work_id)
-        finally:
-            if not job.state.ended:
-                job.state.end(returned=True)  # the lease runs out, and the work is taken again
-
-    async def _finish(self, job: JobCore, last: JobCore) -> None:
-        try:
-            result = await self._handled(job)
-        except JobCanceled:
-            await last.drop()
-        except Exception as error:
-            logger.exception("the handler of work %s failed", job.work_id)
-            if not job.state.ended:
-                await last.failed(error)
-        else:
-            if not job.state.ended:
-                message, fields = (None, result) if isinstance(result, dict) else (result, None)
-                await last.complete(message, result=fields)
-
-    async def _handled(self, job: JobCore) -> Result:
-        named = self._feed.named(job.state.item.message, job.state.body) if self._feed else None
-        handler: Any = self._handlers.get(named or "") or next(iter(self._handlers.values()))
-        if not inspect.iscoroutinefunction(handler):
-            return await in_thread(lambda: handler(Job(JobCore(self._blocking, job.state))))
-        task: asyncio.Task[Result] = asyncio.ensure_future(handler(AsyncJob(job)))
-        job.state.on_cancel = task.cancel
-        try:
-            return await task
-        except asyncio.CancelledError:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-            raise
+    def _begin(self) -> Serving:
+        if not self._handlers:
+            raise UsageError("the worker has no handler", "declare one: @worker.capability(ID)")
+        endpoint = self._endpoint or FoundEndpoint(self._name)
+        self._serving = Serving(endpoint, self._handlers, self._middleware, self._options)
+        return self._serving

@@ -20,6 +20,9 @@ from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.base.errors import InvalidRequest, Unavailable
 
+_WAIT: Final = 1.5  # seconds of a question that is asked once
+_LONGEST: Final = 5.0  # seconds of one question that is asked again
+_AGAIN: Final = 1.0  # seconds between two questions, so that a peer that has just joined gets one
 _GRACE: Final = (0.01, 0.1)  # seconds, minimum and maximum, after the last expected answer
 _STALL: Final = (0.1, 0.5)  # seconds without an answer, after at least one and before the first
 _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed round trips
@@ -28,8 +31,9 @@ _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed roun
 class PendingWhois:
     """A pending whois with the answers received so far."""
 
-    def __init__(self, ask: WhoisRequest, request: Draft, started: float) -> None:
+    def __init__(self, ask: WhoisRequest, wait: float, request: Draft, started: float) -> None:
         self.ask = ask
+        self.wait = wait
         self.request = request
         self.expected: frozenset[str] = frozenset()  # active peers that should answer
         self.started = started
@@ -69,11 +73,30 @@ class WhoisQuestions:
         return self._pending.get(request_id or "")
 
     def whois(self, ask: WhoisRequest) -> Awaitable[WhoisResponse]:
-        """Ask now. The result is known when the question has ended (see `_until`); cancelling it ends the question.
+        """Ask now, and with `wait` again until somebody answers. Cancelling the result ends the question.
 
         Raises InvalidRequest, Unavailable.
         """
-        question = self._question(ask)
+        if ask.wait is None:
+            return self._once(ask, _WAIT)
+        return asyncio.ensure_future(self._until_answered(ask, ask.wait, self._once(ask, min(ask.wait, _LONGEST))))
+
+    async def _until_answered(
+        self, ask: WhoisRequest, wait: float, question: Awaitable[WhoisResponse]
+    ) -> WhoisResponse:
+        started = asked = self._clock.monotonic()
+        while True:
+            answer, now = await question, self._clock.monotonic()
+            if answer.peers or now >= started + wait:
+                answer.elapsed_ms = round((now - started) * 1000, 3)
+                return answer
+            await asyncio.sleep(max(0.0, min(asked + _AGAIN, started + wait) - now))
+            asked = self._clock.monotonic()
+            question = self._once(ask, min(max(0.0, started + wait - asked), _LONGEST))
+
+    def _once(self, ask: WhoisRequest, wait: float) -> Awaitable[WhoisResponse]:
+        """One question. The result is known when it has ended (see `_until`)."""
+        question = self._question(ask, wait)
         request = question.request
         message = self._publisher.encoded(request, validated=True)
         try:
@@ -94,7 +117,7 @@ class WhoisQuestions:
             if not question.answer.done():
                 question.answer.set_exception(_down(error))
 
-    def _question(self, ask: WhoisRequest) -> PendingWhois:
+    def _question(self, ask: WhoisRequest, wait: float) -> PendingWhois:
         identity = self._identity
         channel = ask.channel or identity.channels[0][1]
         if (identity.workspace, channel) not in identity.joined:
@@ -112,7 +135,7 @@ class WhoisQuestions:
                 ext[FILTER_KEY] = ask.capability_ids
         body = {"type": "request", "query": ask.query}
         request = self._publisher.draft("whois", identity.workspace, channel, body, to=ask.to, ext=ext)
-        return PendingWhois(ask, request, self._clock.monotonic())
+        return PendingWhois(ask, wait, request, self._clock.monotonic())
 
     def _expected(self, question: PendingWhois) -> frozenset[str]:
         ask, request = question.ask, question.request
@@ -129,7 +152,7 @@ class WhoisQuestions:
         if question.found and question.ask.first:
             self._end(question, "first", now)
             return
-        deadline = question.started + question.ask.wait
+        deadline = question.started + question.wait
         reason, until = self._until(question)
         if now >= min(until, deadline):
             self._end(question, reason if until <= deadline else "timeout", now)
@@ -163,7 +186,7 @@ class WhoisQuestions:
             seen = max(found.rtt_ms for found in question.found.values()) / 1000
             return "complete", question.last + min(_GRACE[1], max(_GRACE[0], 2 * seen))
         if question.ask.to is not None or (question.expected and not question.found):
-            return "timeout", question.started + question.ask.wait  # an active peer should answer: wait the whole time
+            return "timeout", question.started + question.wait  # an active peer should answer: wait the whole time
         least = _STALL[0] if question.found else _STALL[1]
         return "quiet", question.last + max(least, _STALL_ROUND_TRIPS * round_trip)
 

@@ -189,7 +189,7 @@ class PresenceTable:
         """Active contacts whose daemon is of a version before 0.1.0."""
         older = [peer for peer in self._peers.values() if self._versions.get(peer.peer_id) == ""]
         return sorted(
-            {one.peer_id for one in older if self.of(one, now_ms) == "active" and self._is_contact(one.peer_id)}
+            {one.peer_id for one in older if self.of(one, now_ms) == "active" and self.is_contact(one.peer_id)}
         )
 
     def acknowledges(self, peer_id: str) -> bool | None:

@@ -3,7 +3,8 @@
 `BODIES` has a reader of each kind. Unknown fields are ignored; null in an optional field means absent.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ CARD_LISTS: Final = ("profiles_supported", "capabilities", "artifacts_supported"
 
 _T = TypeVar("_T")
 _NULL: Final = Raw(b"null")
+_DOTTED: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
 
 class PeerCard(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -89,6 +91,19 @@ class Receipt(msgspec.Struct, frozen=True):
     status: str
     reason_code: str | None = None
     detail: str | None = None
+
+
+def asked_capability(body: Mapping[str, Any], announced: Container[str]) -> str | None:
+    """The capability that an opening asks for: that of the record it carries, else its intent.
+
+    An intent is any text ("request"): it names a capability when it is `announced`, or has the form of an id with a dot.
+    """
+    record, intent = body.get("capability"), body.get("intent")
+    if isinstance(record, dict) and isinstance(record.get("id"), str):
+        return str(record["id"])
+    if isinstance(intent, str) and (intent in announced or _DOTTED.fullmatch(intent)):
+        return intent
+    return None
 
 
 def receipt_body(for_id: str, status: str, reason: str | None = None, detail: str | None = None) -> dict[str, Any]:

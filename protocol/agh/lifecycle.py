@@ -28,6 +28,8 @@ Reactions = Literal["all", "questions", "none"]
 
 OPEN_STATES: Final[tuple[State, ...]] = ("submitted", "working", "needs_input")
 TERMINAL_STATES: Final[tuple[State, ...]] = ("completed", "failed", "canceled")
+STANDSTILL: Final[tuple[State, ...]] = (*TERMINAL_STATES, "needs_input")
+"""The states in which nothing is expected of the target."""
 REFUSING_OUTCOMES: Final[tuple[TransitionOutcome, ...]] = ("ignored", "rejected")
 """Outcomes of envelopes without effect on the work."""
 

@@ -66,6 +66,13 @@ class SendResponse(ResponseModel):
     recipient: Recipient | None = None
 
 
+class OpenedWork(SendResponse):
+    """The opening of a work is committed and will be sent."""
+
+    work_id: str  # of the work
+    work_state: State  # of the work after it
+
+
 class Message(ResponseModel):
     """One stored envelope."""
 

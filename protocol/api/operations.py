@@ -35,6 +35,7 @@ from aghbus.protocol.api.messages import (
     Event,
     Message,
     MessagesResponse,
+    OpenedWork,
     QuarantineResponse,
     SendRequest,
     SendResponse,
@@ -97,7 +98,7 @@ class Operations:
     message = Operation("GET /v1/messages/{id}", "One message", takes(q.NoParameters, q.IdPath), Message, errors=_FOUND)
     works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
     open_work = Operation(
-        "POST /v1/works", "Open a work for a peer", takes(WorkOpenRequest), SendResponse, status=201, errors=_SENDS
+        "POST /v1/works", "Open a work for a peer", takes(WorkOpenRequest), OpenedWork, status=201, errors=_SENDS
     )
     work = Operation(
         "GET /v1/works/{id}",

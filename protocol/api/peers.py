@@ -40,7 +40,8 @@ class WhoisRequest(RequestModel):
     query: str = ""  # a capability or a word of a card; empty asks everybody
     to: PeerName | None = None  # asks one peer
     channel: Channel | None = None  # the default channel without it
-    wait: Annotated[float, Meta(ge=0, le=MAX_WHOIS_WAIT)] = 1.5  # longest time to wait for answers, in seconds
+    # seconds for which the question is repeated until a peer answers; without it, it is asked once, for 1.5 s at most
+    wait: Annotated[float, Meta(ge=0, le=MAX_WHOIS_WAIT)] | None = None
     first: bool = False  # return at the first answer
     catalog: bool = False  # ask for full capability records
     capability_ids: list[str] | None = None  # of these capabilities only, with `catalog`

@@ -93,11 +93,17 @@ class WorksQuery(Query, frozen=True):
     before: Seq | None = None  # those whose last envelope is before this sequence
 
 
+MAX_WORK_WAIT: Final = 600
+"""Seconds that a query may wait for a work."""
+
+
 class WorkQuery(Query, frozen=True):
     """One work."""
 
     channel: str | None = None  # selects one of several works with this id
     before: Seq | None = None  # the part of the history before this sequence
+    # seconds to wait, at most, until it has ended or needs input
+    wait: Annotated[float, Meta(ge=0, le=MAX_WORK_WAIT)] = 0.0
 
 
 class RoomsQuery(Query, frozen=True):

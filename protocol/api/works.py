@@ -92,7 +92,8 @@ class Work(ResponseModel):
     updated_ms: int  # when it last changed
     last_seq: int  # sequence of its last envelope
     message: str | None  # of the last trace, null without one
-    result: Any  # of the last trace, null without one
+    result: Any  # of the last trace with a result or artifacts, null without one
+    artifacts: list[Any] | None  # references to artifacts of that trace, null without them
 
 
 class HistoryEntry(ResponseModel):

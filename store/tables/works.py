@@ -187,10 +187,10 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
         message = body.message
     elif isinstance(body, Receipt):
         message = body.detail
-    result_seq = seq if isinstance(body, Trace) and body.result is not None else None
+    has_result = isinstance(body, Trace) and (body.result is not None or body.artifact_refs)
     message = shorten(message, MESSAGE_CHARS) if message else None
     state = (work.state, work.advanced, work.terminal_id, work.terminal_sender)
-    tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, result_seq, held, row))
+    tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, seq if has_result else None, held, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id
         return True
@@ -340,20 +340,19 @@ def _opening_text(envelope: Envelope) -> str:
 def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
     rooms = (container if surface == "thread" else None, container if surface == "direct" else None)
-    result = _body(row[16]).get("result") if row[16] is not None else None
-    return as_struct(Work, (*row[:4], *rooms, *row[5:16]), result=result)
+    body = {} if row[16] is None else _body(row[16])
+    return as_struct(Work, (*row[:4], *rooms, *row[5:16]), result=body.get("result"), artifacts=_references(body))
 
 
 def _step_of(row: Row) -> HistoryEntry:
     body = {} if row[9] is None else _body(row[9])
-    refs = body.get("artifact_refs")
     return as_struct(
         HistoryEntry,
         row[:9],
         message=_first_text(body, "message", "detail", "text"),
         reason=_first_text(body, "reason_code"),
         result=body.get("result"),
-        artifacts=refs if isinstance(refs, list) and refs else None,
+        artifacts=_references(body),
         damaged=row[9] is None,
     )
 
@@ -362,6 +361,11 @@ def _body(raw: bytes) -> dict[str, Any]:
     document: dict[str, Any] = decode_json(raw)
     body: dict[str, Any] = document["body"]
     return body
+
+
+def _references(body: dict[str, Any]) -> list[Any] | None:
+    refs = body.get("artifact_refs")
+    return refs if isinstance(refs, list) and refs else None
 
 
 def _first_text(body: dict[str, Any], *keys: str) -> str | None:

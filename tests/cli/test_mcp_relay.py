@@ -1,7 +1,9 @@
 """`aghctl mcp` between a host and real daemons."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from aghbus.cli.mcp.relay import MAX_IN_FLIGHT
 from tests.support.daemons import Daemon, Home, wait_for
@@ -21,6 +23,22 @@ def test_both_eras_pass_and_a_legacy_session_outlives_the_daemon(home: Home) -> 
         daemon.start()
         answer = relay.receive()
         assert (answer["id"], len(answer["result"]["tools"]) > 0) == (3, True)
+
+
+def test_a_pipe_of_requests_is_answered_before_the_relay_ends(home: Home) -> None:
+    legacy = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    calls: list[tuple[str, dict[str, Any]]] = [("initialize", legacy), ("tools/list", {}), ("tools/list", {})]
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": at, "method": name, "params": given})
+        for at, (name, given) in enumerate(calls)
+    ]
+    with Daemon(home, "ops"):
+        done = home.ctl("--name", "ops", "mcp", stdin="\n".join(lines).encode())
+    assert {answer["id"]: "result" in answer for answer in map(json.loads, done.stdout.splitlines())} == {
+        0: True,
+        1: True,
+        2: True,
+    }
 
 
 def test_a_cancelled_request_gets_no_answer_and_ends(home: Home) -> None:

@@ -48,7 +48,7 @@ def test_help_shows_summary_parameters_and_answer_of_a_route() -> None:
     signature = inspect.signature(Client.open_work)
     assert list(signature.parameters)[:3] == ["self", "to", "text"]
     assert str(inspect.signature(Client.work)) == (
-        "(self, work_id, /, channel=None, before=None) -> aghbus.protocol.api.works.WorkResponse"
+        "(self, work_id, /, channel=None, before=None, wait=0.0) -> aghbus.protocol.api.works.WorkResponse"
     )
 
 

@@ -1,21 +1,24 @@
 """Workers: bounded concurrency, handlers of both kinds, cancellation, failures, and the drain."""
 
 import asyncio
+import logging
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from aghbus.client import AsyncJob, Client, Endpoint, Job, Unreachable, UsageError, Worker
+from aghbus.client import AsyncJob, Client, Endpoint, Job, Retry, Unreachable, UsageError, Worker, current_job
 from aghbus.protocol.api.works import Work
 from tests.support.client_pair import Pair, Running
-from tests.support.daemons import wait_for
+from tests.support.daemons import Daemon, Home, wait_for
 
 
 @contextmanager
@@ -73,13 +76,201 @@ def test_at_most_so_many_jobs_run_and_all_are_done(pair: Pair, kind: str) -> Non
     assert (most, running) == (3, 0)
 
 
-def test_work_goes_to_the_handler_of_its_intent_else_to_the_first(pair: Pair) -> None:
+def test_work_goes_to_the_handler_of_what_it_asks_for_or_is_rejected(pair: Pair) -> None:
     worker = worker_of(pair)
     worker.capability("test.run")(lambda job: "first")
     worker.capability("other")(lambda job: "second")
     with serving(worker):
-        assert pair.asking.run("worker", "hello", timeout=60).message == "first"
-        assert pair.asking.run("worker", "hello", intent="other", timeout=60).message == "second"
+        assert pair.asking.run("worker", "x", intent="other", timeout=60).message == "second"
+        for intent, what in (("request", "names no capability"), ("test.rum", "names test.rum")):
+            work = pair.asking.run("worker", "x", intent=intent, timeout=60)
+            reason = pair.asking.work(work.work_id).history[-1]
+            assert (work.state, reason.reason) == ("failed", "unsupported_profile")
+            assert reason.message == f"the work {what}; this peer serves test.run, other"
+
+
+@dataclass
+class Report:
+    passed: bool
+    names: set[str]
+
+
+class Request(msgspec.Struct):
+    branch: str
+    times: int = 1
+
+
+@pytest.mark.parametrize(
+    ("returned", "message", "result"),
+    [
+        ([1, "x"], None, {"value": [1, "x"]}),
+        (3, None, {"value": 3}),
+        (True, None, {"value": True}),
+        (Report(True, {"a"}), None, {"passed": True, "names": ["a"]}),
+        (Request("main"), None, {"branch": "main", "times": 1}),
+        ({"a": {1: None}}, None, {"a": {"1": None}}),
+        ("", None, None),
+    ],
+)
+def test_what_a_handler_returns_is_the_result(pair: Pair, returned: Any, message: Any, result: Any) -> None:
+    worker = worker_of(pair)
+    worker.capability("test.run")(lambda job: returned)
+    with serving(worker):
+        work = pair.asking.run("worker", "x", timeout=60)
+    assert (work.state, work.message, work.result) == ("completed", message, result)
+
+
+class _Exits:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+ENDINGS: list[tuple[Any, str]] = [
+    ({"p": Path("/x")}, "PosixPath has no JSON form"),
+    ({object()}, "object has no JSON form"),
+    ({"n": [float("nan")]}, "nan at `$.n[0]`"),
+    ("\udc80", "a lone surrogate at `$`"),
+    ("x" * 2_000_000, "the daemon does not take the result"),
+    ({"token": "abcdefghijklmnop1234"}, "the daemon does not take the result"),
+    (_Exits(SystemExit(3)), "SystemExit(3)"),
+    (_Exits(KeyboardInterrupt()), "KeyboardInterrupt()"),
+    (_Exits(StopIteration()), "StopIteration"),
+    (_Exits(asyncio.CancelledError()), "cancelled itself"),
+    (_Exits(ValueError("\udc80")), "ValueError: ?"),
+    (_Exits(ValueError("x" * 2_000_000)), "ValueError: xxx"),
+]
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_what_cannot_be_a_result_fails_the_work_with_its_reason(
+    pair: Pair, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "aghbus.job")  # pytest-xdist cannot carry lines with lone surrogates
+    worker = worker_of(pair)
+
+    def function(job: Job) -> Any:
+        returned = ENDINGS[int(job.text)][0]
+        if isinstance(returned, _Exits):
+            raise returned.error
+        return returned
+
+    async def coroutine(job: AsyncJob) -> Any:
+        return function(Job(job.core))
+
+    worker.capability("test.run")(function if kind == "function" else coroutine)
+    with serving(worker):
+        for number, (_, reason) in enumerate(ENDINGS):
+            work = pair.asking.run("worker", str(number), timeout=60)
+            assert work.state == "failed"
+            assert reason in (work.message or ""), number
+
+
+def test_a_handler_is_retried_as_it_says(pair: Pair) -> None:
+    worker, attempts = worker_of(pair), list[int]()
+
+    @worker.capability("test.run", retry=Retry(attempts=3, delay=0.1, on=(ConnectionError,)))
+    def flaky(job: Job) -> str:
+        attempts.append(job.attempt)
+        raise ConnectionError("away") if job.text != "value" else ValueError("wrong")
+
+    with serving(worker):
+        work = pair.asking.run("worker", "x", timeout=60)
+        assert (work.state, work.message, attempts) == ("failed", "ConnectionError: away", [1, 2, 3])
+        work = pair.asking.run("worker", "value", timeout=60)
+        assert (work.message, attempts) == ("ValueError: wrong", [1, 2, 3, 1])
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine"])
+def test_a_handler_has_its_time(pair: Pair, kind: str) -> None:
+    worker, seen = worker_of(pair), threading.Event()
+
+    def function(job: Job) -> None:
+        wait_for(lambda: job.canceled, 30, "the end of its time")
+        seen.set()
+
+    async def coroutine(job: AsyncJob) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.set()
+
+    worker.capability("test.run", time_limit=0.2)(function if kind == "function" else coroutine)
+    with serving(worker):
+        work = pair.asking.run("worker", "x", timeout=60)
+        assert (work.state, work.message) == ("failed", "TimeoutError: the handler ran longer than 0.2 s")
+        assert seen.wait(30)
+
+
+def test_a_full_capability_leaves_its_works_to_others(pair: Pair) -> None:
+    worker, running, ends = worker_of(pair, concurrency=4), list[str](), threading.Event()
+
+    @worker.capability("test.run", concurrency=1)
+    def slow(job: Job) -> None:
+        running.append(job.text)
+        assert ends.wait(60)
+
+    worker.capability("other")(lambda job: "fast")
+    with serving(worker):
+        works = given(pair, 3, intent="test.run")
+        wait_for(lambda: bool(running), 30, "a slow job")
+        assert pair.asking.run("worker", "x", intent="other", timeout=60).message == "fast"
+        assert (len(running), pair.working.inbox(states=frozenset({"leased"})).items[1:]) == (1, [])
+        ends.set()
+        assert [work.result().state for work in works] == ["completed"] * 3
+
+
+def test_a_payload_is_read_by_the_annotation_or_refused(pair: Pair) -> None:
+    worker = worker_of(pair)
+
+    @worker.capability("test.run")
+    def run_tests(job: Job, request: Request) -> Report:
+        return Report(request.times == 2, {request.branch})
+
+    with serving(worker):
+        work = pair.asking.run("worker", '{"branch": "main", "times": 2}', timeout=60)
+        assert work.result == {"passed": True, "names": ["main"]}
+        work = pair.asking.run("worker", '{"branch": 5}', timeout=60)
+        assert work.state == "failed"
+        assert "`$.branch`" in (work.message or "")
+
+
+def test_middleware_runs_around_handlers_which_know_their_job(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    worker, seen = worker_of(pair), list[object]()
+
+    @worker.middleware
+    async def around(job: AsyncJob, call: Callable[[], Awaitable[Any]]) -> Any:
+        seen.append(job.work_id)
+        return [await call()]
+
+    @worker.capability("test.run")
+    def function(job: Job) -> str:
+        seen.append(current_job().work_id)
+        job.log.warning("at work")
+        return "done"
+
+    with serving(worker):
+        work = pair.asking.run("worker", "x", timeout=60)
+    assert (work.result, seen) == ({"value": ["done"]}, [work.work_id] * 2)
+    line = next(one for one in caplog.records if one.name == "aghbus.job" and one.levelname == "WARNING")
+    assert line.getMessage() == f"{work.work_id} of ops, attempt 1: at work"
+    assert (line.__dict__["work_id"], line.__dict__["attempt"]) == (work.work_id, 1)
+    with pytest.raises(LookupError):
+        current_job()
+
+
+def test_a_worker_waits_for_its_daemon_in_any_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    home = Home(tmp_path)
+    daemon = Daemon(home, "worker", "--capability", "test.run")
+    worker = Worker(Endpoint(path=str(daemon.socket_path)))
+    worker.capability("test.run")(lambda job: "done")
+    running = Running(worker.run)
+    wait_for(lambda: "waiting for the daemon: no daemon listens" in caplog.text, 30, "the warning")
+    with daemon, Daemon(home, "ops") as ops:
+        asking = Client(Endpoint(path=str(ops.socket_path)))
+        wait_for(lambda: ops.knows("worker") and daemon.knows("ops"), 30, "presence")
+        assert asking.run("worker", "x", timeout=60).message == "done"
+        worker.stop()
+        running.result()
 
 
 def test_an_exception_fails_the_work_and_the_worker_goes_on(pair: Pair) -> None:
@@ -212,28 +403,32 @@ def test_a_capability_that_the_daemon_does_not_announce_is_an_error(pair: Pair) 
     assert caught.value.hint == "start it with: aghd run --name worker --capability unknown.one"
 
 
-def test_a_second_signal_does_not_lose_the_running_job(pair: Pair, tmp_path: Path) -> None:
+def test_a_second_signal_returns_the_running_job_at_once(pair: Pair, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(
-        "import time\n"
+        "import threading\n"
         "from aghbus.client import Endpoint, Job, Worker\n"
         f"worker = Worker(Endpoint(path={str(pair.worker.socket_path)!r}))\n"
         "@worker.capability('test.run')\n"
         "def handle(job: Job) -> str:\n"
         "    print('started', flush=True)\n"
-        "    while input() != 'go':\n"
-        "        pass\n"
-        "    return 'done'\n"
+        "    threading.Event().wait()\n"
         "worker.run()\n"
     )
     command = [sys.executable, str(program)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         (opened,) = given(pair, 1)
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(signal.SIGTERM)
+        text = "stopping: 1 running jobs have 30 s; a second signal returns them to the inbox now\n"
+        assert process.stderr.readline() == text
         process.send_signal(signal.SIGINT)
-        process.stdin.write("go\n")
-        process.stdin.flush()
-        assert opened.result().message == "done"
-        assert process.wait(30) == 0
+        assert process.wait(10) == 0
+    (item,) = pair.working.inbox(states=frozenset({"ready"})).items
+    assert (item.attempts, item.last_error) == (1, "the worker has stopped")
+    worker = worker_of(pair)
+    worker.capability("test.run")(lambda job: f"attempt {job.attempt}")
+    with serving(worker):
+        assert opened.result().message == "attempt 2"

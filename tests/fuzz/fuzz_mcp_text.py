@@ -160,6 +160,7 @@ def _work(document: dict[str, Any], role: Role) -> Work:
         last_seq=1,
         message=_text(body, "message", "text"),
         result=body.get("result"),
+        artifacts=None,
     )
 
 
