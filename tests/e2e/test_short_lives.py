@@ -1,6 +1,7 @@
 """What both sides are told of messages that expire, and of ends of a work that cross."""
 
 import contextlib
+import json
 import signal
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.daemons import DURABLE, Daemon, Home, HttpError, delivery, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
-from tests.support.natsutil import NatsServer
+from tests.support.natsutil import NatsServer, pause
 
 QUICK = ("--retry-first", "100ms", "--retry-ceiling", "300ms")
 COMPLETED_THERE = "refused: by the receiver: work_closed, the work is completed there"
@@ -20,6 +21,18 @@ def notices(daemon: Daemon) -> dict[str, str]:
     """What the inbox says of own messages, by their id."""
     items = daemon.get("/v1/inbox")["items"]
     return {item["message"]["id"]: item["last_error"] for item in items if item["message"]["direction"] == "out"}
+
+
+def statuses(daemon: Daemon) -> set[str]:
+    """Of the receipts from and to this daemon."""
+    receipts = daemon.get("/v1/messages?kind=receipt")["messages"]
+    return {message["envelope"]["body"]["status"] for message in receipts}
+
+
+def in_stream(daemon: Daemon) -> tuple[int, int]:
+    """What its consumer has not acknowledged, and not got."""
+    (consumer,) = daemon.get("/v1/status")["broker"]["jetstream"]["consumers"]
+    return consumer["ack_pending"], consumer["pending"]
 
 
 def detail(daemon: Daemon, message_id: str) -> Any:
@@ -32,7 +45,7 @@ async def test_an_expired_opening_leaves_no_work_behind(tmp_path: Path, durabili
     async with NatsServer(jetstream=True) as server:
         with ops_and_worker(Home(tmp_path), "--nats", server.url, *QUICK, *durability) as (ops, worker):
             assert worker.process is not None
-            worker.process.send_signal(signal.SIGSTOP)
+            await pause(worker.process.pid)
             try:
                 opening = ops.post("/v1/works", to="worker", work_id="work_short", text="restore host A", expires_in=1)
                 more = ops.post("/v1/works/work_short/say", message="use snapshot 17, now")
@@ -43,6 +56,7 @@ async def test_an_expired_opening_leaves_no_work_behind(tmp_path: Path, durabili
             wait_for(lambda: delivery(ops, probe["id"]) == "receipted", 30, "an answer")
             judged = {(kept["sender"], kept["reason"]) for kept in worker.get("/v1/quarantine")["quarantined"]}
             assert judged == {("ops", "expired")}, "the opening has reached the worker"
+            wait_for(lambda: "expired" in statuses(ops), 30, "its receipt, which leaves the opening expired")
             assert worker.state_of("work_short") == ""
             assert [work["work_id"] for work in worker.get("/v1/works")["works"]] == [probe["work_id"]]
             assert [item["message"]["id"] for item in worker.get("/v1/inbox")["items"]] == [probe["id"]]
@@ -64,6 +78,28 @@ async def test_another_implementation_gets_nothing_after_an_expired_opening(tmp_
             await outsider.publish(outsider.envelope("receipt", late, to="ops", reply_to=opening["id"], **place))
             wait_for(lambda: delivery(ops, more["id"]) == "dead", 30, "the message after it to be given up")
             assert detail(ops, more["id"]) == "its work was not opened: by a receipt: expired"
+
+
+async def test_an_answer_to_a_copy_does_not_stay_in_the_stream(tmp_path: Path) -> None:
+    """The message before it in its flow has expired: a receipt that named it would come back for a minute."""
+    async with NatsServer(jetstream=True) as server, foreign_peer(server.url, "outsider") as outsider:
+        with ops_and_worker(Home(tmp_path), "--nats", server.url, *QUICK, *DURABLE) as (ops, worker):
+            opening = worker.post("/v1/works", to="ops", work_id="work_one", text="go")
+            wait_for(lambda: ops.state_of("work_one"), 30, "the work")
+            copy = ops.get(f"/v1/messages/{opening['id']}")["envelope"]
+            assert worker.process is not None
+            await pause(worker.process.pid)
+            try:
+                kept = ops.post("/v1/works/work_one/say", message="one")
+                short = ops.post("/v1/works/work_one/say", message="two", expires_in=1)
+                await outsider.publish(json.dumps(copy).encode(), to="ops")
+                wait_for(lambda: ops.get("/v1/status")["counters"].get("receipts.unstored"), 30, "the answer")
+                wait_for(lambda: delivery(ops, short["id"]) == "expired", 30, "the expiry")
+            finally:
+                worker.process.send_signal(signal.SIGCONT)
+            wait_for(lambda: delivery(ops, kept["id"]) == "receipted", 30, "the message before")
+            wait_for(lambda: in_stream(worker) == (0, 0), 20, "the stream to be read")
+            assert worker.get("/v1/status")["counters"].get("receive.early", 0) == 0
 
 
 async def test_each_agent_is_told_how_the_other_side_ended_the_work(tmp_path: Path) -> None:
