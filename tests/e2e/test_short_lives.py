@@ -143,7 +143,7 @@ async def test_the_initiator_is_told_of_an_end_after_its_opening_expired(tmp_pat
                 lambda: time.time() > worker.get("/v1/works/work_short")["work"]["opened_ms"] / 1000 + 4, 30, "its end"
             )
             ops.start(wait=False)
-            with ops_until_stopped(ops):
+            try:
                 wait_for(lambda: canceled(ops), 30, "the expiry")
                 ((opening, why),) = notices(ops).items()
                 assert why == "expired: no answer before it expired"
@@ -153,18 +153,12 @@ async def test_the_initiator_is_told_of_an_end_after_its_opening_expired(tmp_pat
                 assert ops.state_of("work_short") == "canceled"
                 assert worker.state_of("work_short") == "completed"
                 wait_for(lambda: delivery(ops, opening) == "receipted", 30, "the late answer")
-                assert len(notices(worker)) == 1
+                wait_for(lambda: len(notices(worker)) == 1, 30, "the notice of the target")
+            finally:
+                ops.stop()
 
 
 def canceled(daemon: Daemon) -> bool:
     with contextlib.suppress(OSError):
         return daemon.state_of("work_short") == "canceled"
     return False
-
-
-@contextlib.contextmanager
-def ops_until_stopped(ops: Daemon) -> Any:
-    try:
-        yield
-    finally:
-        ops.stop()
