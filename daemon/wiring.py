@@ -175,7 +175,7 @@ class DaemonParts:
         self.discovery = Discovery(
             context, own_card, presence, limits, limited, greeter, questions, outgoing, restored_peers, on_joined
         )
-        receivers = Receivers(context, trust, self._restored)
+        receivers = Receivers(context, lanes, trust, self._restored)
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
         self.service_api = ServiceApi(context, link, own_card, limits)
@@ -188,7 +188,7 @@ class DaemonParts:
             receipts,
             refused,
             trust,
-            self.closer,
+            self.publisher,
             self.deadlines,
             self.waiters,
             admission,

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from aghbus.protocol.agh.bodies import Receipt
-from aghbus.protocol.agh.delivery.acks import refusal_in
+from aghbus.protocol.agh.delivery.acks import refusal_in, why_refused
 from aghbus.protocol.agh.effects import (
     Advance,
     Bind,
@@ -24,7 +24,14 @@ from aghbus.protocol.agh.effects import (
     StoreEnvelope,
 )
 from aghbus.protocol.agh.envelope import OPENING_KINDS, WORK_KINDS, Envelope
-from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, WorkView
+from aghbus.protocol.agh.lifecycle import (
+    REFUSING_OUTCOMES,
+    TERMINAL_STATES,
+    TRANSITIONS,
+    Transition,
+    WorkView,
+    event_of,
+)
 from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.works import Role
@@ -159,7 +166,7 @@ class Application(msgspec.Struct):
             elif type(effect) is StoreEnvelope:
                 result.seq = self._store(envelope, effect, delivery, result.before, result.after, remembered)
                 if effect.direction == "in" and envelope.kind in WORK_KINDS:
-                    self._record_arrival(envelope)
+                    self._record_arrival(envelope, effect.verdict)
             elif type(effect) is Deliver:
                 assert result.seq is not None
                 size = len(envelope.raw)
@@ -185,7 +192,7 @@ class Application(msgspec.Struct):
             elif type(effect) is not StoreEnvelope:
                 self._apply_detached(effect)
             elif effect.direction == "in" and envelope.kind in WORK_KINDS:
-                self._record_arrival(envelope)
+                self._record_arrival(envelope, effect.verdict)
         return self.result
 
     def _apply_detached(self, effect: Effect) -> None:
@@ -271,27 +278,40 @@ class Application(msgspec.Struct):
             trust, now_ms = stored.trust, self.now_ms
             works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, now_ms, by_other=by_other)
 
-    def _record_arrival(self, envelope: Envelope) -> None:
+    def _record_arrival(self, envelope: Envelope, verdict: Transition | None) -> None:
         """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its
-        work.
+        work. One that refuses a message shows nothing else.
 
         It says nothing of later messages of the same work, which may not have arrived yet.
         """
         tx, body, workspace_id = self.tx, envelope.body, envelope.workspace_id
-        answered = {envelope.reply_to, envelope.causation_id}
+        work, answered = self.result.before, {envelope.reply_to, envelope.causation_id}
+        if verdict is not None and verdict.reason == "work_closed":
+            work = works.load(tx, workspace_id, envelope.channel, envelope.work_id or "")
         if isinstance(body, Receipt):
             if body.status == "duplicate" and tx.memory.acknowledging.get(envelope.sender):
                 return  # the acknowledgement says what became of the first copy, and whether it was this message
-            reason = refusal_in(body, self.result.before)
+            reason = refusal_in(body, work)
             if reason is not None:
                 self.result.refused = retry.refuse(
-                    tx, workspace_id, body.for_id, envelope.sender, f"by a receipt: {reason}"
+                    tx, workspace_id, body.for_id, envelope.sender, f"by a receipt: {reason}", reason
                 )
+                return
             answered.add(body.for_id)
-        if self.result.before is not None and self.result.before.initiator == self.self_id:
-            answered.add(self.result.before.opening_id)
+        if work is not None and work.initiator == self.self_id:
+            answered.add(work.opening_id)
+        if work is not None and work.is_terminal:
+            self._refuse_own_end(envelope, work)
         for message_id in answered - {None}:
             outbox.mark_receipted(tx, workspace_id, str(message_id), by=envelope.sender)
+
+    def _refuse_own_end(self, envelope: Envelope, work: WorkView) -> None:
+        """Both sides ended the work, and in different states: ours came too late for the other participant."""
+        state = TRANSITIONS.get(("working", event_of(envelope)))
+        if state not in TERMINAL_STATES or state == work.state or work.terminal_sender != self.self_id:
+            return
+        why, ours = why_refused("work_closed", state), work.terminal_id or ""
+        self.result.refused = retry.refuse(self.tx, work.workspace_id, ours, envelope.sender, why, "work_closed")
 
 
 def _work_change(effects: Effects) -> tuple[WorkView | None, WorkView | None]:

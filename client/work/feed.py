@@ -26,7 +26,6 @@ from aghbus.protocol.api.peers import CapabilitiesResponse
 from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
 from aghbus.protocol.api.status import StatusResponse
 
-
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
 POLL: Final = 5.0

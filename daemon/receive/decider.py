@@ -16,8 +16,9 @@ from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.receipt_policy import ReceiptPolicy
 from aghbus.daemon.receive.received import EARLY, Outcome, ReceivedMessage
 from aghbus.daemon.receive.refused import RefusedMessages, note_conflict
-from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.closing import AUTOMATIC
 from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.lanes import PARTS, Lane, Lanes, allowance
@@ -58,8 +59,9 @@ _LONGEST: Final = MAX_LIFETIME + 2 * REPLAY_AGE  # seconds; no id is kept for so
 class Receivers:
     """Makes the receiver of messages to one of our peer ids, as of now."""
 
-    def __init__(self, context: DaemonContext, trust: LivePolicy, restored: Restored | None) -> None:
+    def __init__(self, context: DaemonContext, lanes: Lanes, trust: LivePolicy, restored: Restored | None) -> None:
         """`restored` is the epoch of the store, if it was restored."""
+        self._lanes = lanes
         self._identity = context.identity
         self._settings = context.settings
         self._clock = context.clock
@@ -78,7 +80,7 @@ class Receivers:
         view = Receiver(
             self_id=own_id,
             now=self._clock.millis() // 1000,
-            mint=self._clock.mint,
+            mint=partial(self._clock.mint, AUTOMATIC),
             channels=identity.joined,
             observe=settings.observe,
             receipt_ttl=settings.defaults.directed_ttl,
@@ -92,9 +94,14 @@ class Receivers:
             view
             if tx is None
             else msgspec.structs.replace(
-                view, processed=partial(_is_processed, tx), predecessor=partial(_predecessor, tx, own_id)
+                view, processed=partial(_is_processed, tx), predecessor=partial(self._predecessor, tx, own_id)
             )
         )
+
+    def _predecessor(self, tx: Transaction, own_id: str, to: ReceiptTarget) -> Predecessor | None:
+        if not self._lanes.is_contact(to.sender):  # the receipt is not stored
+            return None
+        return tx.memory.flows.predecessor((to.workspace_id, to.channel, own_id, to.sender, to.container))
 
 
 class Decider:
@@ -108,7 +115,7 @@ class Decider:
         receipts: ReceiptPolicy,
         refused: RefusedMessages,
         trust: LivePolicy,
-        closer: WorkCloser,
+        publisher: Publisher,
         deadlines: Deadlines,
         waiters: InboxWaiters,
         admission: InboxAdmission,
@@ -119,7 +126,7 @@ class Decider:
         self._receipt_policy = receipts
         self._refused = refused
         self._trust = trust
-        self._closer = closer
+        self._publisher = publisher
         self._deadlines = deadlines
         self._waiters = waiters
         self._admission = admission
@@ -245,7 +252,7 @@ class Decider:
         if applied.after is not None:
             self._deadlines.note(tx, envelope, applied, by_other=by_other)
         if applied.refused is not None:
-            applied.outgoing += tuple(self._closer.after_failure(tx, applied.refused))
+            applied.outgoing += tuple(self._publisher.after_failure(tx, applied.refused))
             tx.after_commit(self._waiters.wake_all)
         if "@" in envelope.sender:
             self._trust.observe(tx, envelope, effects)
@@ -264,10 +271,6 @@ class Decider:
             elif isinstance(effect, PeerIdConflict):
                 note_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
-
-
-def _predecessor(tx: Transaction, own_id: str, target: ReceiptTarget) -> Predecessor | None:
-    return tx.memory.flows.predecessor((target.workspace_id, target.channel, own_id, target.sender, target.container))
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:

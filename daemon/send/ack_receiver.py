@@ -12,7 +12,15 @@ from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.daemon.state.presence import PresenceTable
-from aghbus.protocol.agh.delivery.acks import MAX_ANSWER_BYTES, NOT_STORED, Ack, Acks, is_answer_of, parse_ack
+from aghbus.protocol.agh.delivery.acks import (
+    MAX_ANSWER_BYTES,
+    NOT_STORED,
+    Ack,
+    Acks,
+    is_answer_of,
+    parse_ack,
+    why_refused,
+)
 from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -124,7 +132,7 @@ class AckReceiver:
             self._delivery_times.acknowledged(seq)
         else:
             reason = ack.reason if ack.reason in REASON_CODES else None
-            self._publisher.give_up(tx, seq, "refused", f"by the receiver: {ack.reason or 'no reason given'}", reason)
+            self._publisher.give_up(tx, seq, "refused", why_refused(ack.reason, ack.state), reason)
             if ack.reason in NOT_STORED:  # later messages of the flow wait for the header that settles this one
                 self._unresponsive.mark(sent.subject)
         self._unresponsive.answered(tx, sent.subject)

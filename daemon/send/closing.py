@@ -19,9 +19,9 @@ from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
 
-_NOTIFIED: tuple[str, ...] = ("say", "capability", "trace")  # kinds that agents send; most receipts are the daemon's
-
-UNREPEATED: Final = "msg_waits_for_admission_"
+AUTOMATIC: Final = "msg_auto_"
+"""How the ids of messages begin that the daemon sends without a request of the agent."""
+UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
 """How the ids of answers begin that the daemon sends once: others may have invented the names to which they go."""
 
 
@@ -63,24 +63,30 @@ class WorkCloser:
             1
         ]
 
-    def after_failure(self, tx: Transaction, failed: Failed, reason: str | None = None) -> list[Outgoing]:
+    def after_failure(self, tx: Transaction, failed: Failed) -> list[Outgoing]:
         """Our message was refused or given up: count and record that, notify the agent in its inbox, and cancel the work that
-        it should have opened.
-
-        `reason` is the code with which the receiver's daemon refused it, if it did.
-        """
+        it should have opened."""
         tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
         audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
-        if failed.kind in _NOTIFIED and not failed.message_id.startswith(UNREPEATED):
+        work = None
+        if failed.work_id is not None:
+            work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+        if self._concerns_agent(failed, work):
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
-        if failed.work_id is None:
-            return []
-        work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
         if work is None or work.is_terminal or work.advanced or work.opening_id != failed.message_id:
             return []
-        code = reason or ("expired" if failed.state == "expired" else "not_found")
+        code = failed.reason or ("expired" if failed.state == "expired" else "not_found")
         why = f"the opening message was not answered: {failed.detail}"
         return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
+
+    def _concerns_agent(self, failed: Failed, work: WorkView | None) -> bool:
+        """Whether our agent is told: of its messages, of steps of its works, and when a work of its own did not end as our daemon
+        ended it."""
+        if not failed.message_id.startswith(AUTOMATIC):
+            return True
+        if failed.kind != "receipt" or work is None:
+            return failed.kind == "trace"
+        return failed.reason == "work_closed" and work.reactions == "all" and work.initiator in self._identity
 
     def _send(
         self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None
@@ -92,7 +98,7 @@ class WorkCloser:
         now_ms = self._clock.millis()
         now = now_ms // 1000
         draft = Draft(
-            id=message_id or self._clock.mint(),
+            id=message_id or self._clock.mint(AUTOMATIC),
             workspace_id=work.workspace_id,
             channel=work.channel,
             kind=kind,

@@ -398,12 +398,20 @@ class Publisher:
 
     def give_up(self, tx: Transaction, seq: int, state: str, why: str, reason: str | None = None) -> None:
         """End an unanswered message as `refused`, `expired` or `dead`. `reason` is the code with which its receiver refused it."""
-        failed = retry.give_up(tx, seq, state, why)
-        if failed is None:
-            return
+        failed = retry.give_up(tx, seq, state, why, reason)
+        if failed is not None:
+            rows = self.after_failure(tx, failed)
+            tx.after_commit(lambda: self._gave_up(rows))
+
+    def after_failure(self, tx: Transaction, failed: Failed) -> list[Outgoing]:
+        """Our message was refused or given up: so is what follows it in the work that it should have opened, which is canceled.
+        Returns the outbox rows."""
         self._release(tx, failed)
-        rows = self._closer.after_failure(tx, failed, reason)
-        tx.after_commit(lambda: self._gave_up(rows))
+        rows: list[Outgoing] = []
+        for seq in retry.followers(tx, failed):
+            follower = retry.give_up(tx, seq, "dead", f"its work was not opened: {failed.detail}")
+            rows += [] if follower is None else self.after_failure(tx, follower)
+        return rows + self._closer.after_failure(tx, failed)
 
     def _release(self, tx: Transaction, failed: Failed) -> None:
         """The next message of the flow does not wait for one that ended without effect."""

@@ -20,7 +20,7 @@ from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.host.tracing import KEYS as TRACE_KEYS
 from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import Reactions, State
+from aghbus.protocol.agh.lifecycle import CONTINUES, Reactions, State
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.messages import OutboxState, SendResponse
 from aghbus.protocol.base.errors import InvalidRequest, Refused, Unavailable
@@ -32,7 +32,8 @@ from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 
 T = TypeVar("T")
-_OURS: Final = (AFTER, *TRACE_KEYS)  # extensions that the daemon sets, other ones for each repetition of a request
+# Extensions that the daemon sets, other ones for each repetition of a request.
+_OURS: Final = (AFTER, CONTINUES, *TRACE_KEYS)
 
 
 class Sender:
@@ -127,8 +128,9 @@ class Batch(msgspec.Struct):
         and Refused (our own copy of the work forbids it, or the id is taken by other content).
         """
         tx, now_ms, max_payload = self._tx, self.now_ms, self._link.max_payload
-        if draft.ext is not None and AFTER in draft.ext:
-            raise InvalidRequest(f"ext: {AFTER} is set by the daemon")
+        for key in (AFTER, CONTINUES):
+            if draft.ext is not None and key in draft.ext:
+                raise InvalidRequest(f"ext: {key} is set by the daemon")
         if self._spans is not None:
             draft = self._spans.sending(tx, draft)
         draft, signer = following(tx, draft), self._identity.signer_of(draft.sender)

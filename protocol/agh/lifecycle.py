@@ -73,6 +73,10 @@ TRANSITIONS: Final[dict[tuple[str, str], State]] = {
     ("needs_input", "trace:canceled"): "canceled",
 }
 
+CONTINUES: Final = "aghbus.continues"
+"""The key in `ext` with which our daemons mark conversation in a work that they know: it opens none. Others ignore it."""
+_CONTINUES: Final = CONTINUES.encode()
+
 # Events that count as progress although the state stays: the outcome is `advanced`, not `unchanged`.
 PROGRESS: Final = frozenset({("working", "trace:working"), ("needs_input", "trace:needs_input")})
 _TRACES: Final = {state: f"trace:{state}" for state in TRACE_STATES}  # not made anew: every step of a work passes here
@@ -153,9 +157,14 @@ def transition(work: WorkView | None, envelope: Envelope) -> Transition:
 
 
 def _without_work(conversation: bool, envelope: Envelope) -> Transition:
-    if not conversation:
+    if not conversation or _continues(envelope):
         return Transition("ignored", None, "not_found")
     return Transition("opened", "submitted") if envelope.to is not None else Transition("unchanged", None)
+
+
+def _continues(envelope: Envelope) -> bool:
+    ext = envelope.ext
+    return ext is not None and _CONTINUES in bytes(ext) and envelope.extensions().get(CONTINUES) is True
 
 
 def opened_by(envelope: Envelope, reactions: Reactions = "none") -> WorkView:

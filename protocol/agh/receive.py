@@ -80,7 +80,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     the lifetime of an automatic receipt in seconds. `verifier` checks proofs, `policy` holds the trust rules, and `signer` signs
     our receipts if we have a key. `successor` is our new id if `self_id` is a former one, under which we only finish works.
     `processed` says whether the envelope of a workspace, a sender and an id was committed before; `predecessor` is the last
-    unanswered own envelope in the flow of a receipt to that target. `restored` is the epoch of our store, if it was restored.
+    unanswered own envelope in the flow of a receipt to that target, None for a receipt that will not be stored. `restored` is
+    the epoch of our store, if it was restored.
     """
 
     self_id: str
@@ -148,8 +149,9 @@ def refuse(
     effects: list[Effect] = [Quarantine(error.reason, error.detail, trust)]
     if source is None or isinstance(error, NotTarget) or source.sender == receiver.self_id:
         return tuple(effects)
-    if error.reason in ("expired", "unsupported_kind") and view.work is not None and _opened(view.work, source):
-        return (*effects, *_duplicate(source, view.work, receiver))  # an earlier copy arrived in time
+    taken = view.duplicate or (view.work is not None and _opened(view.work, source))  # an earlier copy arrived in time
+    if taken and error.reason in ("expired", "unsupported_kind"):
+        return (*effects, *_duplicate(source, view.work, receiver))
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
     if status is None and error.reason in _REJECTED and source.kind in OPENING_KINDS and view.work is None:
         status = "rejected"
@@ -249,10 +251,14 @@ def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool
 
 
 def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
-    """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it."""
+    """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it.
+
+    The receipt is not stored, so it names no predecessor: one that is never taken would not be settled for it.
+    """
     again = _end_again(source.sender, work, receiver)
     ours = _own_copy(source, work, receiver)
-    return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, receiver, again))
+    alone = msgspec.structs.replace(receiver, predecessor=_nothing_outstanding)
+    return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, alone))
 
 
 def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> tuple[Requeue, ...]:

@@ -11,7 +11,7 @@ from aghbus.protocol.agh.effects import Advance, Bind, Effect, Effects, Open, St
 from aghbus.protocol.agh.envelope import NULL, OPENING_KINDS, Envelope, Wire, checked, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, pair_of
-from aghbus.protocol.agh.lifecycle import Reactions, WorkView, after, opened_by, transition
+from aghbus.protocol.agh.lifecycle import CONTINUES, Reactions, WorkView, after, opened_by, transition
 from aghbus.protocol.agh.limits import MAX_ENVELOPE_BYTES, PROTOCOL
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.agh.trust.trust import Signer
@@ -24,7 +24,8 @@ _NOT_JSON: Final = (TypeError, ValueError, RecursionError, msgspec.EncodeError)
 class Draft(msgspec.Struct, frozen=True):
     """An own envelope before it is encoded. Absent optional fields are left out of the JSON; `to` is always written.
 
-    `after` is the envelope before it in its flow (protocol/agh/delivery/order.py), while that is unanswered.
+    `after` is the envelope before it in its flow (protocol/agh/delivery/order.py), while that is unanswered. `continues`: it
+    is conversation in a work that we know.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Draft(msgspec.Struct, frozen=True):
     expires_at: int | None = None
     ext: Mapping[str, Any] | None = None
     after: Predecessor | None = None
+    continues: bool = False
 
 
 class _OwnWire(Wire, kw_only=True, omit_defaults=True):
@@ -62,6 +64,8 @@ def _encoded(draft: Draft) -> tuple[Wire, bytes]:
     ext = draft.ext
     if draft.after is not None:
         ext = {**(ext or {}), AFTER: draft.after}
+    if draft.continues:
+        ext = {**(ext or {}), CONTINUES: True}
     try:
         wire = _OwnWire(  # CPython passes more than fifteen keywords in a dict, which is far slower
             protocol=PROTOCOL,

@@ -109,17 +109,17 @@ class _Held(NamedTuple):
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
-    """Notifies the agent that its message was given up: puts the envelope `seq` into the inbox, with the reason.
+    """Notifies the agent that its message was given up: puts the envelope `seq` into the inbox, with the reason. Another reason
+    than before is another notice.
 
     The capacity of the inbox does not apply: the message was a committed request.
     """
     tx.flush()
-    added = tx.db.execute(
-        "INSERT OR IGNORE INTO inbox (seq, state, attempts, available_ms, last_error) VALUES (?, 'ready', 0, 0, ?)",
-        (seq, error[:ERROR_CHARS]),
-    ).rowcount
-    if added:
-        _count(tx, seq, 1)
+    held = tx.db.execute("SELECT state, last_error FROM inbox WHERE seq = ?", (seq,)).fetchone()
+    if held is None or held[1] != error[:ERROR_CHARS]:
+        tx.db.execute(_SET, (seq, "ready", 0, 0, None, error[:ERROR_CHARS]))
+        if held is None or held[0] not in _OPEN:
+            _count(tx, seq, 1)
     _due_at(tx, 0)
 
 

@@ -17,6 +17,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
+from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, find_committed
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
@@ -97,11 +98,17 @@ def add(tx: Transaction, seq: int, envelope: Envelope) -> Outgoing:
 
 
 def following(tx: Transaction, draft: Draft) -> Draft:
-    """`draft` with the predecessor that it has, if this transaction queues it."""
+    """`draft` with the predecessor that it has, if this transaction queues it, and with whether it continues a work."""
     if draft.to is None:
         return draft
-    after = tx.memory.flows.predecessor((draft.workspace_id, draft.channel, draft.sender, draft.to, draft.container))
-    return draft if after is None else msgspec.structs.replace(draft, after=after)
+    workspace_id, channel, work_id = draft.workspace_id, draft.channel, draft.work_id
+    after = tx.memory.flows.predecessor((workspace_id, channel, draft.sender, draft.to, draft.container))
+    continues = (
+        work_id is not None
+        and draft.kind in OPENING_KINDS
+        and works.load(tx, workspace_id, channel, work_id) is not None
+    )
+    return msgspec.structs.replace(draft, after=after, continues=continues) if continues or after is not None else draft
 
 
 def requeue(tx: Transaction, workspace_id: str, message_id: str, *, only_failed: bool = False) -> Outgoing | None:
@@ -157,7 +164,8 @@ def mark_receipted(tx: Transaction, workspace_id: str, message_id: str, by: str)
     if row is None:
         return False
     sql = (
-        "UPDATE outbox SET state = 'receipted', next_ms = NULL WHERE seq = ? AND state NOT IN ('receipted', 'refused')"
+        "UPDATE outbox SET state = 'receipted', detail = NULL, next_ms = NULL"
+        " WHERE seq = ? AND state NOT IN ('receipted', 'refused')"
     )
     if not tx.db.execute(sql, row).rowcount:
         return False

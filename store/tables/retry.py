@@ -12,8 +12,10 @@ import msgspec
 
 from aghbus.protocol.agh.delivery.order import predecessor_in
 from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.unit_of_work import BulkStatement
+from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, outgoing_of, within_bytes
 
@@ -30,9 +32,16 @@ SELECT l.seq FROM segments AS g CROSS JOIN log_flows AS i ON i.segment = g.n AND
 WHERE g.last_seq > ?2 ORDER BY g.n, i.block LIMIT 1
 """
 
+_FOLLOWERS: Final = f"""
+SELECT e.seq FROM envelopes AS e JOIN outbox AS o ON o.seq = e.seq
+WHERE e.seq IN ({SEQS_OF_WORK}) AND e.seq > ? AND e.work_id = ? AND e.channel = ? AND e.workspace_id = ?
+    AND e.kind IN ('say', 'capability') AND o.state IN ('queued', 'published') ORDER BY e.seq
+"""  # noqa: S608 - constants
+
 
 class Failed(NamedTuple):
-    """An own envelope that was refused or given up unanswered. Its work is closed and the agent is notified."""
+    """An own envelope that was refused, for the reason code `reason`, or given up unanswered. Its work is closed and the agent is
+    notified."""
 
     seq: int
     kind: str
@@ -42,6 +51,7 @@ class Failed(NamedTuple):
     message_id: str
     state: str
     detail: str
+    reason: str | None = None
 
 
 class RetrySchedule(msgspec.Struct, frozen=True):
@@ -171,14 +181,14 @@ def _next_of_flow(tx: Transaction, seq: int) -> int | None:
     return next((one for one in later if db.execute("SELECT 1 FROM log WHERE seq = ?", (one,)).fetchone()), None)
 
 
-def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str) -> Failed | None:
+def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail: str, reason: str) -> Failed | None:
     """Peer `by`, its receiver, has refused our envelope `message_id`; None when that changes nothing."""
     where = f"{OURS} AND e.recipient = ?"
     row = find_by_id(tx, "e.seq", message_id, where, workspace_id, by)
-    return None if row is None else give_up(tx, row[0], "refused", detail)
+    return None if row is None else give_up(tx, row[0], "refused", detail, reason)
 
 
-def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None:
+def give_up(tx: Transaction, seq: int, state: str, detail: str, reason: str | None = None) -> Failed | None:
     """Ends envelope `seq` as `refused`, `expired` or `dead` with the reason; None when it was answered or ended before."""
     tx.flush()
     changed = tx.db.execute(
@@ -191,7 +201,20 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str) -> Failed | None
         "SELECT seq, kind, workspace_id, channel, work_id, msg_id FROM envelopes WHERE seq = ?", (seq,)
     ).fetchone()
     _, kind, workspace_id, channel, work_id, message_id = row
-    return Failed(seq, kind, workspace_id, channel, work_id, message_id, state, detail)
+    return Failed(seq, kind, workspace_id, channel, work_id, message_id, state, detail, reason)
+
+
+def followers(tx: Transaction, failed: Failed) -> list[int]:
+    """Our outstanding conversation in the work that `failed` should have opened: its receiver would take the first of it for the
+    opening."""
+    if failed.work_id is None:
+        return []
+    work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+    if work is None or works.opened_seq(tx, work) != failed.seq:
+        return []
+    tx.flush()
+    params = (*tx.memory.log.of_work(work.work_id), failed.seq, work.work_id, work.channel, work.workspace_id)
+    return [seq for (seq,) in tx.db.execute(_FOLLOWERS, params)]
 
 
 def stale(tx: Transaction, now: int, limit: int) -> list[int]:

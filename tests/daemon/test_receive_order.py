@@ -1,7 +1,7 @@
 """What is taken before its predecessor, and how messages are acknowledged."""
 
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from aghbus.protocol.agh.delivery.acks import Ack, Acks, parse_ack
 from aghbus.protocol.agh.delivery.order import AFTER, AFTER_SETTLED, settled_header
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.agh.identifiers import subject_for
+from aghbus.store.apply_effects import Applied
+from aghbus.store.engine.commit.transaction import Transaction
+from tests.support.makers import make, rows, sending
 from tests.support.publishing import Up
 from tests.support.receiving import Bench, Settled, bench
 
@@ -26,12 +29,12 @@ class Answers(Up):
         super().__init__()
         self.answers: list[Ack] = []
         self.lists: dict[str, list[tuple[str, Ack]]] = {}
-        self.receipts: list[str] = []
+        self.receipts: list[dict[str, Any]] = []
 
     def publish_all_nowait(self, messages: Iterable[tuple[str, bytes]]) -> bool:
         for subject, data in messages:
             if subject.startswith("agh."):
-                self.receipts.append(json.loads(data)["body"]["status"])
+                self.receipts.append(json.loads(data))
                 continue
             match parse_ack(data):
                 case Ack() as ack:
@@ -156,6 +159,49 @@ async def test_duplicate_gets_outcome_and_digest_of_the_first_copy(desk: Bench, 
     await desk.offer(other, reply=REPLY)
     assert link.answers == [Ack(first["id"], "committed", None, digest(first))] * 2
     assert digest(other) != digest(first)
+
+
+def own(desk: Bench, **fields: Any) -> Callable[[Transaction], Applied]:
+    """The job that queues a say of ours to bob in the thread of `Bench.say`."""
+    return sending(
+        make(
+            "say",
+            {"text": "go"},
+            sender="ops",
+            to="bob",
+            workspace_id="ws_local",
+            channel="default",
+            ts=desk.parts.clock.seconds(),
+            **fields,
+        )
+    )
+
+
+async def test_a_receipt_that_is_not_stored_names_no_predecessor(desk: Bench, link: Answers) -> None:
+    """Neither the answer to a copy, nor the one to a peer that is no contact."""
+    await desk.store.write(own(desk))
+    opening = desk.say("bob", work_id="work_1")
+    stale = desk.say("bob", work_id="work_2", ts=1_700_000_000)
+    for document in (opening, opening, stale):
+        await desk.offer(document)
+    assert [(one["body"]["status"], one.get("ext")) for one in link.receipts] == [
+        ("duplicate", None),
+        ("expired", None),
+    ]
+
+
+async def test_what_follows_a_refused_opening_is_given_up_with_it(desk: Bench) -> None:
+    await desk.admit("bob")
+    places = [{"work_id": "work_1"}, {"work_id": "work_1"}, {"work_id": "work_2"}, {"work_id": "work_1"}]
+    for place in places:
+        await desk.store.write(own(desk, **place))
+    (opening_id,) = await desk.store.write(lambda tx: tx.db.execute("SELECT msg_id FROM envelopes").fetchone())
+    body = {"for_id": opening_id, "status": "rejected", "reason_code": "verification_failed"}
+    await desk.offer(desk.say("bob", kind="receipt", work_id="work_1", body=body))
+    sql = "SELECT o.state, o.detail FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq WHERE e.kind = 'say' ORDER BY o.seq"
+    dead = ("dead", "its work was not opened: by a receipt: verification_failed")
+    refused = ("refused", "by a receipt: verification_failed")
+    assert await rows(desk.store, sql) == [refused, dead, ("queued", None), dead]
 
 
 async def test_a_duplicate_whose_first_copy_was_removed_is_refused(desk: Bench, link: Answers) -> None:

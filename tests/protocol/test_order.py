@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.delivery.acks import Ack, ack_of, encode_ack, parse_ack
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take, predecessor_of, settled_header
 from aghbus.protocol.agh.effects import Deliver, Early, Quarantine, Queue, RecordId, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.lifecycle import Transition, opened_by
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, decide
+from aghbus.protocol.agh.errors import Expired
+from aghbus.protocol.agh.lifecycle import CONTINUES, Transition, opened_by
+from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, decide, refuse, source_of
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
@@ -148,11 +150,42 @@ class TestDecide:
             targets.append(target)
             return AFTER_OPENING
 
-        view = StoredState(duplicate=True, work=opened_by(say(id="msg_open")))
-        effects = decide(say(id="msg_again"), view, receiver(predecessor=predecessor))
+        ended = msgspec.structs.replace(opened_by(say(id="msg_open")), state="canceled")
+        effects = decide(say(id="msg_again"), StoredState(work=ended), receiver(predecessor=predecessor))
         (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
         assert predecessor_of(queued.envelope) == AFTER_OPENING
         assert [(target.sender, target.container) for target in targets] == [(A, THREAD)]
+
+    def test_a_receipt_duplicate_which_is_not_stored_names_none(self) -> None:
+        """If the predecessor is never taken, nobody would settle it for a receipt that is published once."""
+        ended = msgspec.structs.replace(
+            opened_by(say(id="msg_open")), state="completed", terminal_id="msg_end", terminal_sender=B
+        )
+        for view in (StoredState(duplicate=True), StoredState(duplicate=True, work=ended)):
+            effects = decide(say(id="msg_open"), view, receiver(predecessor=lambda _: AFTER_OPENING))
+            (queued,) = [effect for effect in effects if isinstance(effect, Queue)]
+            assert predecessor_of(queued.envelope) is None
+
+    def test_a_late_copy_of_what_was_taken_is_a_duplicate(self) -> None:
+        late, work = Expired("has passed", "expires_at"), opened_by(say(id="msg_open"))
+        source = source_of(say(id="msg_more"))
+        for view, status in ((StoredState(True, work=work), "duplicate"), (StoredState(work=work), "expired")):
+            (queued,) = [one for one in refuse(late, source, view, receiver()) if isinstance(one, Queue)]
+            assert isinstance(queued.envelope.body, Receipt)
+            assert queued.envelope.body.status == status
+
+    def test_conversation_that_continues_an_unknown_work_opens_none(self) -> None:
+        for value, outcome in ((True, "ignored"), (1, "opened"), (None, "opened")):
+            more = say(id="msg_more", ext={CONTINUES: value})
+            effects = decide(more, StoredState(), receiver())
+            (stored,) = [effect for effect in effects if isinstance(effect, StoreEnvelope)]
+            assert stored.verdict is not None
+            assert stored.verdict.outcome == outcome
+            assert (Deliver() in effects) is (outcome == "opened")
+            refused = Ack("msg_more", "refused", "not_found", more.digest)
+            assert (ack_of(more, effects) == refused) is (outcome == "ignored")
+            known = decide(more, StoredState(work=opened_by(say(id="msg_open"))), receiver())
+            assert Deliver() in known
 
 
 class TestAcknowledgements:
@@ -166,8 +199,12 @@ class TestAcknowledgements:
         assert lost == Ack("msg_late", "refused", "not_found", late.digest)
         answer = receipt("canceled", "busy", id="msg_end", sender=A)
         assert ack_of(
-            answer, (StoreEnvelope("in", "unverified", Transition("rejected", "failed", "work_closed")),)
-        ) == Ack("msg_end", "refused", "work_closed", answer.digest)
+            answer, (StoreEnvelope("in", "unverified", Transition("rejected", "failed", "work_container_mismatch")),)
+        ) == Ack("msg_end", "refused", "work_container_mismatch", answer.digest)
+        closed = Transition("ignored", "completed", "work_closed")
+        assert ack_of(answer, (StoreEnvelope("in", "unverified", closed),)) == Ack(
+            "msg_end", "refused", "work_closed", answer.digest, "completed"
+        )
         assert ack_of(answer, (Quarantine("not_target", "to: is another peer"),)) == Ack(
             "msg_end", "refused", "not_target", answer.digest
         )

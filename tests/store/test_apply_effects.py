@@ -333,6 +333,31 @@ class TestReceiptsThatRefuse:
         await receive(store, receipt("duplicate", more, work_id="work_a", reason_code="duplicate"))
         assert dict(await outbox_states(store))[more] == "queued"
 
+    async def test_a_refusal_of_what_expired_before_shows_no_arrival(self, store: Store) -> None:
+        """The opening has expired, our daemon has canceled the work, and the receiver says that it came too late."""
+        opening, more = await self.opened(store)
+        await store.write(lambda tx: retry.give_up(tx, 1, "expired", "no answer before it expired"))
+        await store.write(sending(receipt("canceled", opening, US, BOB, work_id="work_a", reason_code="expired")))
+        await receive(store, receipt("expired", opening, work_id="work_a", reason_code="expired", causation_id=opening))
+        assert (await outbox_states(store))[:2] == [(opening, "expired"), (more, "queued")]
+        assert await store.write(lambda tx: retry.is_settled(tx, WORKSPACE, opening))
+        await receive(store, trace("working", work_id="work_a"))  # a late answer of one who has taken it
+        assert await rows(store, "SELECT state, detail FROM outbox WHERE seq = 1") == [("receipted", None)]
+
+    async def test_an_end_of_the_other_side_that_crosses_ours_refuses_ours(self, store: Store) -> None:
+        """Of a peer of another implementation, which never answers receipts."""
+        opening, _ = await self.opened(store)
+        await store.write(sending(cancel := receipt("canceled", opening, US, BOB, work_id="work_a")))
+        equal = await receive(store, trace("canceled", work_id="work_a"))
+        assert equal.refused is None
+        other = await receive(store, trace("completed", work_id="work_a"))
+        assert other.refused is not None
+        assert (other.refused.message_id, other.refused.reason) == (cancel.id, "work_closed")
+        assert other.refused.detail == "by the receiver: work_closed, the work is completed there"
+        states = dict(await outbox_states(store))
+        assert (states[opening], states[cancel.id]) == ("receipted", "refused")
+        assert (await receive(store, trace("failed", work_id="work_a"))).refused is None
+
     async def test_only_its_receiver_refuses_a_message(self, store: Store) -> None:
         _, more = await self.opened(store)
         await receive(store, receipt("expired", more, sender=EVE, work_id="work_a", reason_code="expired"))

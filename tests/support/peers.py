@@ -16,7 +16,7 @@ from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.acks import Ack, ack_of
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.discovery import Record, build_card, rich_response, should_answer
-from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import WorkView
@@ -120,6 +120,9 @@ class Peer:
         fields: dict[str, Any] = {"id": self.mint(), "workspace_id": WORKSPACE, "channel": CHANNEL, "ts": self.bus.now}
         if parts.get("to") is not None and parts.get("container") is not None:
             fields["after"] = self.bus.predecessor(self.name, parts["to"], parts["container"])
+            fields["continues"] = kind in OPENING_KINDS and (parts.get("work_id") or "") in {
+                one[2] for one in self.works
+            }
         envelope = build(Draft(**{**fields, **parts, "kind": kind, "sender": self.name, "body": body}), self.bus.now)
         if kind in ("greet", "whois"):
             self.outbox[envelope.id] = envelope
@@ -167,7 +170,8 @@ class Peer:
         except ProtocolError as error:
             source = partial_parse(readable(raw, error), self.name, receiver.channels)
             work = self.works.get((source.workspace_id, source.channel, source.work_id)) if source else None
-            decided = refuse(error, source, StoredState(work=work), receiver)
+            taken = source is not None and (source.workspace_id, source.sender, source.id) in self.seen
+            decided = refuse(error, source, StoredState(duplicate=taken, work=work), receiver)
             self._carry_out(None, decided)
         else:
             decided = decide(envelope, msgspec.structs.replace(self._view(envelope), settled=settled), receiver)

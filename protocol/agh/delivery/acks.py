@@ -18,7 +18,7 @@ import msgspec
 from aghbus.protocol.agh.bodies import Receipt
 from aghbus.protocol.agh.effects import Effects, Quarantine, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope, decode_document
-from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, Transition, WorkView
+from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES, Transition, WorkView
 from aghbus.protocol.agh.trust.proof import verify
 from aghbus.protocol.agh.trust.trust import Signer
 
@@ -58,17 +58,19 @@ NOT_STORED: Final = _REFUSALS - {"work_closed", "work_container_mismatch"}
 """Reasons for which a receiver refuses an envelope without remembering its id."""
 
 
-class Ack(msgspec.Struct, frozen=True, tag_field="aghbus", tag="ack"):
+class Ack(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="aghbus", tag="ack"):
     """`id` was committed with effect (also when it had been before), or refused for `reason` (a reason code).
 
     `digest` is the SHA-256, in hexadecimal, of the envelope that the receiver judged; for a duplicate, of the first copy.
-    An answer with another digest than the sender's envelope has says nothing about that envelope.
+    An answer with another digest than the sender's envelope has says nothing about that envelope. `state` is how the work had
+    ended, if the reason is `work_closed`.
     """
 
     id: str
     outcome: Literal["committed", "refused"]
     reason: str | None = None
     digest: str = ""
+    state: str | None = None
 
 
 class Acks(msgspec.Struct, frozen=True, tag_field="aghbus", tag="acks"):
@@ -92,7 +94,9 @@ def ack_of(envelope: Envelope, effects: Effects) -> Ack | None:
 def stored_ack(message_id: str, digest: str, verdict: Transition | None) -> Ack:
     """The answer to an envelope that is stored with this verdict of the lifecycle."""
     if verdict is not None and verdict.outcome in REFUSING_OUTCOMES:
-        return Ack(message_id, "refused", verdict.reason, digest)
+        return Ack(
+            message_id, "refused", verdict.reason, digest, verdict.state if verdict.reason == "work_closed" else None
+        )
     return Ack(message_id, "committed", None, digest)
 
 
@@ -106,6 +110,12 @@ def refusal_in(receipt: Receipt, work: WorkView | None) -> str | None:
     if receipt.status == "rejected" and (receipt.reason_code in _REFUSALS or work is None):
         return receipt.reason_code
     return None
+
+
+def why_refused(reason: str | None, state: str | None) -> str:
+    """The delivery detail of a message that its receiver refused. `state` is how its work has ended there."""
+    ended = f", the work is {state} there" if state in TERMINAL_STATES else ""
+    return f"by the receiver: {reason or 'no reason given'}{ended}"
 
 
 encode_ack: Final[Callable[[Ack | Acks], bytes]] = msgspec.json.Encoder().encode
