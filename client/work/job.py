@@ -23,6 +23,7 @@ from aghbus.client.core.refusals import (
     WorkContainerMismatch,
 )
 from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.client.http import run
 from aghbus.host.tracing import carrier_in
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import (
@@ -362,7 +363,7 @@ class Job(JobSurface, Blocking):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        Method(_leave).__get__(self, Job)(error)
+        run(_leave(self.core, error))
 
 
 class AsyncJob(JobSurface, Asynchronous):

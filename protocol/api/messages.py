@@ -70,7 +70,6 @@ class OpenedWork(SendResponse):
     """The opening of a work is committed and will be sent."""
 
     work_id: str  # of the work
-    work_state: State  # of the work after it
 
 
 class Message(ResponseModel):
