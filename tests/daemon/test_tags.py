@@ -98,7 +98,7 @@ async def test_forged_broadcasts_leave_the_last_quarter_to_tagged_messages(b: Be
 async def test_an_untagged_message_of_a_sender_of_tags_is_in_the_lane_of_others(b: Bench) -> None:
     await greeted(b)
     await b.admit(OTHER.handle)
-    while not b.parts.limits.processing.strained:
+    while not b.counters["overload.processing"]:
         b.take(b.say("stranger"))
     b.take(signed(b), b.signed(OTHER, to=OPS.handle))  # OTHER has never sent a tag
     await b.commit()
@@ -107,7 +107,7 @@ async def test_an_untagged_message_of_a_sender_of_tags_is_in_the_lane_of_others(
 
 async def test_broadcasts_of_a_sender_of_tags_are_not_left_to_others(b: Bench) -> None:
     await greeted(b)
-    while not b.parts.limits.processing.strained:
+    while not b.counters["overload.processing"]:
         b.take(b.say("stranger"))
     b.take(signed(b, to=None))
     await b.commit()
@@ -119,7 +119,7 @@ async def test_a_first_tagged_message_needs_no_tokens_for_failures(tmp_path: Pat
     none = Replacements(failed_signatures=EMPTY)
     async with bench(tmp_path, Still(), signer=OPS, limits=SMALL, replaced=none) as b:
         await b.admit(FRIEND.handle)
-        while not b.parts.limits.processing.strained:
+        while not b.counters["overload.processing"]:
             b.take(b.say("stranger"))
         message = signed(b)
         b.take(signed(b))
