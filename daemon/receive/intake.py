@@ -3,7 +3,7 @@
 
 A message is parsed when it comes, so that garbage never takes a place in the queue. The queue is bounded: a message that does not
 fit is rejected (specification, section 5, Overload), which means that it is counted, and neither stored nor answered; the sender's
-retry brings it again.
+retry brings it again. After one the next are checked before they are parsed.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.store.engine.commit.state import InMemoryState
 
 _BATCH: Final = 256  # messages decided in one job: some milliseconds of the event loop
+_SIGNED: Final = 64  # of them with a signature, and as many begun ahead: a contact's message waits for these
 _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for the same reason
 QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
 SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its lane may fill
@@ -106,7 +107,7 @@ class ReceiveQueue:
         batch: list[ReceivedMessage] = []
         claiming: list[tuple[Envelope, str]] = []
         size = 0
-        while (queue or self._first) and len(batch) < _BATCH and size < _BATCH_BYTES:
+        while (queue or self._first) and len(batch) < _BATCH and len(claiming) < _SIGNED and size < _BATCH_BYTES:
             received = (self._first or queue).popleft()
             batch.append(received)
             size += len(received.raw)
@@ -120,12 +121,10 @@ class ReceiveQueue:
         return batch, claiming
 
     def upcoming(self) -> Iterator[Envelope]:
-        """The valid envelopes of about one batch, which stay in the queue."""
-        return (
-            one.envelope
-            for one in islice(chain(self._first, *self._lanes.values()), _BATCH)
-            if one.envelope is not None
-        )
+        """The signed envelopes of about one batch, which stay in the queue."""
+        queued = islice(chain(self._first, *self._lanes.values()), _BATCH)
+        envelopes = (one.envelope for one in queued if one.envelope is not None)
+        return islice((one for one in envelopes if one.proof is not None), _SIGNED)
 
 
 class Intake:
@@ -204,8 +203,11 @@ class Intake:
                 return
             if self._queue.put(received):
                 return
+        self._reject(rejection or "queue", received)
+
+    def _reject(self, reason: str, received: ReceivedMessage) -> None:
         self._checks_left = _CHECKS
-        self._rejections.reject(rejection or "queue", received)
+        self._rejections.reject(reason, received)
 
     def _drop_unparsed(self, message: InboundMessage) -> bool:
         """Reject a message that would be rejected after it was parsed; whether it was."""
@@ -264,7 +266,7 @@ class Intake:
             keep=keep,
         )
         if not self._queue.put(received):
-            self._rejections.reject("queue", received)
+            self._reject("queue", received)
 
     def _receipt_target(self, document: dict[str, Any] | None) -> tuple[ReceiptTarget | None, str]:
         """Whom a receipt about a refused document would go to, as far as it can be read, and from which of our ids."""

@@ -1,6 +1,6 @@
 """The budget of processor time that the messages of all peers together may take (docs/limits.md).
 
-It is checked before a message is parsed as soon as it is half used, and in any case before anything is stored or answered.
+It is checked before a message is parsed if others were just rejected, and in any case before anything is stored or answered.
 """
 
 import re
@@ -42,7 +42,7 @@ class ProcessingBudget:
     def __init__(self, settings: LiveSettings) -> None:
         self.scale = 1.0
         self.estimated = 0.0  # microseconds since the last comparison
-        self._busy_since = 0.0  # processor time of the thread then, in seconds
+        self._busy_since = 0.0  # processor time of the daemon then, in seconds
         self._percent = 0
         self._configure(settings.current)
         settings.on_change(self._configure)
@@ -93,8 +93,8 @@ class ProcessingBudget:
         return self.bucket.affords(self.scale * cost, now, PARTS["other"])
 
     def measure(self, busy: float) -> None:
-        """Compare the estimates with `busy`, the processor time of the thread in seconds, and adapt to it: other work of the
-        thread counts too, so an estimate only falls."""
+        """Compare the estimates with `busy`, the processor time of the daemon in seconds, and adapt to it: its other work counts,
+        too, so an estimate only falls."""
         ratio = 1e6 * (busy - self._busy_since) / self.estimated
         self.scale = min(1.0, max(_LEAST_SCALE, self.scale * (1.0 + ratio) / 2))
         self.estimated, self._busy_since = 0.0, busy
