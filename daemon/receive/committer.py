@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from time import thread_time
+from time import process_time
 from typing import Final
 
 from aghbus.daemon.base.background import BackgroundTasks
@@ -218,7 +218,7 @@ class Committer:
                 await self._queue.wait()
             self._committing = True
             if self._processing.estimated >= MEASURED:
-                self._processing.measure(thread_time())
+                self._processing.measure(process_time())
             batch, claiming = self._queue.take()
             proofs = _NO_PROOFS
             if claiming:
@@ -247,8 +247,7 @@ class Committer:
     ) -> tuple[list[ReceivedMessage], Proofs]:
         """The batch, with the results for its proofs, without the messages that the budget of failures does not cover: these
         are rejected."""
-        following = [envelope for envelope in self._queue.upcoming() if envelope.proof is not None]
-        proofs = await self._proofs.verify(claiming, following)
+        proofs = await self._proofs.verify(claiming, self._queue.upcoming())
         if not proofs.rejected:
             return batch, proofs
         over = set(map(id, proofs.rejected))

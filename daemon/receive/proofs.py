@@ -39,7 +39,9 @@ class ProofVerifier:
         """Verify in turn the envelopes of a batch that claim a key, each with its tag. Those of the batch after it are begun in
         threads, as far as the budget covers the failure of all."""
         proofs, envelopes = Proofs(), [envelope for envelope, _ in claiming]
-        self.signatures.begin(self.limits.verifiable([*envelopes, *following]))
+        own = self.limits.verifiable(envelopes)
+        self.signatures.begin(own)
+        self.signatures.begin(self.limits.verifiable([*envelopes, *following])[len(own) :])
         try:
             await self.signatures.ready(envelopes)
             for envelope, tag in claiming:

@@ -1,6 +1,6 @@
 """The budget of processor time that the messages of all peers together may take (docs/limits.md).
 
-It is checked before a message is parsed as soon as it is half used, and in any case before anything is stored or answered.
+It is checked before a message is parsed if others were just rejected, and in any case before anything is stored or answered.
 """
 
 import re
@@ -37,14 +37,12 @@ _LOOK: Final = 4096  # bytes at both ends in which they are looked for
 
 
 class ProcessingBudget:
-    """One budget for all names, in microseconds. `strained`: it is half used, and messages are to be checked by `admits` before
-    they are parsed. Estimates are multiplied by `scale`, which follows the measured cost."""
+    """One budget for all names, in microseconds. Estimates are multiplied by `scale`, which follows the measured cost."""
 
     def __init__(self, settings: LiveSettings) -> None:
-        self.strained = False
         self.scale = 1.0
         self.estimated = 0.0  # microseconds since the last comparison
-        self._busy_since = 0.0  # processor time of the thread then, in seconds
+        self._busy_since = 0.0  # processor time of the daemon then, in seconds
         self._percent = 0
         self._configure(settings.current)
         settings.on_change(self._configure)
@@ -56,19 +54,20 @@ class ProcessingBudget:
             self.bucket = SharedBucket(BURST * rate, rate)
 
     def admits(self, raw: bytes, lane: Lane, now: float) -> bool:
-        """Whether bytes of a sender of this lane are worth parsing. If not, a little is spent."""
-        if self.bucket.affords(self.scale * (MESSAGE + BYTE * len(raw)), now, PARTS[lane]):
-            return True
+        """Whether bytes of a sender of this lane are worth parsing. Nothing is spent."""
+        return self.bucket.affords(self.scale * (MESSAGE + BYTE * len(raw)), now, PARTS[lane])
+
+    def spend_dropped(self, now: float) -> None:
+        """Spend the cost of bytes that are rejected before they are parsed."""
         self._drain(REFUSED, now)
-        return False
 
     def spend_as_other(self, envelope: Envelope, now: float) -> bool:
-        """Spend the cost of a message from what everybody may use; False, and `strained`, when that is used up."""
+        """Spend the cost of a message from what everybody may use; False when that is used up."""
         cost = self._cost(envelope)
-        self.strained = not self.bucket.spend(cost, now, PARTS["other"])
-        if not self.strained:
+        spent = self.bucket.spend(cost, now, PARTS["other"])
+        if spent:
             self.estimated += cost
-        return not self.strained
+        return spent
 
     def spend(self, envelope: Envelope, lane: Lane, now: float) -> bool:
         """The same after it was refused there, for a message of `lane`. If it is refused again, the cost of parsing it is
@@ -78,7 +77,6 @@ class ProcessingBudget:
             self.estimated += cost
             return True
         self._drain(PARSED + BYTE * len(envelope.raw), now)
-        self.strained = not self.bucket.affords(cost, now, PARTS["other"])
         return False
 
     def charge_others(self, envelope: Envelope, now: float) -> None:
@@ -87,15 +85,16 @@ class ProcessingBudget:
         self.bucket.give_back(cost, now)
         self.bucket.drain(cost, now, PARTS["other"])
 
-    def spend_refused(self, raw: bytes, now: float) -> None:
-        """Spend the cost of bytes that are no valid envelope. They have no sender, so it is in the lane of others."""
+    def spend_refused(self, raw: bytes, now: float) -> bool:
+        """Spend the cost of bytes that are no valid envelope; whether it is left for as many. They have no sender, so it is in the
+        lane of others."""
         cost = processing_cost(raw, signed=False)
-        self.strained = not self.bucket.affords(2 * self.scale * cost, now, PARTS["other"])
         self._drain(cost, now)
+        return self.bucket.affords(self.scale * cost, now, PARTS["other"])
 
     def measure(self, busy: float) -> None:
-        """Compare the estimates with `busy`, the processor time of the thread in seconds, and adapt to it: other work of the
-        thread counts too, so an estimate only falls."""
+        """Compare the estimates with `busy`, the processor time of the daemon in seconds, and adapt to it: its other work counts,
+        too, so an estimate only falls."""
         ratio = 1e6 * (busy - self._busy_since) / self.estimated
         self.scale = min(1.0, max(_LEAST_SCALE, self.scale * (1.0 + ratio) / 2))
         self.estimated, self._busy_since = 0.0, busy

@@ -115,22 +115,39 @@ class RateLimits:
             lane = "plain"
         return lane if self._signatures.may_try(sender, self._now(), cost) else "other"
 
-    def refusal(self, message: InboundMessage, is_copy: Callable[[str, str], bool]) -> tuple[str, Lane] | None:
-        """None if bytes are worth parsing, else the sender that they seem to name and the lane that is used up.
+    def refusal(
+        self,
+        message: InboundMessage,
+        is_copy: Callable[[str, str], bool],
+        has_room: Callable[[str, int, Lane], bool],
+        waiting: int,
+    ) -> tuple[str, str, Lane] | None:
+        """None if bytes are worth parsing, else why they are rejected, the sender that they seem to name, and its lane.
 
-        To be asked while `processing.strained`. `is_copy` tells whether the message of a sender with an id was processed.
+        `is_copy` tells whether the message of a sender with an id was processed, `has_room` whether the queue takes a directed
+        message of this sender, size and lane. The tokens for wrong signatures must cover as many as `waiting` messages, too.
         """
-        raw, headers = message.data, message.headers
+        raw, headers, now = message.data, message.headers, self._now()
         sender, tag = claimed_sender(raw), "" if headers is None else headers.get(TAG, "")
-        to_us = not message.subject.endswith(BROADCAST)
-        lane = self.lane(sender, raw, tag, to_us=to_us, signed=True, copy=False, cost=_parsing_cost(raw))
+        to_us, cost = not message.subject.endswith(BROADCAST), _VERIFICATION_COST + len(raw) / BYTES_PER_TOKEN
+        lane = self.lane(sender, raw, tag, to_us=to_us, signed=True, copy=False, cost=cost)
+        is_unproven = lane == "other" and "@" in sender
         if lane != "other" and is_copy(sender, claimed_id(raw)):
             lane = "other"
-        return None if self.processing.admits(raw, lane, self._now()) else (sender, lane)
+        if is_unproven and not self._signatures.may_try(sender, now, cost * (1 + waiting)):
+            reason = "signatures"
+        elif to_us and not has_room(sender, len(raw), lane):
+            reason = "queue"
+        elif not self.processing.admits(raw, lane, now):
+            reason = "processing"
+        else:
+            return None
+        self.processing.spend_dropped(now)
+        return reason, sender, lane
 
-    def spend_refused(self, raw: bytes) -> None:
-        """Spend the processing of bytes that are no valid envelope."""
-        self.processing.spend_refused(raw, self._now())
+    def spend_refused(self, raw: bytes) -> bool:
+        """Spend the processing of bytes that are no valid envelope; whether it is left for as many."""
+        return self.processing.spend_refused(raw, self._now())
 
     def check(self, envelope: Envelope, tag: str = "", *, copy: bool) -> Rejection | None:
         """Why a new message is rejected: its sender's budget, that of failed signatures or of processing; None when it is
@@ -153,7 +170,7 @@ class RateLimits:
                 bucket, cost = processing.bucket, processing.scale * (MESSAGE + BYTE * size)
                 left = min(bucket.capacity, bucket.left + (now - bucket.since) * bucket.per_second) - cost
                 if left >= bucket.capacity * _LEFT_BY_OTHERS:
-                    bucket.left, bucket.since, processing.strained = left, now, False
+                    bucket.left, bucket.since = left, now
                     processing.estimated += cost
                     return None
             return None if self._spend_processing(envelope, tag, now) else "processing"

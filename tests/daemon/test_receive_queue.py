@@ -67,6 +67,23 @@ async def test_others_fill_half_the_queue_and_plain_contacts_three_quarters(desk
     assert desk.parts.queue.depth == QUEUE
 
 
+async def test_messages_are_not_parsed_for_a_full_part_of_the_queue(desk: Bench) -> None:
+    friend, others = EnvelopeSigner(SigningKey(bytes(range(32))), "friend"), QUEUE // 2
+    await desk.admit(friend.handle)
+    for number in range(5 * QUEUE):
+        desk.intake.offer(message(f"unknown-{number}", number))
+    assert desk.counters["received.say"] == others + 1  # the first that is rejected
+    assert desk.counters["overload.queue"] == 5 * QUEUE - others
+    assert "the queue is full" in next(desk.parts.limited.problems(desk.parts.clock.monotonic()))
+    desk.take(desk.signed(friend), desk.discovery("unknown", "whois", {"type": "request", "query": ""}))
+    assert desk.parts.queue.depth == others + 1
+    assert desk.counters["received.whois"] == 1  # a question to everybody needs no room there
+    await desk.commit()
+    for number in range(5 * QUEUE, 5 * QUEUE + 10):
+        desk.intake.offer(message("later", number))
+    assert desk.parts.queue.depth == 10
+
+
 async def test_copies_of_a_broadcast_take_no_place_in_the_queue(desk: Bench) -> None:
     document = desk.say("bob", to=None)
     raw, subject = json.dumps(document).encode(), subject_for("ws_local", "default", None)

@@ -16,7 +16,7 @@ from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from aghbus.protocol.agh.trust.tags import TAG, tag_of
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
 from tests.support.publishing import Up
-from tests.support.receiving import FRIEND, OTHER, Bench, Recorded, Still, bench
+from tests.support.receiving import FRIEND, OTHER, Bench, Messages, Recorded, Still, bench, spent_by
 
 KEY, FORMER = SigningKey(bytes(range(3, 35))), SigningKey(bytes(range(4, 36)))
 OPS, BEFORE = EnvelopeSigner(KEY, "ops"), EnvelopeSigner(FORMER, "ops")
@@ -55,10 +55,10 @@ def signed(b: Bench, **fields: Any) -> dict[str, Any]:
     return b.signed(FRIEND, **{"to": OPS.handle, **fields})
 
 
-def take_forged(b: Bench, count: int = 1000, **fields: Any) -> None:
-    """In FRIEND's name, half of them with a tag, too."""
+def take_forged(b: Bench, count: int = 1000, name: str = FRIEND.handle, **fields: Any) -> None:
+    """In a contact's name, half of them with a tag, too."""
     for number in range(count):
-        forged = b.forged(FRIEND.handle, **{"to": OPS.handle, **fields})
+        forged = b.forged(name, **{"to": OPS.handle, **fields})
         b.take(forged, headers=headers("A" * 22) if number % 2 else None)
 
 
@@ -86,6 +86,43 @@ async def test_a_tagged_message_is_taken_after_a_flood_of_forgeries(b: Bench) ->
     assert await b.senders() == [FRIEND.handle] * 2
 
 
+async def test_forgeries_beyond_their_tokens_are_not_parsed(tmp_path: Path) -> None:
+    cost = spent_by(Messages().forged(FRIEND.handle, to=OPS.handle))
+    budget = VerificationBudget(TokenBuckets(cost, 0), TokenBuckets(20 * cost, 0))
+    async with bench(tmp_path, Still(), signer=OPS, replaced=Replacements(failed_signatures=budget)) as b:
+        await greeted(b)
+        copy, message = signed(b), signed(b)
+        b.take(copy, headers=tag(copy))
+        take_forged(b, 2_000)  # more than the queue takes of a sender
+        await b.commit()
+        assert b.counters["refused.verification_failed"] == 21
+        parsed = b.counters["received.say"]
+        take_forged(b, 2_000)
+        assert b.counters["received.say"] == parsed
+        b.take(copy, message, headers=None)
+        b.take(copy, headers=tag(copy))
+        b.take(message, headers=tag(message))
+        await b.commit()
+        assert b.counters["received.say"] == parsed + 2
+        assert b.counters["ignored.duplicate"] == 1
+        assert await b.senders() == [FRIEND.handle] * 3
+        problems = " ".join(b.parts.limited.problems(b.parts.clock.monotonic()))
+        assert "too many signatures failed recently" in problems and FRIEND.handle in problems
+
+
+async def test_forgeries_wait_in_the_queue_as_far_as_their_tokens_go(tmp_path: Path) -> None:
+    cost = spent_by(Messages().forged(FRIEND.handle, to=OPS.handle))
+    budget = VerificationBudget(TokenBuckets(10 * cost, 0), TokenBuckets(cost, 0))
+    async with bench(tmp_path, Still(), signer=OPS, replaced=Replacements(failed_signatures=budget)) as b:
+        await greeted(b)
+        for sender in (OTHER, FRIEND, OTHER):  # a token of all names, one of FRIEND's, and a rejection
+            take_forged(b, 1, name=sender.handle)
+            await b.commit()
+        assert b.counters["overload.signatures"] == 1
+        take_forged(b, 100)
+        assert b.parts.queue.depth == 10
+
+
 async def test_forged_broadcasts_leave_the_last_quarter_to_tagged_messages(b: Bench) -> None:
     await greeted(b)
     take_forged(b, to=None)
@@ -98,7 +135,7 @@ async def test_forged_broadcasts_leave_the_last_quarter_to_tagged_messages(b: Be
 async def test_an_untagged_message_of_a_sender_of_tags_is_in_the_lane_of_others(b: Bench) -> None:
     await greeted(b)
     await b.admit(OTHER.handle)
-    while not b.parts.limits.processing.strained:
+    while not b.counters["overload.processing"]:
         b.take(b.say("stranger"))
     b.take(signed(b), b.signed(OTHER, to=OPS.handle))  # OTHER has never sent a tag
     await b.commit()
@@ -119,7 +156,7 @@ async def test_a_rejected_message_counts_for_the_lane_that_it_was_in(b: Bench) -
 
 async def test_broadcasts_of_a_sender_of_tags_are_not_left_to_others(b: Bench) -> None:
     await greeted(b)
-    while not b.parts.limits.processing.strained:
+    while not b.counters["overload.processing"]:
         b.take(b.say("stranger"))
     b.take(signed(b, to=None))
     await b.commit()
@@ -131,7 +168,7 @@ async def test_a_first_tagged_message_needs_no_tokens_for_failures(tmp_path: Pat
     none = Replacements(failed_signatures=EMPTY)
     async with bench(tmp_path, Still(), signer=OPS, limits=SMALL, replaced=none) as b:
         await b.admit(FRIEND.handle)
-        while not b.parts.limits.processing.strained:
+        while not b.counters["overload.processing"]:
             b.take(b.say("stranger"))
         message = signed(b)
         b.take(signed(b))

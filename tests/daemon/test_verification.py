@@ -1,6 +1,7 @@
 """Signatures verified in advance change no decision, no order and no budget."""
 
 import asyncio
+import hashlib
 import json
 import threading
 from pathlib import Path
@@ -15,6 +16,7 @@ from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner, verify_envelope
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
+from tests.support.natsutil import wait_until
 from tests.support.receiving import FRIEND, OTHER, Bench, Messages, Recorded, Settled, Still, bench, spent_by
 
 MANY = 3 * MIN_BATCH
@@ -49,6 +51,43 @@ async def test_a_few_messages_are_verified_on_the_event_loop(tmp_path: Path) -> 
         await b.commit()
         assert recorded.threads == {threading.get_ident()}
         assert len(await texts(b)) == MIN_BATCH - 1
+
+
+async def test_a_contact_waits_for_no_signature_of_others(tmp_path: Path) -> None:
+    """Those of the batch after its own are verified in threads already."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    def check(envelope: Envelope) -> None:
+        if envelope.sender == OTHER.handle:
+            entered.set()
+            assert go_on.wait(60)
+        verify_envelope(envelope)
+
+    async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
+        await b.admit(FRIEND.handle)
+        b.take(b.say("plain"), *(b.signed(OTHER) for _ in range(MANY)), b.signed(FRIEND))
+        running = asyncio.create_task(b.committer.run())
+        await asyncio.to_thread(entered.wait, 60)
+        await wait_until(lambda: b.counters.received["say", "accepted"] == 2, 60, "the contact's message")
+        assert await b.senders() == ["plain", FRIEND.handle]
+        go_on.set()
+        assert await b.committer.drained(60)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert len(await b.senders()) == MANY + 2
+
+
+async def test_verification_in_threads_counts_as_processor_time(tmp_path: Path) -> None:
+    def check(envelope: Envelope) -> None:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000)  # with the rest more than a message is estimated to take
+        verify_envelope(envelope)
+
+    async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
+        sent = [b.signed(OTHER) for _ in range(2_400)]
+        for part in (sent[:1_200], sent[1_200:]):
+            b.take(*part)
+            await b.commit()
+        assert b.parts.limits.processing.scale == 1.0
 
 
 @pytest.mark.parametrize("wrong", [0, 1, MANY - 1])

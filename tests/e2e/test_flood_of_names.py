@@ -64,10 +64,10 @@ async def test_a_contact_is_heard_while_its_name_is_forged(home: Home, server: N
         wait_for(lambda: delivery(ops, first) == "receipted", 30, "the first message")
         forged = ops.get(f"/v1/messages/{first}")["envelope"]
         with flood(server.url, json.dumps({**forged, "body": {"text": "forged"}})):
-            wait_for(lambda: counters(worker).get("overload.processing", 0) > 1000, 60, "the flood to be rejected")
+            wait_for(lambda: counters(worker).get("overload.signatures", 0) > 1000, 60, "the flood to be rejected")
             sent = [say(ops, worker_id, f"thread_of_{number}") for number in range(WORKS)]
             wait_for(lambda: {delivery(ops, one) for one in sent} == {"receipted"}, 30, "the messages of the contact")
-        assert counters(worker).get("overload.processing", 0) > 1000
+        assert counters(worker).get("overload.signatures", 0) > 1000
 
 
 def say(sender: Daemon, to: str, thread: str) -> str:
