@@ -33,7 +33,9 @@ async def test_everything_arrives_in_order_whenever_the_peer_subscribes(
         await wait_until(lambda: wire.copies > 20 and parts.counters["outbox.retried"], 30, "a try in vain of each")
         wire.from_copy = wire.copies + later
         if greets:
-            wire.handing = lambda copy: publisher.peer_joined(SUBJECT) if copy == wire.from_copy else None
+            wire.handing = lambda copy: (
+                publisher.peer_seen(SUBJECT, BOB, joined=True) if copy == wire.from_copy else None
+            )
         for _ in range(20):  # on and on, while it comes back
             seqs += await send(publisher, parts, 1)
         await wait_until(lambda: len(wire.got) == len(seqs), 60, "everything")
@@ -54,7 +56,7 @@ async def test_new_messages_do_not_overtake_retries_to_a_returned_peer(tmp_path:
 
         wire.handing = hand
         wire.from_copy = wire.copies
-        publisher.peer_joined(SUBJECT)
+        publisher.peer_seen(SUBJECT, BOB, joined=True)
         await wait_until(lambda: len(wire.got) >= 20 and len(more) >= 10, 60, "everything")
         seqs += sorted(seq for new in await asyncio.gather(*more) for seq in new)
         assert wire.got == seqs

@@ -18,13 +18,6 @@ from tests.support.natsutil import NatsServer, wait_until
 
 WAIT = 30.0
 TEXT = "unexpected token: }"
-CARD = {
-    "peer_id": "reference",
-    "profiles_supported": [],
-    "capabilities": [],
-    "artifacts_supported": [],
-    "trust_modes_supported": [],
-}
 
 
 @asynccontextmanager
@@ -32,7 +25,7 @@ async def meeting(folder: Path, *options: str) -> AsyncIterator[tuple[Daemon, Fo
     """Our daemon `ops`, and the other peer `reference`, which has greeted."""
     async with NatsServer() as server, foreign_peer(server.url, "reference") as reference:
         with Daemon(Home(folder), "ops", "--nats", server.url, *options) as ops:
-            await reference.publish(reference.envelope("greet", {"peer_card": CARD}))
+            await reference.greet()
             await wait_until(lambda: ops.knows("reference"), WAIT)
             yield ops, reference
 
@@ -89,9 +82,8 @@ async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_pat
 
 async def test_peers_show_which_implementation_they_are_of(tmp_path: Path) -> None:
     async with meeting(tmp_path) as (ops, reference):
-        card = {"peer_card": {**CARD, "peer_id": "ours"}}
-        ours = {**reference.envelope("greet", card, ext={"aghbus.instance": "1"}), "from": "ours"}
-        await reference.publish(ours)
+        ours = Foreign(reference.client, "ours")
+        await ours.greet(ext={"aghbus.instance": "1"})
         await wait_until(lambda: ops.knows("ours"), WAIT)
         shown = {peer["peer_id"]: peer["aghbus"] for peer in ops.get("/v1/peers")["peers"]}
         assert shown == {"ops": True, "reference": False, "ours": True}

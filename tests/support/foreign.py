@@ -53,6 +53,14 @@ class Foreign:
             **fields,
         }
 
+    async def greet(self, **fields: Any) -> dict[str, Any]:
+        """Announce itself with an empty card."""
+        lists = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
+        card = {"peer_id": self.peer_id, **{name: [] for name in lists}}
+        envelope = self.envelope("greet", {"peer_card": card}, **fields)
+        await self.publish(envelope)
+        return envelope
+
     def work(self, to: str, work_id: str, **fields: Any) -> dict[str, Any]:
         """A say that opens a work in a thread."""
         more = {"surface": "thread", "thread_id": "thread_foreign", "to": to, "work_id": work_id, **fields}
