@@ -137,7 +137,7 @@ class Publisher:
         """The peer on `subject` has greeted. If it has `joined`, or had no subscriber before, retry its pending messages now."""
         waits = joined or self.unresponsive.is_absent(subject)
         if waits and self._expedited.spend(subject, self._clock.monotonic()):
-            self.unresponsive.peer_joined(subject, acknowledges=self._acknowledges(peer_id))
+            self.unresponsive.peer_joined(subject, acknowledges=self._presence.acknowledges(peer_id))
 
     def no_subscriber(self, seq: int) -> None:
         """The broker reports that it has nobody to pass on message `seq` to. Only for messages on their way: anybody may say so."""
@@ -146,12 +146,8 @@ class Publisher:
         if row is None or row.recipient is None or row.message_id.startswith(UNREPEATED):
             return
         self._unsubscribed.add(seq)
-        if not self._acknowledges(row.recipient):
-            self.unresponsive.unsubscribed(row.subject)
-
-    def _acknowledges(self, peer_id: str) -> bool:
-        """Whether the peer is known to acknowledge commits; if it is not, it may or may not."""
-        return self._presence.acknowledges(peer_id) is True
+        if (acknowledges := self._presence.acknowledges(row.recipient)) is not True:
+            self.unresponsive.unsubscribed(row.subject, acknowledges=acknowledges)
 
     # publishing at once
 
@@ -270,7 +266,7 @@ class Publisher:
         if self._reconnected:
             self._reconnected = False
             for subject, peer_id in await store.write(retry.subjects):
-                self.unresponsive.peer_joined(subject, acknowledges=self._acknowledges(peer_id))
+                self.unresponsive.peer_joined(subject, acknowledges=self._presence.acknowledges(peer_id))
         after = 0
         while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
             await self._publish_in_turn(rows)
@@ -449,7 +445,7 @@ class Publisher:
             if row.attempts < policy.limit:
                 rows.append(row)
                 if row.attempts and row.recipient is not None:
-                    self.unresponsive.mark(row.subject, acknowledges=self._acknowledges(row.recipient))
+                    self.unresponsive.mark(row.subject, acknowledges=self._presence.acknowledges(row.recipient))
             else:
                 self.give_up(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)

@@ -44,7 +44,7 @@ class _Subject:
     def __init__(self, until: float) -> None:
         self.until = until
         self.no_subscriber = False
-        self.acknowledges = True
+        self.acknowledges: bool | None = True  # None: it has not greeted
         self.absent = False  # does not acknowledge, and had no subscriber
         self.back = False
         self.expedite = False  # back, or to be tried now, but the pending messages are not due yet
@@ -55,7 +55,7 @@ class _Subject:
     @property
     def holds(self) -> bool:
         """Whether new messages wait for older ones."""
-        return self.acknowledges or self.absent or self.back
+        return self.acknowledges is True or self.absent or self.back
 
     @property
     def state(self) -> _State:
@@ -95,16 +95,16 @@ class UnresponsivePeers:
         """Whether any of `rows` goes to an unresponsive peer."""
         return bool(self.subjects) and any(row.subject in self.subjects for row in rows)
 
-    def mark(self, subject: str, *, acknowledges: bool = True) -> None:
-        """A message on this subject was not answered; `acknowledges`: its peer acknowledges commits."""
+    def mark(self, subject: str, *, acknowledges: bool | None = True) -> None:
+        """A message on this subject was not answered; `acknowledges`: its peer acknowledges commits, None if it has not greeted."""
         found = self._on(subject)
         found.acknowledges = acknowledges
-        found.absent &= not acknowledges
+        found.absent &= acknowledges is not True
 
-    def unsubscribed(self, subject: str) -> None:
-        """The broker had nobody to pass on a message to, whose receiver does not acknowledge."""
+    def unsubscribed(self, subject: str, *, acknowledges: bool | None = False) -> None:
+        """The broker had nobody to pass on a message to; `acknowledges` as for `mark`, not True."""
         found = self._on(subject)
-        found.absent, found.back, found.no_subscriber, found.acknowledges = True, False, True, False
+        found.absent, found.back, found.no_subscriber, found.acknowledges = True, False, True, acknowledges
 
     def is_absent(self, subject: str) -> bool:
         """Whether the peer does not acknowledge, and had no subscriber on this subject."""
@@ -119,8 +119,8 @@ class UnresponsivePeers:
         self._returned(found)
         return True
 
-    def peer_joined(self, subject: str, *, acknowledges: bool = True) -> None:
-        """A peer has joined. One that does not acknowledge may not have subscribed yet: its oldest message is tried first."""
+    def peer_joined(self, subject: str, *, acknowledges: bool | None = True) -> None:
+        """A peer has joined. Without acknowledgements nobody knows whether it has subscribed: its oldest message is tried first."""
         found = self._on(subject)
         found.acknowledges, found.after = acknowledges, 0
         if acknowledges:
@@ -155,7 +155,9 @@ class UnresponsivePeers:
             if found.expedite:
                 tx.undo.append(partial(setattr, found, "expedite", True))
                 found.expedite = False
-                if not retry.expedite(tx, subject, now_ms, found.after):
+                # One that never greets is not sent everything again that it had: it answers nothing of that.
+                only_queued = found.acknowledges is None and found.after > 0
+                if not retry.expedite(tx, subject, now_ms, found.after, only_queued=only_queued):
                     found.back = True  # nothing waits: there is nothing to try first
         return frozenset(subject for subject, found in self.subjects.items() if found.back)
 
@@ -190,7 +192,7 @@ class UnresponsivePeers:
         """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
         now = self._clock.monotonic()
         tx.undo.append(partial(self._restore, found, found.state))
-        older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, _WINDOW)
+        older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, 1 if found.absent else _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
         going = unanswered[:1] if unanswered[0].seq == mine[0].seq or found.absent else []
         if now >= found.until:

@@ -138,12 +138,12 @@ def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
-def expedite(tx: Transaction, subject: str, now_ms: int, after_seq: int = 0) -> bool:
+def expedite(tx: Transaction, subject: str, now_ms: int, after_seq: int = 0, *, only_queued: bool = False) -> bool:
     """The peer of `subject` is back: makes the messages after `after_seq` that wait for its answer due now, all at one time, so
-    that `due` keeps their order. Returns whether there are any."""
+    that `due` keeps their order. With `only_queued` those that nobody had. Returns whether there are any."""
     tx.flush()
-    sql = "UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ? AND seq > ?"
-    return tx.db.execute(sql, (now_ms, subject, after_seq)).rowcount > 0
+    sql = "UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ? AND seq > ? AND (NOT ? OR state = 'queued')"
+    return tx.db.execute(sql, (now_ms, subject, after_seq, only_queued)).rowcount > 0
 
 
 def start_over(tx: Transaction, subject: str) -> None:
