@@ -33,6 +33,7 @@ from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.receive.committer import Acknowledger, Committer, OutcomeHandler
 from aghbus.daemon.receive.decider import Decider, Receivers
 from aghbus.daemon.receive.discovery_messages import DiscoveryMessages
+from aghbus.daemon.receive.held_back import HeldBack
 from aghbus.daemon.receive.inbox_admission import InboxAdmission
 from aghbus.daemon.receive.intake import Intake, ReceiveQueue
 from aghbus.daemon.receive.proofs import ProofVerifier
@@ -171,15 +172,24 @@ class DaemonParts:
         self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
         restored_peers = RestoredPeers(context, store, background)
-        on_joined = self.publisher.peer_joined
         self.discovery = Discovery(
-            context, own_card, presence, limits, limited, greeter, questions, outgoing, restored_peers, on_joined
+            context,
+            own_card,
+            presence,
+            limits,
+            limited,
+            greeter,
+            questions,
+            outgoing,
+            restored_peers,
+            self.publisher.peer_seen,
         )
         receivers = Receivers(context, lanes, trust, self._restored)
         receipts = ReceiptPolicy(context, limits, lanes, limited, trust)
         self.refused = refused = RefusedMessages(context)
         self.service_api = ServiceApi(context, link, own_card, limits)
-        rejections = Rejections(context, lanes, limited)
+        self.held_back = held_back = HeldBack(clock, store.memory.dedup.keys)
+        rejections = Rejections(context, lanes, limited, held_back)
         admission = InboxAdmission(context, lanes, limited)
         decider = Decider(
             settings,
@@ -231,14 +241,15 @@ class DaemonParts:
         context, store, sender, bridge, trust = self.context, self.store, self.sender, self.bridge, self.trust
         settings, identity, clock, notifier = self.settings, self.identity, self.clock, self.notifier
         broker = BrokerView(self.link, self.denied, self.jetstream, embedded)
+        held_back, restored, clock_changes = self.held_back, self._restored, self.clock_changes
         self.status = StatusService(
-            context, self.presence, store, broker, self.clock_changes, self.limited, sender, self.queue, self._restored
+            context, self.presence, store, broker, clock_changes, self.limited, held_back, sender, self.queue, restored
         )
         recipients = Recipients(identity, self.presence, clock)
         drafts = DraftBuilder(context, self.own_card, recipients)
         peers = PeerService(settings, identity, self.presence, clock, self.own_card)
         stored = MessageService(
-            store, notifier, sender, drafts, recipients, settings, identity.self_id, self._waiting_for
+            store, notifier, sender, drafts, recipients, settings, identity.self_id, held_back, self._waiting_for
         )
         works = WorkService(store, sender, drafts, recipients, settings, notifier)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)

@@ -79,7 +79,8 @@ def load_state(
     `settled` the header with which it came."""
     if key is None:
         key = tx.memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
-    known = key in tx.memory.dedup.keys
+    dedup = tx.memory.dedup
+    known = key in dedup.keys or key in dedup.pending
     ours = envelope.sender == self_id and envelopes.was_sent(tx, envelope.workspace_id, envelope.id)
     if not (known or ours or settled) and envelope.work_id is None and envelope.surface != "direct":
         return _UNKNOWN

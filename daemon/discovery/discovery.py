@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from msgspec import json
 
@@ -29,6 +28,12 @@ SMALL_CATALOG: Final = 16_384
 """Bytes of capability documents that answer a broadcast, or a peer that is not verified."""
 
 
+class PeerSeen(Protocol):
+    """Told of each peer that joined or was not active, and of each greet of another implementation, by the peer's subject."""
+
+    def __call__(self, subject: str, peer_id: str, *, joined: bool) -> None: ...
+
+
 class Discovery:
     """What one daemon does about discovery messages of peers."""
 
@@ -43,9 +48,8 @@ class Discovery:
         questions: WhoisQuestions,
         publisher: DiscoveryPublisher,
         restored_peers: RestoredPeers,
-        on_joined: Callable[[str], None],
+        on_seen: PeerSeen,
     ) -> None:
-        """`on_joined` gets the subject of a peer that joined or was not active."""
         self._settings = context.settings
         self._identity = context.identity
         self._clock = context.clock
@@ -59,7 +63,7 @@ class Discovery:
         self._questions = questions
         self._publisher = publisher
         self._restored_peers = restored_peers
-        self._on_joined = on_joined
+        self._on_seen = on_seen
         self._sent: PeerCard | None = None  # our card, once an envelope with it was validated
         self._response: tuple[PeerCard, dict[str, Any]] | None = None  # our card and the body of an answer with it
 
@@ -111,11 +115,14 @@ class Discovery:
         peer = envelope.workspace_id, envelope.channel, effect.card.peer_id
         if not filtered or self._presence.knows(*peer):  # else nothing would remove the entry
             self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext, version_of(ext))
-        appeared = not self._presence.is_active(envelope, now_ms)
-        if ext.get(JOINED_KEY) is True or appeared:
-            self._on_joined(subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id))
-        if appeared and envelope.kind == "greet" and INSTANCE_KEY not in ext:  # a daemon of this project asks all peers
+        joined = ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms)
+        foreign = envelope.kind == "greet" and INSTANCE_KEY not in ext
+        if foreign and (self._greeter.is_restart(envelope) or joined):  # a daemon of this project asks all peers
+            joined = True
             self._greeter.peer_appeared(envelope.workspace_id, envelope.channel)
+        if foreign or joined:
+            subject = subject_for(envelope.workspace_id, envelope.channel, effect.card.peer_id)
+            self._on_seen(subject, effect.card.peer_id, joined=joined)
         if RESTORED_KEY in ext and envelope.kind == "greet":
             self._restored_peers.greeted(effect.card.peer_id, ext)
         if filtered:

@@ -9,6 +9,8 @@ from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.protocol.agh.delivery.restored import Restored
+from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.limits import GREET_INTERVAL
 
 JOINED_KEY: Final = (
     "aghbus.joined"  # in the ext of a greet after joining or returning: pending messages may be sent now
@@ -19,6 +21,10 @@ _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
 GREET_BACK_EVERY: Final = 5.0
 """Seconds between two greets for peers that appear on one channel. Each is for all of them, so their number costs nothing."""
 _GREET_BACK_JITTER: Final = 1.0  # seconds, so that the daemons of a channel do not greet together
+
+EARLY: Final = 0.75
+"""Of the interval of a peer's greets: one that comes before that is the first after a restart."""
+MAX_GREETING: Final = 1_000  # peers of other implementations whose greets are timed
 
 Place = tuple[str, str]  # workspace, channel
 
@@ -47,6 +53,8 @@ class Greeter:
         self._regreeted = float("-inf")
         self._waiting: dict[Place, asyncio.TimerHandle] = {}  # greets for peers that appeared
         self._last: dict[Place, float] = {}  # of these, the monotonic second
+        # By workspace, channel and peer: the monotonic second of its last greet, and the seconds before that and before the last.
+        self._heard: dict[tuple[str, str, str], tuple[float, float, float]] = {}
 
     async def greet(self, *, joined: bool = False) -> None:
         """Announce ourselves on every channel; nothing when the link is down (the next link-up greets)."""
@@ -84,8 +92,18 @@ class Greeter:
             self._regreeted = self._clock.monotonic()
             self._background.spawn(self.greet())
 
+    def is_restart(self, greet: Envelope) -> bool:
+        """Note a greet. Whether it comes well before the interval of its peer, the longer one of its last two."""
+        key, now = (greet.workspace_id, greet.channel, greet.sender), self._clock.monotonic()
+        if len(self._heard) >= MAX_GREETING and key not in self._heard:
+            del self._heard[next(iter(self._heard))]
+        at, last, before = self._heard.pop(key, (float("-inf"), GREET_INTERVAL, GREET_INTERVAL))
+        passed = min(now - at, GREET_INTERVAL)  # a longer time says nothing: it may have been away
+        self._heard[key] = now, passed, last
+        return passed < EARLY * max(last, before)
+
     def peer_appeared(self, workspace_id: str, channel: str) -> None:
-        """A peer that does not ask for us first greeted on this channel: greet soon, rather than at the next interval."""
+        """A peer that does not ask for us has started to greet on this channel: greet soon, rather than at the next interval."""
         place = workspace_id, channel
         if place in self._waiting:
             return

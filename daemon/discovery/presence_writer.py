@@ -29,7 +29,7 @@ class PresenceWriteBehind:
         self._capacity = capacity
         self._store = store
         self._presence = presence
-        self._ids: dict[int, int] = {}
+        self._ids = store.memory.dedup.pending
         self._timer: asyncio.TimerHandle | None = None
 
     def __contains__(self, key: int) -> bool:
@@ -66,8 +66,9 @@ class PresenceWriteBehind:
             self._timer = None
 
     def _write(self, tx: Transaction, *, exact: bool = False) -> None:
-        ids, self._ids = self._ids, {}
-        tx.undo.append(lambda: self._put_back(ids))
+        ids = dict(self._ids)
+        self._ids.clear()
+        tx.undo.append(lambda: self._ids.update(ids))
         changes = self._presence.take_changes(exact=exact)
         tx.undo.append(lambda: self._presence.put_back(changes))
         for key, until in ids.items():
@@ -76,6 +77,3 @@ class PresenceWriteBehind:
             peers.drop(tx, changes.dropped)
         for peer in changes.peers:
             peers.seen(tx, peer)
-
-    def _put_back(self, ids: dict[int, int]) -> None:
-        self._ids = ids | self._ids

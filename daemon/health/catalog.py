@@ -55,7 +55,7 @@ METRICS: Final = (
         "Received messages that were rejected because of a limit, by limit and lane; they are delivered again later",
         {"reason": _REJECTIONS, "lane": tuple(PARTS)},
     ),
-    Metric("aghbus_published_total", "counter", "Messages that the broker has taken, retries included"),
+    Metric("aghbus_published_total", "counter", "Messages that the broker has passed on, retries included"),
     Metric("aghbus_retries_total", "counter", "Messages that were published again"),
     Metric(
         "aghbus_undelivered_total",

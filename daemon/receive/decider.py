@@ -23,7 +23,7 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.lanes import PARTS, Lane, Lanes, allowance
 from aghbus.daemon.state.trust_policy import LivePolicy
-from aghbus.protocol.agh.delivery.acks import ack_of
+from aghbus.protocol.agh.delivery.acks import ack_of, may_answer
 from aghbus.protocol.agh.delivery.order import Predecessor
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
@@ -178,6 +178,9 @@ class Decider:
         state = load_state(tx, envelope, receiver.self_id, message.key, message.settled)
         effects = decide(envelope, state, receiver)
         types = {*map(type, effects)}
+        if Early in types and not _names_predecessors(tx, message):
+            effects = decide(envelope, state, msgspec.structs.replace(receiver, processed=_always))
+            types = {*map(type, effects)}
         stored_only = _STORED.issuperset(types)
         if (
             Deliver in types
@@ -271,6 +274,15 @@ class Decider:
             elif isinstance(effect, PeerIdConflict):
                 note_conflict(tx, effect.envelope, message.received_ms)
         return effects, receipts
+
+
+def _names_predecessors(tx: Transaction, message: ReceivedMessage) -> bool:
+    """Whether it is a daemon of this project that sent the message: one of another implementation may have copied our `ext`."""
+    return tx.memory.acknowledging.get(message.sender) is True or may_answer(message.reply)
+
+
+def _always(_workspace_id: str, _sender: str, _message_id: str) -> bool:
+    return True
 
 
 def _is_processed(tx: Transaction, workspace_id: str, sender: str, message_id: str) -> bool:

@@ -4,6 +4,7 @@ import logging
 from typing import Final
 
 from aghbus.daemon.nats.events import Settlement
+from aghbus.daemon.receive.held_back import HeldBack
 from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane, Lanes
@@ -29,7 +30,8 @@ class Rejections:
     predecessor waits for it there a short time: the stream may have them in another order.
     """
 
-    def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers) -> None:
+    def __init__(self, context: DaemonContext, lanes: Lanes, limited: LimitedPeers, held_back: HeldBack) -> None:
+        self.held_back = held_back
         self._lanes = lanes
         self._limited = limited
         self._clock = context.clock
@@ -42,6 +44,7 @@ class Rejections:
         """The message came before its predecessor: a stream gives it to us again soon, or its sender does."""
         self._counters.add("receive.early")
         self._counters.received[envelope.kind, "early"] += 1
+        self.held_back.note(envelope, received.key)
         if received.settlement is None:
             return
         now = self._clock.monotonic()

@@ -65,7 +65,7 @@ class AckReceiver:
         token = message.subject.rpartition(".")[2]
         if not message.data and (message.headers or {}).get("Status") == _NO_RESPONDERS:
             if _SEQUENCE(token):
-                self._unresponsive.no_subscriber(int(token))
+                self._publisher.no_subscriber(int(token))
             return 1
         if len(message.data) > MAX_ANSWER_BYTES:
             self._counters.add("acks.unknown")

@@ -1,15 +1,16 @@
 """From the outbox to the broker: committed messages are published in order, and again until they are answered.
 
-Published means that the broker has the message, nothing more (specification, section 7). The same bytes of a directed message are
-published again until its receiver's daemon acknowledges the commit, a receipt or trace answers it, it expires, or the limit of
-tries is reached; then it is given up, its work is closed and the agent is notified. Receivers deduplicate by id.
+Published means that the broker has passed the message on to a subscriber, nothing more (specification, section 7); one that nobody
+subscribes to stays queued. The same bytes of a directed message are published again until its receiver's daemon acknowledges the
+commit, a receipt or trace answers it, it expires, or the limit of tries is reached; then it is given up, its work is closed and the
+agent is notified. Receivers deduplicate by id.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -50,6 +51,7 @@ _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _EXPEDITES: Final = 3.0  # times in a row that a join of a peer expedites its retries: anybody may greet under its name
 _EXPEDITES_PER_SECOND: Final = 1 / 15  # thereafter
 _DAMAGED: Final = "the stored envelope is damaged"
+_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 class _Due(NamedTuple):
@@ -93,6 +95,8 @@ class Publisher:
         self.delivery_times = DeliveryTimes()
         self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
         self._confirming: asyncio.TimerHandle | None = None
+        self._carried: dict[int, Outgoing] = {}  # given to the carrier in `_publish`, and not confirmed yet
+        self._unsubscribed: set[int] = set()  # of both, those that the broker had nobody to pass on to
         self._fresh: deque[Outgoing] = deque()
         self._queued = asyncio.Event()
         self._timer = RetryTimer()
@@ -123,15 +127,27 @@ class Publisher:
     def link_up(self) -> None:
         """The link is up: publish again in order what is unanswered, then everything that the store has as queued."""
         self._handed.clear()  # the store has it as queued
+        self._unsubscribed.clear()
         self._reload = self._reconnected = True
         self._idle.clear()
         self._queued.set()
         self._timer.trigger()
 
-    def peer_joined(self, subject: str) -> None:
-        """The peer on `subject` has joined: retry its pending messages now."""
-        if self._expedited.spend(subject, self._clock.monotonic()):
-            self.unresponsive.peer_joined(subject)
+    def peer_seen(self, subject: str, peer_id: str, *, joined: bool) -> None:
+        """The peer on `subject` has greeted. If it has `joined`, or had no subscriber before, retry its pending messages now."""
+        waits = joined or self.unresponsive.is_absent(subject)
+        if waits and self._expedited.spend(subject, self._clock.monotonic()):
+            self.unresponsive.peer_joined(subject, acknowledges=self._presence.acknowledges(peer_id))
+
+    def no_subscriber(self, seq: int) -> None:
+        """The broker reports that it has nobody to pass on message `seq` to. Only for messages on their way: anybody may say so."""
+        self.unresponsive.no_subscriber(seq)
+        row = self._handed.get(seq) or self._carried.get(seq)
+        if row is None or row.recipient is None or row.message_id.startswith(UNREPEATED):
+            return
+        self._unsubscribed.add(seq)
+        if (acknowledges := self._presence.acknowledges(row.recipient)) is not True:
+            self.unresponsive.unsubscribed(row.subject, acknowledges=acknowledges)
 
     # publishing at once
 
@@ -139,7 +155,7 @@ class Publisher:
         """Give a first try to the carrier; False when it has to wait for earlier messages, or cannot be sent without waiting."""
         if self._reload or not self._idle.is_set() or self._link.state != "up":
             return False
-        if row.subject in self.unresponsive.subjects:
+        if (unresponsive := self.unresponsive.subjects.get(row.subject)) is not None and unresponsive.holds:
             return False
         if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
             return False
@@ -162,12 +178,20 @@ class Publisher:
         try:
             await self._carrier.confirm()
         except LinkError:
+            self._take_unsubscribed(self._handed)
             self._handed.clear()  # the store has it as queued
             raise
         failpoint("publish.confirmed")
         rows = [row for seq in seqs if (row := self._handed.pop(seq, None)) is not None]
         if rows:
-            self._note_published(rows, len(rows))
+            unsubscribed = self._take_unsubscribed(seqs) if self._unsubscribed else _NOBODY
+            self._note_published(rows, len(rows), unsubscribed=unsubscribed)
+
+    def _take_unsubscribed(self, seqs: Iterable[int]) -> frozenset[int]:
+        """Which of these messages, no longer on their way, the broker had nobody to pass on to."""
+        found = self._unsubscribed.intersection(seqs)
+        self._unsubscribed -= found
+        return frozenset(found)
 
     def answered(self, tx: Transaction, seqs: list[int]) -> None:
         """The receivers of these messages have them, and so has the broker: no PONG has to confirm them."""
@@ -179,6 +203,8 @@ class Publisher:
     def _note_answered(self, seqs: list[int]) -> None:
         published = sum([self._handed.pop(seq, None) is not None for seq in seqs])
         self._counters.add("outbox.published", published)
+        if self._unsubscribed:
+            self._unsubscribed.difference_update(seqs)
         if not self._handed:
             self._stop_timer()
 
@@ -239,8 +265,8 @@ class Publisher:
         self._fresh.clear()
         if self._reconnected:
             self._reconnected = False
-            for subject in await store.write(retry.subjects):
-                self.unresponsive.peer_joined(subject)
+            for subject, peer_id in await store.write(retry.subjects):
+                self.unresponsive.peer_joined(subject, acknowledges=self._presence.acknowledges(peer_id))
         after = 0
         while rows := await store.write(partial(outbox.load_queued, after_seq=after, limit=_BATCH)):
             await self._publish_in_turn(rows)
@@ -251,6 +277,7 @@ class Publisher:
         if not self.unresponsive.affects(rows):
             await self._publish(rows)
             return
+        await self._confirm()  # earlier messages to the same peers are among those that wait
         async with self._turn:
             await self._publish(rows)
 
@@ -270,13 +297,24 @@ class Publisher:
         if not fresh:
             return
         failpoint("publish.before")
-        carried = await self._carrier.carry(
-            [self._tagged(row) if "@" in row.sender else row for row in fresh if row.raw]
-        )
+        going = {row.seq: row for row in fresh}
+        self._carried |= going
+        try:
+            carried = await self._carrier.carry(
+                [self._tagged(row) if "@" in row.sender else row for row in fresh if row.raw]
+            )
+        finally:
+            for seq in going:
+                self._carried.pop(seq, None)
+            unsubscribed = self._take_unsubscribed(going)
         failpoint("publish.confirmed")
         taken = set(carried.published)
         impossible = carried.impossible + [(row.seq, _DAMAGED) for row in fresh if not row.raw]
-        self._note_published([row for row in tried if row.seq in taken], len(taken), impossible)
+        counted = {row.seq for row in tried}
+        if self.unresponsive.subjects:
+            counted.update(seq for seq in taken - unsubscribed if self.unresponsive.taken(seq))
+        rows = [row for row in fresh if row.seq in taken and row.seq in counted]
+        self._note_published(rows, len(taken), impossible, unsubscribed)
         if len(taken) + len(impossible) < len(fresh):
             self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(impossible))
             self._reload = True
@@ -286,10 +324,20 @@ class Publisher:
         tag = self._tags.make(row.sender, row.recipient, row.raw)
         return msgspec.structs.replace(row, tag=tag) if tag else row
 
-    def _note_published(self, rows: list[Outgoing], count: int, impossible: Sequence[tuple[int, str]] = ()) -> None:
-        """The broker has `count` messages. Record `rows`, which are tries of theirs, and those that it will never take."""
-        self._counters.add("outbox.published", count)
-        recording = self._store.submit_deferred(partial(self._record, rows=rows, impossible=impossible))
+    def _note_published(
+        self,
+        rows: list[Outgoing],
+        count: int,
+        impossible: Sequence[tuple[int, str]] = (),
+        unsubscribed: frozenset[int] = _NOBODY,
+    ) -> None:
+        """The broker has had `count` messages. Record `rows`, which are tries of theirs, and those that it will never take. It had
+        nobody to pass on the `unsubscribed` ones to."""
+        self._counters.add("outbox.published", count - len(unsubscribed))
+        if unsubscribed:
+            self._counters.add("outbox.no_subscriber", len(unsubscribed))
+        job = partial(self._record, rows=rows, impossible=impossible, unsubscribed=unsubscribed)
+        recording = self._store.submit_deferred(job)
         recording.add_done_callback(self._recorded)
 
     def _recorded(self, future: asyncio.Future[None]) -> None:
@@ -299,13 +347,23 @@ class Publisher:
         elif error is not None:
             _log.error("published messages could not be recorded", exc_info=error)
 
-    def _record(self, tx: Transaction, rows: list[Outgoing], impossible: Sequence[tuple[int, str]]) -> None:
+    def _record(
+        self,
+        tx: Transaction,
+        rows: list[Outgoing],
+        impossible: Sequence[tuple[int, str]],
+        unsubscribed: frozenset[int],
+    ) -> None:
         now_ms = self._clock_changes.now_after_clock_check(tx)
         schedules: list[RetrySchedule] = []
         first_ms: float = float("inf")
         for row in rows:
-            next_ms = self._next_ms(row, now_ms)
-            schedules.append(RetrySchedule(row.seq, next_ms))
+            passed_on = row.seq not in unsubscribed
+            next_ms = self._next_ms(row, now_ms, passed_on)
+            if passed_on:
+                schedules.append(RetrySchedule(row.seq, next_ms))
+            else:
+                retry.unsubscribed(tx, row.seq, next_ms)
             if next_ms is None:
                 tx.memory.flows.settle(tx, row.seq)  # nobody answers it
             elif next_ms < first_ms:
@@ -323,14 +381,15 @@ class Publisher:
 
     # retries
 
-    def _next_ms(self, row: Outgoing, now_ms: int) -> int | None:
+    def _next_ms(self, row: Outgoing, now_ms: int, passed_on: bool) -> int | None:
         """When a message just published for the `row.attempts + 1`-th time is retried, in Unix milliseconds; None for never.
 
-        Only what can be answered is retried: every peer answers work, and a daemon that acknowledges answers everything.
+        Only what can be answered is retried: every peer answers work, and a daemon that acknowledges answers everything; and what
+        was not passed on to anybody.
         """
-        if row.recipient is None or (not row.answerable and self._presence.acknowledges(row.recipient) is False):
+        if row.recipient is None or row.message_id.startswith(UNREPEATED):
             return None
-        if row.message_id.startswith(UNREPEATED):
+        if passed_on and not row.answerable and self._presence.acknowledges(row.recipient) is False:
             return None
         policy = self._settings.current.retry
         pause = exponential_delay(row.attempts + 1, policy.first, policy.ceiling)
@@ -378,18 +437,28 @@ class Publisher:
             return _Due([])
         back = self.unresponsive.expedite(tx, now_ms)
         rows: list[Outgoing] = []
-        for row in retry.due(tx, now_ms, _BATCH):
+        due = retry.due(tx, now_ms, _BATCH)
+        stopped = self._stop_ended(tx, due)
+        for row in due:
+            if row.seq in stopped:
+                continue
             if row.attempts < policy.limit:
                 rows.append(row)
-                to = row.recipient
-                if row.attempts and to is not None and self._presence.acknowledges(to) is not False:
-                    self.unresponsive.mark(row.subject)
+                if row.attempts and row.recipient is not None:
+                    self.unresponsive.mark(row.subject, acknowledges=self._presence.acknowledges(row.recipient))
             else:
                 self.give_up(tx, row.seq, "dead", f"no answer after {row.attempts} tries")
         next_ms = retry.next_due_ms(tx)
         next_at = None if next_ms is None else self._clock.monotonic() + (next_ms - now_ms) / 1000
         tx.after_commit(partial(self._timer.check_at, next_at))
         return _Due(rows, back, retry.count_due(tx, now_ms) == len(rows))
+
+    def _stop_ended(self, tx: Transaction, due: list[Outgoing]) -> set[int]:
+        """Which of `due` are not repeated, as their work has ended: another implementation would open it again after a restart.
+        A daemon of this project takes the end only after them."""
+        to = {row.subject: row.recipient for row in due if row.attempts and row.answerable}
+        subjects = [one for one, peer in to.items() if peer and self._presence.acknowledges(peer) is False]
+        return {seq for subject in subjects for seq in retry.stop_ended(tx, subject)}
 
     def _give_up_expired(self, tx: Transaction) -> None:
         for seq in retry.stale(tx, self._clock.seconds(), _BATCH):

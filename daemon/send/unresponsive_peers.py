@@ -3,6 +3,12 @@
     unresponsive  only the oldest unanswered message is sent again; at growing intervals all are, if the subject has a subscriber
     back          the peer has greeted or answered: everything pending goes out immediately, and new messages follow it
 
+Peers that do not acknowledge commits get new messages at once meanwhile: they may be there, and have nothing to answer. Only the
+broker says whether they are:
+
+    absent        the subject had no subscriber: new messages wait, and each try is one of the oldest message alone. Once the
+                  broker passes one on, the peer is back
+
 Without this order a returning peer would get the messages that happen to be due, and older ones after them. The broker says when
 a subject has no subscriber; sending everything would then not keep the order, because the peer may subscribe in the middle. The
 state is kept by subject: a peer may have left one channel and not another.
@@ -38,10 +44,18 @@ class _Subject:
     def __init__(self, until: float) -> None:
         self.until = until
         self.no_subscriber = False
+        self.acknowledges: bool | None = True  # None: it has not greeted
+        self.absent = False  # does not acknowledge, and had no subscriber
         self.back = False
-        self.expedite = False  # back, but the pending messages are not due yet
+        self.expedite = False  # back, or to be tried now, but the pending messages are not due yet
+        self.after = 0  # the sequence of the message by which an absent peer was found to be back
         self.probe = 0
         self._waits = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether new messages wait for older ones."""
+        return self.acknowledges is True or self.absent or self.back
 
     @property
     def state(self) -> _State:
@@ -81,13 +95,40 @@ class UnresponsivePeers:
         """Whether any of `rows` goes to an unresponsive peer."""
         return bool(self.subjects) and any(row.subject in self.subjects for row in rows)
 
-    def mark(self, subject: str) -> None:
-        """A message on this subject was not answered."""
-        self._on(subject)
+    def mark(self, subject: str, *, acknowledges: bool | None = True) -> None:
+        """A message on this subject was not answered; `acknowledges`: its peer acknowledges commits, None if it has not greeted."""
+        found = self._on(subject)
+        found.acknowledges = acknowledges
+        found.absent &= acknowledges is not True
 
-    def peer_joined(self, subject: str) -> None:
-        """A peer has joined."""
-        self._returned(self._on(subject))
+    def unsubscribed(self, subject: str, *, acknowledges: bool | None = False) -> None:
+        """The broker had nobody to pass on a message to; `acknowledges` as for `mark`, not True."""
+        found = self._on(subject)
+        found.absent, found.back, found.no_subscriber, found.acknowledges = True, False, True, acknowledges
+
+    def is_absent(self, subject: str) -> bool:
+        """Whether the peer does not acknowledge, and had no subscriber on this subject."""
+        return (found := self.subjects.get(subject)) is not None and found.absent
+
+    def taken(self, seq: int) -> bool:
+        """The broker has passed on message `seq`. Returns whether that shows that an absent peer is back."""
+        found = self._probes.get(seq)
+        if found is None or not found.absent:
+            return False
+        found.absent, found.after = False, seq
+        self._returned(found)
+        return True
+
+    def peer_joined(self, subject: str, *, acknowledges: bool | None = True) -> None:
+        """A peer has joined. Without acknowledgements nobody knows whether it has subscribed: its oldest message is tried first."""
+        found = self._on(subject)
+        found.acknowledges, found.after = acknowledges, 0
+        if acknowledges:
+            found.absent = False
+            self._returned(found)
+        else:
+            found.absent = found.expedite = True
+            self._on_return()
 
     def _returned(self, found: _Subject) -> None:
         found.returned()
@@ -112,15 +153,19 @@ class UnresponsivePeers:
         """Make everything pending for returned peers due now. Returns the subjects of returned peers."""
         for subject, found in self.subjects.items():
             if found.expedite:
-                retry.expedite(tx, subject, now_ms)
+                tx.undo.append(partial(setattr, found, "expedite", True))
                 found.expedite = False
-                tx.undo.append(found.returned)
+                # One that never greets is not sent everything again that it had: it answers nothing of that.
+                only_queued = found.acknowledges is None and found.after > 0
+                if not retry.expedite(tx, subject, now_ms, found.after, only_queued=only_queued):
+                    found.back = True  # nothing waits: there is nothing to try first
         return frozenset(subject for subject, found in self.subjects.items() if found.back)
 
     def clear(self, subjects: Iterable[str]) -> None:
         """Everything due on `subjects` was sent: forget them, except where the peer has returned again meanwhile."""
         for subject in subjects:
-            if not self.subjects[subject].expedite:
+            found = self.subjects[subject]
+            if found.back and not found.expedite:
                 self._probes.pop(self.subjects.pop(subject).probe, None)
 
     def in_order(
@@ -135,7 +180,8 @@ class UnresponsivePeers:
         for subject in ({row.subject for row in rows} & self.subjects.keys()) - catching_up:
             found, mine = self.subjects[subject], sorted(row for row in chosen.values() if row.subject == subject)
             no_subscriber = found.no_subscriber
-            going = {} if found.back else {row.seq: row for row in self._choose(tx, found, mine, ceiling)}
+            mine = [row for row in mine if row.attempts or found.holds]
+            going = {row.seq: row for row in self._choose(tx, found, mine, ceiling)} if mine and not found.back else {}
             for seq in [row.seq for row in mine if row.seq not in going]:
                 del chosen[seq]
                 retry.hold_back(tx, seq, self._due_ms(found, now_ms), tried=no_subscriber)
@@ -146,11 +192,11 @@ class UnresponsivePeers:
         """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
         now = self._clock.monotonic()
         tx.undo.append(partial(self._restore, found, found.state))
-        older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, _WINDOW)
+        older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, 1 if found.absent else _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
-        going = unanswered[:1] if unanswered[0].seq == mine[0].seq else []
+        going = unanswered[:1] if unanswered[0].seq == mine[0].seq or found.absent else []
         if now >= found.until:
-            going = going if found.no_subscriber else unanswered[:_WINDOW]
+            going = going if found.no_subscriber or found.absent else unanswered[:_WINDOW]
             found.wait(now, ceiling)
         if going:
             self._probes.pop(found.probe, None)

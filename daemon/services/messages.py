@@ -9,6 +9,7 @@ import msgspec
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.receive.held_back import HeldBack
 from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
@@ -45,6 +46,7 @@ class MessageService:
     recipients: Recipients
     settings: LiveSettings
     own_id: str
+    held_back: HeldBack
     waiting_for: Callable[[], str | None]  # why queued messages are not published now
 
     def send(self, request: SendRequest) -> Awaitable[SendResponse]:
@@ -70,14 +72,15 @@ class MessageService:
         """One stored envelope by its id."""
         found = await envelopes.message(self.store.reader, message_id)
         if found is None:
-            raise NotFound(f"no message {message_id} is stored here", hint="`aghctl messages list` shows the messages")
-        if found.delivery == "queued" and found.delivery_detail is None and not found.damaged:
+            why, hint = self.held_back.explain(message_id), "`aghctl messages list` shows the messages"
+            raise NotFound(why or f"no message {message_id} is stored here", hint=hint)
+        if found.delivery == "queued" and not found.damaged:
             found.delivery_detail = self._until(found)
         return found
 
     def _until(self, message: Message) -> str | None:
-        """Since when a queued message waits for the stream, and until when it is tried; None when it does not wait for it."""
-        why = self.waiting_for()
+        """Why a queued message waits, and until when it is tried; None when nothing is known."""
+        why = message.delivery_detail or self.waiting_for()
         if why is None:
             return None
         times = msgspec.json.decode(message.envelope, type=_Times)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
+from aghbus.daemon.receive.held_back import HeldBack
 from aghbus.daemon.receive.inbox_admission import inbox_bytes
 from aghbus.daemon.receive.intake import ReceiveQueue
 from aghbus.daemon.send.sender import Sender
@@ -99,6 +100,7 @@ class StatusService:
     broker: BrokerView
     clock_changes: ClockChanges
     limited: LimitedPeers
+    held_back: HeldBack
     sender: Sender
     queue: ReceiveQueue
     restored: Restored | None
@@ -203,6 +205,7 @@ class StatusService:
         now = self.context.clock.monotonic()
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
+        problems += self.held_back.problems()
         problems += first_use_problems(self.context.settings, self.store, self.presence)
         problems += _older_peers(self.presence.older_contacts(self.context.clock.millis()))
         if not self.store.writable:

@@ -52,7 +52,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     ),
     "remembered ids": _resource(
         "receive.remembered",
-        "remembered_ids DedupWindow.keys DedupWindow._minutes PresenceWriteBehind._ids MessageIds._senders",
+        "remembered_ids DedupWindow.keys DedupWindow._minutes DedupWindow.pending MessageIds._senders",
     ),
     "inbox": _resource(
         "inbox.capacity inbox.max_bytes",
@@ -73,7 +73,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "MAX_PEERS MAX_BYTES",
         "PresenceTable._versions "
         "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
-        " InMemoryState.acknowledging Greeter._waiting Greeter._last RestoredPeers._asking RestoredPeers._noted",
+        " InMemoryState.acknowledging Greeter._waiting Greeter._last Greeter._heard RestoredPeers._asking"
+        " RestoredPeers._noted",
     ),
     "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
     "answers": _resource("limits.answer_bytes_per_minute", "BackgroundTasks._tasks"),
@@ -87,8 +88,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     ),
     "chains": _resource("max_steps", "chain_runs chain_steps", _EVERYBODY),
     "reports": _resource(
-        "MAX_NAMES",
-        "LimitedPeers._limits _Limit.names _Limit.counts EventLimiter._windows Counters._problems",
+        "MAX_NAMES MAX_HELD",
+        "LimitedPeers._limits _Limit.names _Limit.counts EventLimiter._windows Counters._problems HeldBack._messages",
         _EVERYBODY,
     ),
 }

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aghbus.protocol.agh.bodies import Greet, PeerCard
+from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.limits import PROTOCOL
 from aghbus.protocol.base.text import shorten, trim
 
@@ -101,17 +102,23 @@ def rich_response(card: PeerCard, catalog: Sequence[Record], ext: dict[str, Any]
     """The card and the envelope's `ext` of the response to a request with `ext`.
 
     Without `agh.include` the response has no catalog. With `agh.capability_ids` the records, and the card's capabilities and
-    brief, are filtered; unknown ids give empty lists. Ids are trimmed. A filter that is not a list is an empty one.
+    brief, are filtered; unknown ids give empty lists. Ids are trimmed. A filter that is not a list is an empty one. A bare id
+    beside the catalog has a record without a description: other implementations drop a catalog that lacks an id of the card.
     """
     if not wants_catalog(ext):
         return card, {}
-    chosen = catalog
     if FILTER_KEY in ext:
         given = ext[FILTER_KEY]
         wanted = {trim(name) for name in given if isinstance(name, str)} if isinstance(given, list) else set()
-        chosen = [record for record in catalog if record.id in wanted]
         card = _filtered(card, wanted)
-    return card, {CATALOG_KEY: {"capabilities": [record.document for record in chosen]}}
+    documents = {record.id: record.document for record in catalog}
+    records = [documents.get(name) or _undescribed(name) for name in card.capabilities] if catalog else []
+    return card, {CATALOG_KEY: {"capabilities": records}}
+
+
+def _undescribed(name: str) -> dict[str, Any]:
+    document = {"id": name, "summary": name, "outcome": "not described"}
+    return {**document, "digest": capability_digest(document)}
 
 
 def _filtered(card: PeerCard, wanted: Container[str]) -> PeerCard:

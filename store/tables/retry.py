@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.agh.delivery.order import predecessor_in
+from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import Addressed
@@ -22,7 +23,7 @@ from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, outgoing_of, w
 _PUBLISHED: Final = BulkStatement.update(
     "outbox",
     ("seq", "at_ms", "next_ms"),
-    "state = 'published', attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms",
+    "state = 'published', detail = NULL, attempts = attempts + 1, published_ms = new.at_ms, next_ms = new.next_ms",
     "state IN ('queued', 'published')",
 )
 
@@ -36,6 +37,17 @@ _FOLLOWERS: Final = f"""
 SELECT e.seq FROM envelopes AS e JOIN outbox AS o ON o.seq = e.seq
 WHERE e.seq IN ({SEQS_OF_WORK}) AND e.seq > ? AND e.work_id = ? AND e.channel = ? AND e.workspace_id = ?
     AND e.kind IN ('say', 'capability') AND o.state IN ('queued', 'published') ORDER BY e.seq
+"""  # noqa: S608 - constants
+
+NO_SUBSCRIBER: Final = "nobody subscribes"
+"""Why a message stays queued that the broker could pass on to nobody."""
+
+_STOP_ENDED: Final = f"""
+UPDATE outbox SET next_ms = NULL WHERE state = 'published' AND next_ms IS NOT NULL AND subject = ? AND seq IN (
+    SELECT e.seq FROM envelopes AS e JOIN works AS w
+        ON w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id
+    WHERE e.seq = outbox.seq AND w.state NOT IN {OPEN_STATES})
+RETURNING seq
 """  # noqa: S608 - constants
 
 
@@ -67,6 +79,25 @@ def published(tx: Transaction, schedules: list[RetrySchedule], now_ms: int) -> N
         tx.append(_PUBLISHED, (schedule.seq, now_ms, schedule.next_ms))
 
 
+def unsubscribed(tx: Transaction, seq: int, next_ms: int | None) -> None:
+    """The broker had nobody to pass this message on to. It is tried again at `next_ms`; one never passed on stays queued."""
+    tx.flush()
+    tx.db.execute(
+        "UPDATE outbox SET attempts = attempts + 1, next_ms = ?, detail = iif(state = 'queued', ?, detail)"
+        " WHERE seq = ? AND state IN ('queued', 'published')",
+        (next_ms, NO_SUBSCRIBER, seq),
+    )
+
+
+def stop_ended(tx: Transaction, subject: str) -> set[int]:
+    """Repeat no published message to `subject` any more whose work has ended. Returns their sequences."""
+    tx.flush()
+    stopped = {seq for (seq,) in tx.db.execute(_STOP_ENDED, (subject,))}
+    for seq in stopped:
+        tx.memory.flows.settle(tx, seq)
+    return stopped
+
+
 def due(tx: Transaction, now_ms: int, limit: int) -> list[Outgoing]:
     """The `limit` messages that have been due longest at `now_ms`, in order of the sequence."""
     tx.flush()
@@ -94,11 +125,11 @@ def unanswered(tx: Transaction, subject: str, before_seq: int, limit: int) -> li
 def hold_back(tx: Transaction, seq: int, next_ms: int, *, tried: bool = False) -> None:
     """Schedules a message for `next_ms`, since earlier ones to the same peer are unanswered.
 
-    `tried`: the subject has no subscriber. For a message published before, that counts as another attempt.
+    `tried`: the subject has no subscriber. For a message tried before, that counts as another attempt.
     """
     tx.flush()
     tx.db.execute(
-        "UPDATE outbox SET next_ms = ?, attempts = attempts + (? AND state = 'published')"
+        "UPDATE outbox SET next_ms = ?, attempts = attempts + (? AND attempts > 0)"
         " WHERE seq = ? AND state IN ('queued', 'published')",
         (next_ms, tried, seq),
     )
@@ -117,11 +148,12 @@ def pull_in(tx: Transaction, now_ms: int, latest_ms: int) -> None:
     tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms > ?", (now_ms, latest_ms))
 
 
-def expedite(tx: Transaction, subject: str, now_ms: int) -> None:
-    """The peer of `subject` is back: makes the messages that wait for its answer due now, all at one time, so that
-    `due` keeps their order."""
+def expedite(tx: Transaction, subject: str, now_ms: int, after_seq: int = 0, *, only_queued: bool = False) -> bool:
+    """The peer of `subject` is back: makes the messages after `after_seq` that wait for its answer due now, all at one time, so
+    that `due` keeps their order. With `only_queued` those that nobody had. Returns whether there are any."""
     tx.flush()
-    tx.db.execute("UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ?", (now_ms, subject))
+    sql = "UPDATE outbox SET next_ms = ? WHERE next_ms IS NOT NULL AND subject = ? AND seq > ? AND (NOT ? OR state = 'queued')"
+    return tx.db.execute(sql, (now_ms, subject, after_seq, only_queued)).rowcount > 0
 
 
 def start_over(tx: Transaction, subject: str) -> None:
@@ -133,10 +165,12 @@ def start_over(tx: Transaction, subject: str) -> None:
     )
 
 
-def subjects(tx: Transaction) -> list[str]:
-    """The subjects with messages that wait for an answer."""
+def subjects(tx: Transaction) -> list[tuple[str, str]]:
+    """The subjects with messages that wait for an answer, each with its peer."""
     tx.flush()
-    return [subject for (subject,) in tx.db.execute("SELECT DISTINCT subject FROM outbox WHERE next_ms IS NOT NULL")]
+    sql = """SELECT DISTINCT o.subject, e.recipient FROM outbox AS o JOIN envelopes AS e ON e.seq = o.seq
+             WHERE o.next_ms IS NOT NULL AND e.recipient IS NOT NULL"""
+    return tx.db.execute(sql).fetchall()
 
 
 def addressed(tx: Transaction, seq: int, message_id: str) -> Addressed | None:

@@ -168,6 +168,27 @@ async def test_a_new_peer_of_another_implementation_is_greeted_back_once(tmp_pat
         assert [(one["kind"], one["to"]) for one in link.posted] == [("greet", None)]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "restarts"),
+    [
+        ([30, 24, 30, 25], [False] * 4),  # with the jitter of the specification
+        ([30, 10, 30, 20, 30, 300, 30], [False, True, False, True, False, False, False]),
+        ([5, 5, 5, 5], [True, True, False, False]),  # until its interval is known
+        ([30, 5, 5, 5, 30], [False, True, True, False, False]),
+    ],
+)
+async def test_an_early_greet_is_a_restart(tmp_path: Path, seconds: list[int], restarts: list[bool]) -> None:
+    clock = Unhurried()
+    async with bench(tmp_path, clock=clock, link=RecordingLink()) as b:
+        envelope = parse(json.dumps(greet(b, "other")).encode(), int(time.time()))
+        assert not b.parts.greeter.is_restart(envelope)
+        found: list[bool] = []
+        for passed in seconds:
+            clock.ahead += passed
+            found.append(b.parts.greeter.is_restart(envelope))
+        assert found == restarts
+
+
 async def test_a_new_peer_of_this_project_is_not_greeted_back(tmp_path: Path) -> None:
     """It asks all peers when it joins."""
     link = RecordingLink()

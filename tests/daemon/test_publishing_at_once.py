@@ -112,7 +112,8 @@ async def test_what_a_lost_link_did_not_confirm_goes_out_again(
     await wait_until(lambda: wire.batches, 20, "the messages again")
     assert wire.batches == [seqs]
     assert parts.counters["outbox.interrupted"] == 1
-    assert await states(parts) == ["published"] * 3
+    assert await states(parts) == ["queued"] * 3  # the broker says of each that nobody subscribes
+    assert await rows(parts.store, "SELECT attempts, detail FROM outbox") == [(1, "nobody subscribes")] * 3
 
 
 async def test_a_new_message_waits_for_earlier_ones(sender: tuple[Publisher, DaemonParts], wire: Direct) -> None:

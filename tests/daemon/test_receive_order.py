@@ -52,6 +52,7 @@ def link() -> Answers:
 @pytest.fixture
 async def desk(tmp_path: Path, link: Answers) -> AsyncIterator[Bench]:
     async with bench(tmp_path, link=link, inbox=InboxSettings(capacity=12)) as made:  # three for each sender
+        made.parts.presence.note_acknowledging("bob", True)
         yield made
 
 

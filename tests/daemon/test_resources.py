@@ -34,9 +34,9 @@ OURS = {
     "JetStreamProfile._leaving", "JetStreamProfile._wrong", "Link._subscriptions", "meta", "NatsClient.info",
     "NatsClient.pings", "NatsClient.receivers", "NatsConnection._contexts", "NatsFiles.problems",
     "NatsFiles.warnings", "Notifier._waiters", "OpenFlows._flows", "OpenFlows._last", "own_terminal_messages",
-    "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "Relay._in_flight", "ServerPool._discovered",
-    "StreamCleanup._observed", "TrustRules._counts", "TrustRules.admitted", "UnresponsivePeers._probes",
-    "UnresponsivePeers.subjects", "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
+    "Publisher._carried", "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "Publisher._unsubscribed",
+    "Relay._in_flight", "ServerPool._discovered", "StreamCleanup._observed", "TrustRules._counts", "TrustRules.admitted",
+    "UnresponsivePeers._probes", "UnresponsivePeers.subjects", "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
 }  # fmt: skip
 """What only our agent, our operator or our broker fills."""
 

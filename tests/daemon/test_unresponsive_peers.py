@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from aghbus.daemon.base.clock import Clock
@@ -22,18 +23,21 @@ ELSEWHERE = subject_for(WORKSPACE, "another", BOB)
 CEILING = 8.0
 
 
+@pytest.mark.parametrize("acknowledges", [True, False])
 @pytest.mark.parametrize("greets", [True, False])
 @pytest.mark.parametrize("later", range(1, 9))
 async def test_everything_arrives_in_order_whenever_the_peer_subscribes(
-    tmp_path: Path, later: int, greets: bool
+    tmp_path: Path, later: int, greets: bool, acknowledges: bool
 ) -> None:
-    wire = Wire()
+    wire = Wire(acknowledges=acknowledges)
     async with publishing(tmp_path, wire) as (publisher, parts):
         seqs = await send(publisher, parts, 20)
         await wait_until(lambda: wire.copies > 20 and parts.counters["outbox.retried"], 30, "a try in vain of each")
         wire.from_copy = wire.copies + later
         if greets:
-            wire.handing = lambda copy: publisher.peer_joined(SUBJECT) if copy == wire.from_copy else None
+            wire.handing = lambda copy: (
+                publisher.peer_seen(SUBJECT, BOB, joined=True) if copy == wire.from_copy else None
+            )
         for _ in range(20):  # on and on, while it comes back
             seqs += await send(publisher, parts, 1)
         await wait_until(lambda: len(wire.got) == len(seqs), 60, "everything")
@@ -54,9 +58,24 @@ async def test_new_messages_do_not_overtake_retries_to_a_returned_peer(tmp_path:
 
         wire.handing = hand
         wire.from_copy = wire.copies
-        publisher.peer_joined(SUBJECT)
+        publisher.peer_seen(SUBJECT, BOB, joined=True)
         await wait_until(lambda: len(wire.got) >= 20 and len(more) >= 10, 60, "everything")
         seqs += sorted(seq for new in await asyncio.gather(*more) for seq in new)
+        assert wire.got == seqs
+
+
+@pytest.mark.parametrize("later", range(4))
+async def test_a_foreign_peer_that_subscribes_during_our_reconnection_gets_the_order(
+    tmp_path: Path, later: int
+) -> None:
+    wire = Wire(acknowledges=False)
+    async with publishing(tmp_path, wire) as (publisher, parts):
+        seqs = await send(publisher, parts, 10)
+        await wait_until(lambda: parts.counters["outbox.retried"], 30, "a try in vain")
+        wire.from_copy = wire.copies + later
+        publisher.link_up()
+        seqs += await send(publisher, parts, 5)
+        await wait_until(lambda: len(wire.got) == len(seqs), 30, "everything")
         assert wire.got == seqs
 
 
@@ -194,6 +213,38 @@ async def test_returned_peer_gets_all_messages_in_order_once_all_are_due(store: 
     assert await going(store, clock, unresponsive, first, back) == seqs_of(first)
     unresponsive.clear(back)
     assert not unresponsive.affects(rows)
+
+
+async def test_new_messages_to_a_silent_foreign_peer_do_not_wait(store: Store) -> None:
+    """It has a subscriber, and need not answer: only repetitions wait."""
+    clock = Hand()
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 3)
+    new = msgspec.structs.replace(rows[2], attempts=0)
+    unresponsive.mark(SUBJECT, acknowledges=False)
+    assert not unresponsive.subjects[SUBJECT].holds
+    assert await going(store, clock, unresponsive, [*rows[:2], new]) == [rows[0].seq, new.seq]
+    unresponsive.unsubscribed(SUBJECT)
+    assert unresponsive.subjects[SUBJECT].holds
+    assert await going(store, clock, unresponsive, [new]) == [rows[0].seq]
+
+
+async def test_an_absent_foreign_peer_gets_the_oldest_until_it_is_passed_on(store: Store) -> None:
+    clock = Hand()
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 4)
+    unresponsive.unsubscribed(SUBJECT)
+    for due in (rows[3:], rows, rows[1:2]):
+        clock.now += CEILING + 1
+        assert await going(store, clock, unresponsive, due) == [rows[0].seq]
+        unresponsive.unsubscribed(SUBJECT)
+    assert not unresponsive.taken(rows[1].seq)
+    assert unresponsive.taken(rows[0].seq) and not unresponsive.is_absent(SUBJECT)
+    await store.write(lambda tx: retry.published(tx, [RetrySchedule(rows[0].seq, None)], clock.millis()))
+    back = await store.write(lambda tx: unresponsive.expedite(tx, clock.millis()))
+    assert back == {SUBJECT}
+    assert seqs_of(await store.write(lambda tx: retry.due(tx, clock.millis(), 9))) == seqs_of(rows[1:])
+    unresponsive.unsubscribed(SUBJECT)  # it has left in the middle
+    unresponsive.clear(back)
+    assert unresponsive.is_absent(SUBJECT)
 
 
 async def test_an_answer_starts_the_backoff_of_the_other_messages_over(store: Store) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.agh.identifiers import subject_for
-from tests.support.daemons import DURABLE, Daemon, Home, HttpError, ops_and_worker, wait_for
+from tests.support.daemons import DURABLE, Daemon, Home, HttpError, has_no_subscriber, ops_and_worker, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
@@ -48,7 +48,7 @@ async def test_a_receiver_that_was_away_gets_traces_and_receipts_too(home: Home)
         ops.kill()
         accepted = worker.post(f"/v1/works/{work_id}/accept")
         done = worker.post(f"/v1/works/{work_id}/complete", result={"n": 1})  # may have to wait behind the other
-        wait_for(lambda: delivery(worker, accepted["id"]) == "published", 20, "the broker to have it")
+        wait_for(lambda: has_no_subscriber(worker, accepted["id"]), 20, "the broker to have had it")
         ops.start()
         wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the missed end")
         wait_for(lambda: delivery(worker, done["id"]) == "receipted", 20, "the acknowledgement")

@@ -42,7 +42,8 @@ def test_a_catalog_is_advertised_reloaded_and_sent(home: Home) -> None:
         brief = [entry["id"] for entry in found["card"]["ext"]["agh.capabilities_brief"]]
         assert brief == found["card"]["capabilities"]
         digests = {record["id"]: record["digest"] for record in found["capabilities"]}
-        assert digests == {record["id"]: capability_digest(record) for record in (RECORD, OTHER)}
+        bare = {"id": "bare.claim", "summary": "bare.claim", "outcome": "not described"}
+        assert digests == {record["id"]: capability_digest(record) for record in (RECORD, OTHER, bare)}
         ask = {"query": "fix-tests", "catalog": True, "capability_ids": ["read-logs", "nope"], "wait": 20}
         (only,) = ops.post("/v1/whois", **ask)["peers"]
         assert [record["id"] for record in only["capabilities"]] == ["read-logs"]

@@ -13,18 +13,11 @@ import pytest
 from tests.support.bridging import submit
 from tests.support.chain_agents import begin, chain
 from tests.support.daemons import ADMIT_ALL, Daemon, Home, HttpError, wait_for
-from tests.support.foreign import Foreign, foreign_peer
+from tests.support.foreign import CARD, Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
 WAIT = 30.0
 TEXT = "unexpected token: }"
-CARD = {
-    "peer_id": "reference",
-    "profiles_supported": ["agh-network/v0"],
-    "capabilities": [],
-    "artifacts_supported": ["capability"],
-    "trust_modes_supported": [],
-}
 
 
 @asynccontextmanager
@@ -32,7 +25,7 @@ async def meeting(folder: Path, *options: str) -> AsyncIterator[tuple[Daemon, Fo
     """Our daemon `ops`, and the other peer `reference`, which has greeted."""
     async with NatsServer() as server, foreign_peer(server.url, "reference") as reference:
         with Daemon(Home(folder), "ops", "--nats", server.url, *options) as ops:
-            await reference.publish(reference.envelope("greet", {"peer_card": CARD}))
+            await reference.greet()
             await wait_until(lambda: ops.knows("reference"), WAIT)
             yield ops, reference
 
@@ -73,7 +66,7 @@ async def test_what_the_other_peer_would_drop_is_refused_before_it_is_sent(tmp_p
 
 async def test_a_script_gets_text_that_the_reference_refuses(tmp_path: Path) -> None:
     async with meeting(tmp_path) as (ops, reference):
-        card = {**CARD, "trust_modes_supported": ["unverified"]}
+        card = {"peer_id": "reference", **CARD, "trust_modes_supported": ["unverified"]}
         await reference.publish(reference.envelope("greet", {"peer_card": card}))
         await wait_until(lambda: ops.get("/v1/peers")["peers"][1]["card"]["trust_modes_supported"], WAIT)
         ops.post("/v1/works", to="reference", text=TEXT)
@@ -100,9 +93,8 @@ async def test_secrets_are_redacted_in_command_bridge_and_chain_messages(tmp_pat
 
 async def test_peers_show_which_implementation_they_are_of(tmp_path: Path) -> None:
     async with meeting(tmp_path) as (ops, reference):
-        card = {"peer_card": {**CARD, "peer_id": "ours"}}
-        ours = {**reference.envelope("greet", card, ext={"aghbus.instance": "1"}), "from": "ours"}
-        await reference.publish(ours)
+        ours = Foreign(reference.client, "ours")
+        await ours.greet(ext={"aghbus.instance": "1"})
         await wait_until(lambda: ops.knows("ours"), WAIT)
         shown = {peer["peer_id"]: peer["aghbus"] for peer in ops.get("/v1/peers")["peers"]}
         assert shown == {"ops": True, "reference": False, "ours": True}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from aghbus.protocol.agh.bodies import Greet, PeerCard, Whois
+from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.discovery import (
     BRIEF_KEY,
     CATALOG_KEY,
@@ -116,7 +117,11 @@ class TestRichDiscovery:
         filtered, out = rich_response(card, CATALOG, ext)
         assert filtered.to_wire()["capabilities"] == ["claimed"]
         assert filtered.to_wire()["ext"] == {BRIEF_KEY: [{"id": "claimed", "summary": "claimed"}]}
-        assert out == {CATALOG_KEY: {"capabilities": []}}
+        assert [record["id"] for record in out[CATALOG_KEY]["capabilities"]] == ["claimed"]
+        whole, out = rich_response(card, CATALOG, {"agh.include": ["capability_catalog"]})
+        assert [record["id"] for record in out[CATALOG_KEY]["capabilities"]] == list(whole.capabilities)
+        for record in out[CATALOG_KEY]["capabilities"]:
+            assert record["digest"] == capability_digest(record)
 
     def test_unknown_ids_give_an_empty_list_not_an_absent_one(self) -> None:
         for wanted in ([], ["unknown"], None, "test.run", {"test.run": 1}):

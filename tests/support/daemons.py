@@ -230,5 +230,13 @@ DURABLE = ("--durability", "jetstream")
 ADMIT_ALL = ("--trust-admit", "all")
 
 
+def has_no_subscriber(daemon: Daemon, message_id: str) -> bool:
+    """Whether a message stays queued because the broker had nobody to pass it on to."""
+    message = daemon.get(f"/v1/messages/{message_id}")
+    return message["delivery"] == "queued" and str(message["delivery_detail"]).startswith(
+        "nobody subscribes; tried until "
+    )
+
+
 def delivery(daemon: Daemon, message_id: str) -> str:
     return str(daemon.get(f"/v1/messages/{message_id}")["delivery"])

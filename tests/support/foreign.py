@@ -15,6 +15,13 @@ from aghbus.protocol.agh.identifiers import subject_for
 
 WORKSPACE: Final = "ws_local"
 CHANNEL: Final = "default"
+CARD: Final[dict[str, list[str]]] = {
+    "profiles_supported": ["agh-network/v0"],
+    "capabilities": [],
+    "artifacts_supported": ["capability"],
+    "trust_modes_supported": [],
+}
+"""The lists of a card of the reference."""
 
 
 class Foreign:
@@ -52,6 +59,12 @@ class Foreign:
             "proof": None,
             **fields,
         }
+
+    async def greet(self, **fields: Any) -> dict[str, Any]:
+        """Announce itself as the reference does."""
+        envelope = self.envelope("greet", {"peer_card": {"peer_id": self.peer_id, **CARD}}, **fields)
+        await self.publish(envelope)
+        return envelope
 
     def work(self, to: str, work_id: str, **fields: Any) -> dict[str, Any]:
         """A say that opens a work in a thread."""

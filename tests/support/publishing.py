@@ -51,11 +51,13 @@ class Up(Link):
 class Wire:
     """A carrier in front of one peer, which listens from copy number `from_copy` on and answers what it gets.
 
-    The broker says of each copy before that that nobody listens. `handing` is called before each copy.
+    The broker says of each copy before that that nobody listens. `handing` is called before each copy. A peer that does not
+    acknowledge (`acknowledges`) answers nothing.
     """
 
-    def __init__(self, from_copy: float = float("inf")) -> None:
+    def __init__(self, from_copy: float = float("inf"), *, acknowledges: bool = True) -> None:
         self.from_copy = from_copy
+        self.acknowledges = acknowledges
         self.copies = 0
         self.got: list[int] = []
         self.batches: list[list[int]] = []
@@ -77,7 +79,8 @@ class Wire:
             reply = f"_INBOX.test.{row.seq}"
             if listening:
                 self.got += [row.seq] if row.seq not in self.got else []
-                self.answered(InboundMessage(reply, encode_ack(committed(row.message_id, row.raw)), "", None))
+                if self.acknowledges:
+                    self.answered(InboundMessage(reply, encode_ack(committed(row.message_id, row.raw)), "", None))
             else:
                 self.answered(InboundMessage(reply, b"", "", {"Status": "503"}))
             await asyncio.sleep(0)
@@ -93,12 +96,12 @@ async def publishing(
     retry_after: float = 0.1,
     ceiling: float = 0.1,
 ) -> AsyncIterator[tuple[Publisher, DaemonParts]]:
-    """The publisher with its two tasks over a real store, in front of a peer that acknowledges."""
+    """The publisher with its two tasks over a real store, in front of a peer that is known to acknowledge, or not to."""
     store = await Store.open(folder / "store.db", synchronous="normal")
     retry = RetrySettings(first=retry_after, ceiling=max(retry_after, ceiling))
     settings = Settings(name="ops", peer_id=US, retry=retry)
     parts = daemon_parts(daemon_context(settings, clock), store, link or Up(), Replacements(carrier=wire))
-    parts.presence.note_acknowledging(BOB, True)
+    parts.presence.note_acknowledging(BOB, wire.acknowledges)
     publisher = parts.publisher
     wire.answered = parts.ack_receiver.receive
     tasks = [asyncio.create_task(main()) for main in (publisher.run, publisher.retry, parts.clock_changes.run)]

@@ -85,11 +85,13 @@ class MessageIds:
 class DedupWindow:
     """The remembered ids, those of the open transaction included: ask it inside a write job only.
 
-    `keys` are those of the envelopes that were received before, as `MessageIds.dedup_key` gives them.
+    `keys` are those of the envelopes that were received before, as `MessageIds.dedup_key` gives them. `pending` are those of
+    discovery that the store does not have yet, with the Unix second until which they are kept (docs/adr/0004).
     """
 
     def __init__(self) -> None:
         self.keys: set[int] = set()
+        self.pending: dict[int, int] = {}
         self._minutes: defaultdict[int, list[int]] = defaultdict(list)
         self._horizon = 0
 
