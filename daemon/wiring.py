@@ -121,6 +121,7 @@ class DaemonParts:
         self.background = BackgroundTasks()
         self.notifier = Notifier(last_seq)
         self.waiters = InboxWaiters()
+        store.memory.inbox.on_release = self.waiters.wake_all
         self.denied = DeniedSubjects(self.identity.self_id)
         interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
         self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below

@@ -167,7 +167,7 @@ class InboxOutput(ToolResult):
     """Leased messages; they come again after `lease_seconds` unless they are acked."""
 
     messages: list[InboxMessage]
-    waiting: Annotated[int, Meta(description="more messages that wait")]
+    waiting: Annotated[int, Meta(description="more messages that wait, some until fetched ones are acked")]
     lease_seconds: int
 
 

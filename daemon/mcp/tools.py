@@ -138,9 +138,9 @@ class BusTools:
         """Lease messages into `leased` while one more fits into the answer."""
         request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
         messages: list[t.InboxMessage] = []
-        room = rendering.MAX_ANSWER
+        room, lease = rendering.MAX_ANSWER, self.inbox.new_lease()
         while len(messages) < ask.limit and room > rendering.MAX_ITEM:
-            item = (await self.inbox.next(request)).item
+            item = (await self.inbox.next_under(lease, request)).item
             if item is None:
                 break
             leased.append(item)

@@ -53,7 +53,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     ),
     "inbox": _resource(
         "inbox.capacity inbox.max_bytes",
-        "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
+        "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order"
+        " InboxMemory._waiting InboxMemory._taken InboxMemory.held_back",
     ),
     "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts={"contact": 1.0, "plain": 1.0, "other": 0.0}),
     "reactions": _resource("REACTION_PARTS WORK_QUESTIONS"),
