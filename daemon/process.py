@@ -89,9 +89,9 @@ async def _node(
 
 
 async def _restored(store: Store) -> Restored | None:
-    """The epoch of the store, if it was restored; logged while it matters."""
+    """The epoch of the store; logged while it matters, if the store was restored."""
     found = await store.write(lambda tx: epoch.read(tx.db))
-    if found is not None and found.matters(clock.Clock().millis()):
+    if found is not None and not found.is_new and found.matters(clock.Clock().millis()):
         fields = {"epoch": found.epoch, "backup": epoch.spell(found.backup_ms), "at": epoch.spell(found.restored_ms)}
         event(_log, logging.WARNING, "the store was restored", **fields)
     return found
@@ -158,11 +158,12 @@ def _banner(node: Node, *, up: bool) -> str:
 
 
 def _instance(tx: Transaction) -> str:
-    """A random number that the store keeps from its first start."""
+    """A random number that the store keeps from its first start, when its first epoch begins."""
     value = meta.get(tx.db, "instance")
     if value is None:
         value = secrets.randbits(62)
         meta.put(tx.db, "instance", value)
+        epoch.begin_empty(tx.db, clock.Clock().millis())
     return f"{value:016x}"
 
 

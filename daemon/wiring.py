@@ -116,7 +116,7 @@ class DaemonParts:
         self.context, self.store, self.link = context, store, link
         self.settings, self.identity, self.clock = context.settings, context.identity, context.clock
         self.counters, self.log_limiter = context.counters, context.log_limiter
-        self._restored = restored
+        self._epoch, self._restored = restored, None if restored is None or restored.is_new else restored
         self._spans = None if tracing is None else EnvelopeSpans(tracing)
         self.background = BackgroundTasks()
         self.notifier = Notifier(last_seq)
@@ -168,9 +168,11 @@ class DaemonParts:
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
         outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
-        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
+        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._epoch)
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
-        restored_peers = RestoredPeers(context, store, background)
+        restored_peers = RestoredPeers(
+            context, store, background, self.closer.ask_whether_known, self.publisher.enqueue
+        )
         on_joined = self.publisher.peer_joined
         self.discovery = Discovery(
             context, own_card, presence, limits, limited, greeter, questions, outgoing, restored_peers, on_joined

@@ -69,7 +69,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "presence": _resource(
         "MAX_PEERS MAX_BYTES",
         "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
-        " InMemoryState.acknowledging Greeter._waiting Greeter._last RestoredPeers._asking RestoredPeers._noted",
+        " InMemoryState.acknowledging Greeter._waiting Greeter._last"
+        " RestoredPeers._asking RestoredPeers._asked RestoredPeers._noted",
     ),
     "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
     "answers": _resource("limits.answer_bytes_per_minute", "BackgroundTasks._tasks"),
