@@ -21,6 +21,7 @@ from aghbus.daemon.state.keys import load_former, load_signer
 from aghbus.host.locations import Locations
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
+from aghbus.store.audit import events as audit
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup import epoch
 from aghbus.store.engine.commit.transaction import Transaction
@@ -163,7 +164,9 @@ def _instance(tx: Transaction) -> str:
     if value is None:
         value = secrets.randbits(62)
         meta.put(tx.db, "instance", value)
-        epoch.begin_empty(tx.db, clock.Clock().millis())
+        now_ms = clock.Clock().millis()
+        epoch.begin_empty(tx.db, now_ms)
+        audit.note_policy(tx, now_ms, "created")  # the first entries of the ledger have a time
     return f"{value:016x}"
 
 

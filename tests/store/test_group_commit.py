@@ -330,6 +330,7 @@ async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
     def doomed(tx: Transaction) -> None:
         ran.append("to its end")
         tx.memory.dedup.remember(tx, 7, 1_776_366_000)
+        tx.memory.ledger.note(tx, (1_776_366_000_000, "policy", "started"))
 
     with files_up_to(wal_size(path)):
         jobs: list[Callable[[Transaction], object]] = [put(2), doomed, put(3)]
@@ -338,7 +339,7 @@ async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
         assert ran == ["to its end"]  # the jobs were fine; it was the commit that failed
         assert await store.probe() is False
         assert await stored(store) == [1]  # reading goes on
-    assert len(store.memory.dedup) == 0
+    assert (len(store.memory.dedup), store.memory.ledger.at_ms) == (0, 0)
     await recovered(store)
 
 

@@ -294,6 +294,7 @@ class Writer:
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
+        self._tx.undo.append(partial(setattr, self._ledger, "at_ms", self._ledger.at_ms))
         head = self._ledger.append(self._db, self._memory.last_seq)
         if self._policy.commits_on_loop(changes):
             self._policy.commit(on_loop=True)
