@@ -195,13 +195,11 @@ class DaemonParts:
             admission,
         )
         acknowledger = Acknowledger(link, identity, background, counters)
-        handler = OutcomeHandler(
-            self.publisher, acknowledger, self.discovery, rejections, self.notifier, counters, self._spans
-        )
+        handler = OutcomeHandler(acknowledger, self.discovery, rejections, self.notifier, counters, self._spans)
         self.queue = queue = ReceiveQueue(settings, limits)
         proofs = ProofVerifier(limits, self.signatures)
         self.committer = Committer(
-            context, store, queue, proofs, decider, refused, rejections, handler, limits.processing
+            context, store, queue, proofs, decider, refused, rejections, handler, self.publisher, limits.processing
         )
         discovery_messages = DiscoveryMessages(
             context, store, limits, receivers, decider, refused, rejections, self.discovery, self.write_behind, trust
