@@ -31,6 +31,7 @@ from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import DamagedEnvelopes, Reader
 from aghbus.store.engine.store_lock import StoreLock
+from aghbus.store.engine.wal_growth import wal_problem
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
 _log = logging.getLogger("aghbus.store")
@@ -87,6 +88,7 @@ class Store:
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
+        self._wal_problem: str | None = None
         check = checks.pages
         self._watch = None if check is None else asyncio.create_task(self._end_if_damaged(check))
 
@@ -154,9 +156,10 @@ class Store:
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
         damage = None if self._page_check is None else self._page_check.damage
+        grows = () if self._wal_problem is None else (self._wal_problem,)
         damages = () if damage is None else (f"{damage.cause}: {damage.hint}",)
         return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
-            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems())
+            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems(), *grows)
         )
 
     @property
@@ -201,6 +204,11 @@ class Store:
         except StoreUnavailable:
             return False
         return True
+
+    async def check_wal(self) -> None:
+        """Finds out whether and why the write-ahead log grows; `problems` has it until a later call."""
+        size = _size(self.path.with_name(f"{self.path.name}-wal"))
+        self._wal_problem = await asyncio.to_thread(wal_problem, self.path, size) if size > WAL_LIMIT else None
 
     async def status(self) -> StoreStatus:
         """The store as `aghctl status` shows it."""

@@ -1,10 +1,8 @@
 """Group commit: shared commits, order, jobs that fail alone, callbacks, cancellation, and a store that cannot write."""
 
 import asyncio
-import contextlib
-import resource
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from aghbus.store.engine.commit.writer import MAX_LOOP_YIELDS
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import envelopes
-from tests.support.makers import NOW, rows, say
+from tests.support.makers import NOW, files_up_to, rows, say
 
 Write = Callable[[Transaction], int]
 
@@ -310,17 +308,6 @@ async def recovered(store: Store) -> None:
     assert (status.writable, status.last_error) == (True, None)
     assert await store.write(put(4)) == 4
     assert await stored(store) == [1, 4]
-
-
-@contextlib.contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """No file of this process grows beyond `size` bytes meanwhile: how a full disk looks to SQLite's own writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
