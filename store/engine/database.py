@@ -23,13 +23,12 @@ from aghbus.store.engine.commit.policy import WAL_LIMIT
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.commit.writer import Job, Stats, Writer
-from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.schema import check_owner, migrate, shipped
-from aghbus.store.engine.sql import DamagedEnvelopes, Reader
+from aghbus.store.engine.sql import READ_HINT, DamagedEnvelopes, Reader, read
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.wal_growth import wal_problem
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
@@ -156,10 +155,11 @@ class Store:
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
         damage = None if self._page_check is None else self._page_check.damage
+        unread = () if self.reader.error is None else (f"cannot be read: {self.reader.error}: {READ_HINT}",)
         grows = () if self._wal_problem is None else (self._wal_problem,)
         damages = () if damage is None else (f"{damage.cause}: {damage.hint}",)
         return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
-            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems(), *grows)
+            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems(), *grows, *unread)
         )
 
     @property
@@ -213,7 +213,7 @@ class Store:
     async def status(self) -> StoreStatus:
         """The store as `aghctl status` shows it."""
         sql = "SELECT (SELECT min(seq) FROM log), (SELECT max(seq) FROM log)"
-        first, last = next(iter(await yield_gil_while(self.reader.execute_fetchall(sql))))
+        first, last = next(iter(await read(self.reader, sql)))
         return StoreStatus(
             path=str(self.path),
             bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),

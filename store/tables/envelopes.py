@@ -18,9 +18,8 @@ from aghbus.protocol.base.errors import Refused
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, with_bools
+from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, read, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 
 BRIDGED: Final = b".message"
@@ -320,8 +319,8 @@ async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow
 
 
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
-    """All rows of a query, as tuples."""
-    return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
+    """All rows of a query, as tuples. Raises StoreUnavailable when the file cannot be read now."""
+    return [tuple(row) for row in await read(reader, sql, params)]
 
 
 def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:
