@@ -349,7 +349,7 @@ async def _open_reader(path: Path, log: LogMemory) -> Reader:
 
 def _write(watermark: WatermarkFile, path: Path) -> None:
     try:
-        watermark.write()
+        watermark.write(sync=True)
     except OSError as error:
         raise explained(path, error) from None
 

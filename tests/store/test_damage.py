@@ -436,6 +436,19 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
         await again.close()
 
 
+async def test_the_watermark_of_a_start_survives_a_loss_of_power(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        synced.add(str(Path(f"/proc/self/fd/{fd}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    await (await Store.open(path)).close()
+    assert synced == {str(watermark_path(path)), str(path.parent)}
+
+
 async def test_a_read_that_fails_is_unavailable_and_names_the_kernel_log(path: Path) -> None:
     store = await Store.open(path)
     for _ in range(200):
