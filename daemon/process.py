@@ -21,6 +21,7 @@ from aghbus.daemon.state.keys import load_former, load_signer
 from aghbus.host.locations import Locations
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
+from aghbus.store.audit import events as audit
 from aghbus.store.engine import meta
 from aghbus.store.engine.backup import epoch
 from aghbus.store.engine.commit.transaction import Transaction
@@ -89,9 +90,9 @@ async def _node(
 
 
 async def _restored(store: Store) -> Restored | None:
-    """The epoch of the store, if it was restored; logged while it matters."""
+    """The epoch of the store; logged while it matters, if the store was restored."""
     found = await store.write(lambda tx: epoch.read(tx.db))
-    if found is not None and found.matters(clock.Clock().millis()):
+    if found is not None and not found.is_new and found.matters(clock.Clock().millis()):
         fields = {"epoch": found.epoch, "backup": epoch.spell(found.backup_ms), "at": epoch.spell(found.restored_ms)}
         event(_log, logging.WARNING, "the store was restored", **fields)
     return found
@@ -161,11 +162,14 @@ def _banner(node: Node, *, up: bool) -> str:
 
 
 def _instance(tx: Transaction) -> str:
-    """A random number that the store keeps from its first start."""
+    """A random number that the store keeps from its first start, when its first epoch begins."""
     value = meta.get(tx.db, "instance")
     if value is None:
         value = secrets.randbits(62)
         meta.put(tx.db, "instance", value)
+        now_ms = clock.Clock().millis()
+        epoch.begin_empty(tx.db, now_ms)
+        audit.note_policy(tx, now_ms, "created")  # the first entries of the ledger have a time
     return f"{value:016x}"
 
 

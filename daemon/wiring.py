@@ -118,11 +118,12 @@ class DaemonParts:
         self.context, self.store, self.link = context, store, link
         self.settings, self.identity, self.clock = context.settings, context.identity, context.clock
         self.counters, self.log_limiter = context.counters, context.log_limiter
-        self._restored = restored
+        self._epoch, self._restored = restored, None if restored is None or restored.is_new else restored
         self._spans = None if tracing is None else EnvelopeSpans(tracing)
         self.background = BackgroundTasks()
         self.notifier = Notifier(last_seq)
         self.waiters = InboxWaiters()
+        store.memory.inbox.on_release = self.waiters.wake_all
         self.denied = DeniedSubjects(self.identity.self_id)
         interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
         self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
@@ -169,9 +170,11 @@ class DaemonParts:
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
         outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
-        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._restored)
+        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._epoch)
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
-        restored_peers = RestoredPeers(context, store, background)
+        restored_peers = RestoredPeers(
+            context, store, background, self.closer.ask_whether_known, self.publisher.enqueue
+        )
         self.discovery = Discovery(
             context,
             own_card,
@@ -204,13 +207,11 @@ class DaemonParts:
             admission,
         )
         acknowledger = Acknowledger(link, identity, background, counters)
-        handler = OutcomeHandler(
-            self.publisher, acknowledger, self.discovery, rejections, self.notifier, counters, self._spans
-        )
+        handler = OutcomeHandler(acknowledger, self.discovery, rejections, self.notifier, counters, self._spans)
         self.queue = queue = ReceiveQueue(settings, limits)
         proofs = ProofVerifier(limits, self.signatures)
         self.committer = Committer(
-            context, store, queue, proofs, decider, refused, rejections, handler, limits.processing
+            context, store, queue, proofs, decider, refused, rejections, handler, self.publisher, limits.processing
         )
         discovery_messages = DiscoveryMessages(
             context, store, limits, receivers, decider, refused, rejections, self.discovery, self.write_behind, trust

@@ -170,8 +170,8 @@ class Application(msgspec.Struct):
                     self._record_arrival(envelope, effect.verdict)
             elif type(effect) is Deliver:
                 assert result.seq is not None
-                size = len(envelope.raw)
-                tx.memory.inbox.add(tx, result.seq, envelope.kind, envelope.sender, size, envelope.work_id)
+                group = envelope.channel, envelope.sender, envelope.container, envelope.work_id
+                tx.memory.inbox.add(tx, result.seq, envelope.kind, len(envelope.raw), group)
                 result.delivered = True
             elif type(effect) is Advance:
                 assert result.seq is not None

@@ -8,7 +8,7 @@ AghbusError
 │   └── StoreUnopenable     the file system refuses, or an earlier version wrote it
 └── RequestError
     └── Unavailable
-        ├── StoreUnavailable    one write did not become durable: disk full, I/O error, closed
+        ├── StoreUnavailable    one write did not become durable, or a read failed: disk full, I/O error, closed
         └── InboxFull           the agent's inbox is at its capacity (spec section 5, Overload)
 """
 
@@ -52,7 +52,8 @@ class StoreUnopenable(StoreError):
 
 
 class StoreUnavailable(Unavailable):
-    """The write did not become durable: nothing of it is in the store or in memory. It may work later."""
+    """The write did not become durable: nothing of it is in the store or in memory; or the file cannot be read. It may work
+    later."""
 
 
 class InboxFull(Unavailable):

@@ -73,7 +73,7 @@ def whois(job: dict[str, Any]) -> list[float]:
 
 def drain(job: dict[str, Any]) -> float:
     """Messages a second, from the first lease to the last ack."""
-    lease = request_bytes("POST", "/v1/inbox/next", {"wait": WAIT})
+    lease = request_bytes("POST", "/v1/inbox/next", {"wait": WAIT, "concurrent": True})
     leased = acked = 0
     count = job["count"]
 

@@ -26,7 +26,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`InboxNextRequest`)."""
-    return {"wait": values["wait"], "visibility": values["visibility"], "ack": values["ack"], "work_id": values["work"]}
+    return {**{name: values[name] for name in ("wait", "visibility", "ack", "concurrent")}, "work_id": values["work"]}
 
 
 def _human(item: dict[str, Any]) -> str:
@@ -78,6 +78,11 @@ COMMANDS = {
             Argument("--wait", metavar="TIME", type=seconds, help="wait this long for a message to arrive"),
             Argument("--visibility", metavar="TIME", type=seconds, help="length of the lease (default 5m)"),
             Argument("--ack", action="store_true", help="acknowledge it immediately"),
+            Argument(
+                "--concurrent",
+                action="store_true",
+                help="also while an earlier message of its work or thread is leased",
+            ),
             Argument("--work", metavar="ID", completer=works, help="only a message of this work"),
         ],
     )

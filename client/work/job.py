@@ -232,7 +232,7 @@ class JobCore:
                 await self.core.ask("POST", f"/v1/inbox/{item.seq}/nack", again, InboxItem)
 
     async def _next(self) -> InboxItem | None:
-        form = InboxNextRequest(work_id=self.work_id, visibility=60.0)
+        form = InboxNextRequest(work_id=self.work_id, visibility=60.0, concurrent=True)
         found: InboxNextResponse = await self.core.ask("POST", "/v1/inbox/next", form, InboxNextResponse)
         return found.item
 

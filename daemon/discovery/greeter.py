@@ -41,7 +41,7 @@ class Greeter:
         publisher: DiscoveryPublisher,
         restored: Restored | None,
     ) -> None:
-        """`restored` is the epoch of the store, if it was restored."""
+        """`restored` is the epoch of the store."""
         self._settings = context.settings
         self._identity = context.identity
         self._clock = context.clock

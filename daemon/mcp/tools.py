@@ -1,7 +1,6 @@
 """The tools that the daemon offers to a model: at most eight, because each costs every session its description."""
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -153,16 +152,20 @@ class BusTools:
 
     async def _leases(self, ask: t.InboxArguments) -> AsyncIterator[InboxItem]:
         """The messages asked for, oldest first, each leased as it is taken."""
+        lease = self.inbox.new_lease()
         if ask.others or ask.work_id is not None:
             request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
-            while (item := (await self.inbox.next(request)).item) is not None:
+            while (item := (await self.inbox.next_under(lease, request)).item) is not None:
                 yield item
             return
-        form = InboxLeaseRequest(lease=f"lease_{secrets.token_hex(8)}", visibility=LEASE_SECONDS)
+        form = InboxLeaseRequest(lease=lease, visibility=LEASE_SECONDS)
         for each in (await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True))).items:
             try:
-                item = await self.inbox.lease(each.seq, form)
-            except (NotFound, Refused):  # another session was faster, or it is not due yet
+                item = await self.inbox.lease(each.seq, form, in_order=True)
+            except (
+                NotFound,
+                Refused,
+            ):  # another session was faster, it is not due yet, or an earlier one is not settled
                 continue
             except asyncio.CancelledError:
                 self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))

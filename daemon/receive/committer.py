@@ -113,9 +113,8 @@ class Acknowledger:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutcomeHandler:
-    """Publishes, acknowledges, counts and traces what was committed. With `spans`, what is stored is traced."""
+    """Acknowledges, counts and traces what was committed. With `spans`, what is stored is traced."""
 
-    publisher: Publisher
     acknowledger: Acknowledger
     discovery: Discovery
     rejections: Rejections
@@ -143,7 +142,6 @@ class OutcomeHandler:
             if outcome.receipts:
                 self.acknowledger.publish_receipts(outcome.receipts)
             if applied.outgoing:
-                self.publisher.enqueue(applied.outgoing)
                 last_seq = applied.last_seq
             elif applied.seq is not None:
                 last_seq = applied.seq  # they ascend
@@ -192,12 +190,13 @@ class Committer:
         refused: RefusedMessages,
         rejections: Rejections,
         handler: OutcomeHandler,
+        publisher: Publisher,
         processing: ProcessingBudget,
     ) -> None:
         self._queue = queue
         self._store = store
         self._proofs = proofs
-        self._decider = decider
+        self._decide_all = partial(decider.decide_all, enqueue=publisher.enqueue)
         self._refused = refused
         self._rejections = rejections
         self._handler = handler
@@ -225,7 +224,7 @@ class Committer:
                 batch, proofs = await self._verified(batch, claiming)
             try:
                 try:
-                    outcomes = await self._store.submit(partial(self._decider.decide_all, batch=batch, verifier=proofs))
+                    outcomes = await self._store.submit(partial(self._decide_all, batch=batch, verifier=proofs))
                 except StoreUnavailable:
                     raise
                 except Exception as error:
@@ -271,9 +270,7 @@ class Committer:
             return
         for position, received in enumerate(batch):
             try:
-                outcomes = await self._store.submit(
-                    partial(self._decider.decide_all, batch=[received], verifier=proofs)
-                )
+                outcomes = await self._store.submit(partial(self._decide_all, batch=[received], verifier=proofs))
             except StoreUnavailable as unavailable:
                 await self._pause(batch[position:], unavailable)
                 return

@@ -4,6 +4,7 @@ The daemon adds limits of receipts, the capacity of the inbox, quarantine rows w
 leases for waiting agents. A job may be rerun, so it changes state only through the transaction.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -49,6 +50,7 @@ from aghbus.store.apply_effects import Application, Applied, load_receipt_state,
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.tables.envelopes import received_ack
+from aghbus.store.tables.outbox import Outgoing
 
 _NONE: Final[tuple[Envelope, ...]] = ()
 _STORED: Final[frozenset[type[Effect]]] = frozenset({RecordId, StoreEnvelope, Bind, Open, Advance, Deliver, Hold})
@@ -104,6 +106,10 @@ class Receivers:
         return tx.memory.flows.predecessor((to.workspace_id, to.channel, own_id, to.sender, to.container))
 
 
+Enqueue = Callable[[Sequence[Outgoing]], object]
+"""Publishes the rows that a commit has queued."""
+
+
 class Decider:
     """Decides batches of received messages inside a write job."""
 
@@ -141,10 +147,13 @@ class Decider:
         """Whether the dedup window has room for an id that is kept for `remaining` seconds; `pending` ids are not in it yet."""
         return window.admits(remaining, allowance(self._settings.current.receive.remembered, lane) - pending)
 
-    def decide_all(self, tx: Transaction, batch: list[ReceivedMessage], verifier: Verifier) -> list[Outcome]:
+    def decide_all(
+        self, tx: Transaction, batch: list[ReceivedMessage], verifier: Verifier, enqueue: Enqueue
+    ) -> list[Outcome]:
         """A write job: decide and apply each message in turn, and lease delivered ones to waiting agents.
 
-        `verifier` knows the result for each proof of the batch: it spends nothing.
+        `verifier` knows the result for each proof of the batch: it spends nothing. `enqueue` gets what each message has queued, in
+        the order of the transaction.
         """
         receivers: dict[str, Receiver] = {}
         outcomes: list[Outcome] = []
@@ -157,7 +166,10 @@ class Decider:
             receiver = receivers.get(message.own_id)
             if receiver is None:
                 receiver = receivers[message.own_id] = self._receivers.of(message.own_id, verifier, tx)
-            outcomes.append(self._decide(tx, message, receiver, has_room))
+            outcome = self._decide(tx, message, receiver, has_room)
+            outcomes.append(outcome)
+            if outcome.applied is not None and outcome.applied.outgoing:
+                tx.after_commit(partial(enqueue, outcome.applied.outgoing))
         if self._waiters.waiting:
             self._offer(tx, outcomes)
         return outcomes

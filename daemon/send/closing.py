@@ -14,10 +14,13 @@ from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import deadlines, inbox, works
+from aghbus.store.tables import deadlines, inbox, retry, works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
+
+_ASKS: Final = "is this work still known?"
+_FORGOTTEN: Final = "the receiver does not know it any more: its store was lost, or is an older one"
 
 AUTOMATIC: Final = "msg_auto_"
 """How the ids of messages begin that the daemon sends without a request of the agent."""
@@ -63,9 +66,14 @@ class WorkCloser:
             1
         ]
 
+    def ask_whether_known(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
+        """Ask the target whether its store still has a work: by a receipt that has no effect there. If it is refused as
+        `not_found`, the work ends (`after_failure`)."""
+        return self._send(tx, work, "receipt", receipt_body(work.opening_id, "duplicate", "duplicate", _ASKS))[1]
+
     def after_failure(self, tx: Transaction, failed: Failed) -> list[Outgoing]:
         """Our message was refused or given up: count and record that, notify the agent in its inbox, and cancel the work that
-        it should have opened."""
+        it should have opened. So ends a work that the target had taken, and does not know any more."""
         tx.after_commit(partial(self._counters.not_delivered, failed.kind, failed.state))
         audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
         work = None
@@ -73,10 +81,14 @@ class WorkCloser:
             work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
         if self._concerns_agent(failed, work):
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
-        if work is None or work.is_terminal or work.advanced or work.opening_id != failed.message_id:
+        if work is None or work.is_terminal:
+            return []
+        if work.opening_id != failed.message_id:
+            return self._end_forgotten(tx, work) if failed.reason == "not_found" else []
+        if work.advanced and failed.detail != _FORGOTTEN:
             return []
         code = failed.reason or ("expired" if failed.state == "expired" else "not_found")
-        why = f"the opening message was not answered: {failed.detail}"
+        why = f"the opening message was not answered: {failed.detail}" if failed.detail != _FORGOTTEN else _FORGOTTEN
         return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
 
     def _concerns_agent(self, failed: Failed, work: WorkView | None) -> bool:
@@ -87,6 +99,12 @@ class WorkCloser:
         if failed.kind != "receipt" or work is None:
             return failed.kind == "trace"
         return failed.reason == "work_closed" and work.reactions == "all" and work.initiator in self._identity
+
+    def _end_forgotten(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
+        seq = works.opened_seq(tx, work) if work.initiator in self._identity else None
+        if seq is None or (opening := retry.give_up(tx, seq, "dead", _FORGOTTEN, "not_found", forgotten=True)) is None:
+            return []
+        return self.after_failure(tx, opening)
 
     def _send(
         self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None

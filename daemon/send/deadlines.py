@@ -94,31 +94,32 @@ class Deadlines:
         while True:
             self._changed.clear()
             try:
-                rows, due_ms = await self._store.write(self._close_overdue)
+                due_ms = await self._store.write(self._close_overdue)
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
-            if rows:
-                self._publisher.enqueue(rows)
-                self._notifier.notify(max(row.seq for row in rows))
             await self._pause(due_ms)
 
     async def _pause(self, due_ms: int | None) -> None:
         left = _LONGEST if due_ms is None else self._clock_changes.seconds_until(due_ms)
         await wait_set(self._changed, min(max(left, 0.0), _LONGEST))
 
-    def _close_overdue(self, tx: Transaction) -> tuple[list[Outgoing], int | None]:
-        rows: list[Outgoing] = []
+    def _close_overdue(self, tx: Transaction) -> int | None:
         for late in deadlines.overdue(tx, self._clock_changes.now_after_clock_check(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
                 kind, body = self._closing(work, late)
                 closing = self._closer.close_unanswered(tx, work, kind, body)
                 self._notify(tx, work, closing, body)
-                rows += closing
+                tx.after_commit(partial(self._publish, closing))
                 tx.after_commit(partial(self._counters.add, "deadlines.passed"))
             deadlines.lift(tx, late)
-        return rows, deadlines.next_due_ms(tx)
+        return deadlines.next_due_ms(tx)
+
+    def _publish(self, rows: list[Outgoing]) -> None:
+        if rows:
+            self._publisher.enqueue(rows)
+            self._notifier.notify(rows[-1].seq)
 
     def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], body: dict[str, Any]) -> None:
         """Tell our agent, the initiator, in its inbox that the work has ended."""

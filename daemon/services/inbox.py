@@ -71,8 +71,11 @@ class InboxService:
 
     async def next(self, request: InboxNextRequest) -> InboxNextResponse:
         """The oldest ready message, leased to the caller; waits up to `request.wait` seconds for one."""
-        deadline = self.clock.monotonic() + request.wait
-        consumer, lease = None, "lease_" + secrets.token_hex(8)
+        return await self.next_under(self.new_lease(), request)
+
+    async def next_under(self, lease: str, request: InboxNextRequest) -> InboxNextResponse:
+        """As `next`, under a token of `new_lease`: messages that it leased before hold no later ones back."""
+        deadline, consumer = self.clock.monotonic() + request.wait, None
         take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
         try:
             while True:
@@ -95,6 +98,10 @@ class InboxService:
                 self.waiters.leave(consumer)
                 consumer.leave()
 
+    def new_lease(self) -> str:
+        """A token for leases."""
+        return "lease_" + secrets.token_hex(8)
+
     def _lease_or_join(
         self, tx: Transaction, consumer: InboxWaiter, waits: bool
     ) -> tuple[InboxItem | None, int | None]:
@@ -106,7 +113,16 @@ class InboxService:
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
         now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
-        item = inbox.lease_next(tx, now_ms, visible_ms, lease, work_id=request.work_id, ack=request.ack, fresh=fresh)
+        item = inbox.lease_next(
+            tx,
+            now_ms,
+            visible_ms,
+            lease,
+            request.work_id,
+            ack=request.ack,
+            fresh=fresh,
+            concurrent=request.concurrent,
+        )
         if item is None:
             return None
         audit.note_delivery(tx, now_ms, item.seq, "acked" if request.ack else "leased")
@@ -136,15 +152,16 @@ class InboxService:
         left = 0.0 if self.waiters.closed else max(0.0, deadline - self.clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self.clock_changes.seconds_until(due_ms)))
 
-    async def lease(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
-        """Lease one ready message, or renew its lease. Refused when another lease is the current one.
+    async def lease(self, seq: int, request: InboxLeaseRequest, *, in_order: bool = False) -> InboxItem:
+        """Lease one ready message, or renew its lease. Refused when another lease is the current one, and with `in_order` when
+        an earlier message of its work or thread is leased elsewhere or waits.
 
         Without `request.others` a message of a peer that was not admitted is returned as it is, and its sender is told.
         """
 
         def job(tx: Transaction) -> InboxItem:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
-            item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms)
+            item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms, in_order=in_order)
             if not request.others and self._in_lane(item).lane == "other":
                 self.admission.answer(tx, item)
                 return self._in_lane(inbox.give_back(tx, seq, request.lease) or item)

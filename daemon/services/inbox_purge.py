@@ -59,28 +59,26 @@ class InboxPurge:
         answer = InboxPurgeResponse(messages=0, works=0)
         seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
         for start in range(0, len(seqs), _STEP):
-            count, rows = await self.store.write(
-                partial(self._step, seqs=seqs[start : start + _STEP], senders=senders, why=why)
-            )
-            answer.messages += count
-            answer.works += self._publish(rows)
+            job = partial(self._step, seqs=seqs[start : start + _STEP], senders=senders, why=why)
+            messages, closed = await self.store.write(job)
+            answer.messages += messages
+            answer.works += closed
         waiting = [work for work in await works.unaccepted(self.store.reader) if matches(work.initiator)]
         for start in range(0, len(waiting), _STEP):
-            rows = await self.store.write(partial(self._close_all, waiting=waiting[start : start + _STEP]))
-            answer.works += self._publish(rows)
+            answer.works += await self.store.write(partial(self._close_all, waiting=waiting[start : start + _STEP]))
         what = "others" if request.sender is None else request.sender
         text = f"{what}: {answer.messages} messages, {answer.works} works"
         await self.store.write(lambda tx: audit.note_policy(tx, self.clock.millis(), "inbox_purged", text))
         return answer
 
-    def _publish(self, rows: list[Outgoing]) -> int:
-        """Publish what closes works. Returns how many."""
+    def _publish(self, tx: Transaction, rows: list[Outgoing]) -> int:
+        """Publish what closes works after the commit. Returns how many."""
         if rows:
-            self.publisher.enqueue(rows)
-            self.notifier.notify(rows[-1].seq)
+            tx.after_commit(partial(self.publisher.enqueue, rows))
+            tx.after_commit(partial(self.notifier.notify, rows[-1].seq))
         return len(rows)
 
-    def _close_all(self, tx: Transaction, waiting: list[Waiting]) -> list[Outgoing]:
+    def _close_all(self, tx: Transaction, waiting: list[Waiting]) -> int:
         rows: list[Outgoing] = []
         for one in waiting:
             work = works.load(tx, one.workspace_id, one.channel, one.work_id)
@@ -88,15 +86,15 @@ class InboxPurge:
                 rows += self.closer.close(
                     tx, work, "receipt", receipt_body(work.opening_id, "rejected", "busy", REASON)
                 )
-        return rows
+        return self._publish(tx, rows)
 
-    def _step(self, tx: Transaction, seqs: list[int], senders: list[str], why: str) -> tuple[int, list[Outgoing]]:
+    def _step(self, tx: Transaction, seqs: list[int], senders: list[str], why: str) -> tuple[int, int]:
         purged = inbox_purge.purge(tx, seqs, senders, why)
         rows: list[Outgoing] = []
         for message in purged:
             audit.note_delivery(tx, self.clock.millis(), message.seq, "purged")
             rows += self._close(tx, message, why)
-        return len(purged), rows
+        return len(purged), self._publish(tx, rows)
 
     def _close(self, tx: Transaction, message: Purged, why: str) -> list[Outgoing]:
         """End the work that the message opened: the agent does not know of it, and its peer would wait for it."""

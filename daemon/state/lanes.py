@@ -56,7 +56,8 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     ),
     "inbox": _resource(
         "inbox.capacity inbox.max_bytes",
-        "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order",
+        "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order"
+        " InboxMemory._waiting InboxMemory._taken InboxMemory.held_back",
     ),
     "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts=_CONTACTS),
     "wakes of agent hosts": _resource("WAKES WINDOW", "LoopGuard._counts", _CONTACTS),
@@ -74,7 +75,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "PresenceTable._versions "
         "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
         " InMemoryState.acknowledging Greeter._waiting Greeter._last Greeter._heard RestoredPeers._asking"
-        " RestoredPeers._noted",
+        " RestoredPeers._asked RestoredPeers._noted",
     ),
     "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
     "answers": _resource("limits.answer_bytes_per_minute", "BackgroundTasks._tasks"),

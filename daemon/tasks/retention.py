@@ -1,4 +1,4 @@
-"""Removing old envelopes and entries of the audit log at a fixed interval, by age and size."""
+"""Removing old envelopes and entries of the audit log at the start and then at a fixed interval, by age and size."""
 
 import asyncio
 from typing import Final
@@ -33,12 +33,12 @@ class Retention:
     async def run(self) -> None:
         """Sweep until cancelled."""
         while True:
-            await asyncio.sleep(_INTERVAL)
             try:
                 await self._sweep()
             except StoreUnavailable:
                 self._counters.add("retention.interrupted")  # the next sweep continues
             self._log_limiter.flush()
+            await asyncio.sleep(_INTERVAL)
 
     async def _sweep(self) -> None:
         bounds, log = self._settings.current.store, self._settings.current.audit

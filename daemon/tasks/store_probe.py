@@ -1,6 +1,7 @@
-"""Probing a store that cannot write, so that its recovery is noticed without any request."""
+"""Probing a store that cannot write, so that its recovery is noticed without any request, and a write-ahead log that grows."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -10,6 +11,7 @@ from aghbus.store.engine.database import Store
 
 _log = logging.getLogger("aghbus.store")
 
+_WAL_EVERY: Final = 10  # checks of the store for one of its write-ahead log
 _INTERVAL: Final = 1.0  # seconds between two checks, and between two probes of a failed store
 
 
@@ -27,8 +29,10 @@ class StoreProbe:
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        while True:
+        for number in itertools.count(1):
             await asyncio.sleep(_INTERVAL)
+            if number % _WAL_EVERY == 0:
+                await self._store.check_wal()
             if not self._store.writable and not await self._store.probe():
                 continue
             lost = self._store.deferred_lost

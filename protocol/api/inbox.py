@@ -56,6 +56,9 @@ class InboxNextRequest(RequestModel):
     visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
     ack: bool = False  # acknowledge the message immediately
     work_id: str | None = None  # only a message of this work
+    # true: also a message for which an earlier one of its sender in its work, or outside of works in its container, is leased
+    # or returned
+    concurrent: bool = False
 
 
 class InboxNextResponse(ResponseModel):

@@ -95,7 +95,13 @@ class Operations:
         errors=_SENDS,
     )
     messages = Operation("GET /v1/messages", "A page of messages", takes(q.MessagesQuery), MessagesResponse)
-    message = Operation("GET /v1/messages/{id}", "One message", takes(q.NoParameters, q.IdPath), Message, errors=_FOUND)
+    message = Operation(
+        "GET /v1/messages/{id}",
+        "One message",
+        takes(q.NoParameters, q.IdPath),
+        Message,
+        errors=("not_found", "conflict"),
+    )
     works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
     open_work = Operation(
         "POST /v1/works", "Open a work for a peer", takes(WorkOpenRequest), OpenedWork, status=201, errors=_SENDS

@@ -42,8 +42,7 @@ def _prune(tx: Transaction, max_rows: int, before_ms: int, now_ms: int) -> int:
     for n, at_ms, digest, last_seq in found:
         if n > surplus and at_ms >= before_ms:
             break
-        if at_ms or n <= surplus:  # the first entries of a store have no time: they go with the first one that has
-            end = Head(n, digest, last_seq)
+        end = Head(n, digest, last_seq)
     if end is None:
         return 0
     tx.db.execute(_SET_PRUNED, (as_pruned(end),))

@@ -23,14 +23,14 @@ from aghbus.store.engine.commit.policy import WAL_LIMIT
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.commit.writer import Job, Stats, Writer
-from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.schema import check_owner, migrate, shipped
-from aghbus.store.engine.sql import DamagedEnvelopes, Reader
+from aghbus.store.engine.sql import READ_HINT, DamagedEnvelopes, Reader, read
 from aghbus.store.engine.store_lock import StoreLock
+from aghbus.store.engine.wal_growth import wal_problem
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable, StoreUnopenable
 
 _log = logging.getLogger("aghbus.store")
@@ -87,6 +87,7 @@ class Store:
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
         self.deferred_lost = 0
+        self._wal_problem: str | None = None
         check = checks.pages
         self._watch = None if check is None else asyncio.create_task(self._end_if_damaged(check))
 
@@ -154,9 +155,11 @@ class Store:
         loss = self._opened.loss
         losses = () if loss is None else (f"{loss}: {integrity.LOST_HINT}",)
         damage = None if self._page_check is None else self._page_check.damage
+        unread = () if self.reader.error is None else (f"cannot be read: {self.reader.error}: {READ_HINT}",)
+        grows = () if self._wal_problem is None else (self._wal_problem,)
         damages = () if damage is None else (f"{damage.cause}: {damage.hint}",)
         return tuple(f"the store has lost commits: {sentence}" for sentence in losses) + tuple(
-            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems())
+            f"the store: {note}" for note in (*damages, *self._opened.notes, *self._damaged.problems(), *grows, *unread)
         )
 
     @property
@@ -202,10 +205,15 @@ class Store:
             return False
         return True
 
+    async def check_wal(self) -> None:
+        """Finds out whether and why the write-ahead log grows; `problems` has it until a later call."""
+        size = _size(self.path.with_name(f"{self.path.name}-wal"))
+        self._wal_problem = await asyncio.to_thread(wal_problem, self.path, size) if size > WAL_LIMIT else None
+
     async def status(self) -> StoreStatus:
         """The store as `aghctl status` shows it."""
         sql = "SELECT (SELECT min(seq) FROM log), (SELECT max(seq) FROM log)"
-        first, last = next(iter(await yield_gil_while(self.reader.execute_fetchall(sql))))
+        first, last = next(iter(await read(self.reader, sql)))
         return StoreStatus(
             path=str(self.path),
             bytes=sum(_size(self.path.with_name(self.path.name + suffix)) for suffix in ("", "-wal", "-shm")),
@@ -341,7 +349,7 @@ async def _open_reader(path: Path, log: LogMemory) -> Reader:
 
 def _write(watermark: WatermarkFile, path: Path) -> None:
     try:
-        watermark.write()
+        watermark.write(sync=True)
     except OSError as error:
         raise explained(path, error) from None
 

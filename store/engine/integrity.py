@@ -32,7 +32,8 @@ from aghbus.store.engine.sql import checksum_of
 from aghbus.store.errors import StoreDamaged
 
 DAMAGED_HINT: Final = (
-    "see `aghd check-store`; restore a backup, or save what can be read (sqlite3 store.db .recover | sqlite3 new.db),"
+    "see `aghd check-store`; if the kernel's log (dmesg) has I/O errors, the disk could not be read, which looks the same;"
+    " restore a backup, or save what can be read (sqlite3 store.db .recover | sqlite3 new.db),"
     " or move store.db and the files next to it away to start without them"
 )
 LOST_HINT: Final = (

@@ -5,7 +5,8 @@ envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which
 damage, not forgery: `aghd check-store` verifies the ledger.
 """
 
-from collections.abc import Collection, Iterable
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection, Cursor, OperationalError, connect
@@ -16,14 +17,17 @@ from zlib import crc32
 import msgspec
 from aiosqlite import Connection as AsyncConnection
 
-from aghbus.protocol.base.text import shorten
+from aghbus.protocol.base.text import escape, shorten
+from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.memory import LogMemory
+from aghbus.store.errors import StoreUnavailable
 
 __all__ = [
     "INBOX_POSITION",
     "INBOX_STATE",
     "INTACT",
     "INTACT_RAW",
+    "READ_HINT",
     "Connection",
     "Cursor",
     "DamagedEnvelopes",
@@ -33,7 +37,10 @@ __all__ = [
     "as_struct",
     "encodable",
     "insert_into",
+    "is_environment",
     "placeholders",
+    "primary_code",
+    "read",
     "with_bools",
 ]
 
@@ -48,6 +55,25 @@ INBOX_STATE: Final = f"""coalesce((SELECT state FROM inbox WHERE seq = e.seq),
 """The state in the inbox of the envelope of row `e`, NULL when it is not in the inbox, in SQL."""
 CHECKSUM_BASE: Final = 1 << 31
 """A checksum is the CRC-32 minus this number: SQLite stores it in four bytes."""
+READ_HINT: Final = "the disk cannot be read: look for I/O errors in the kernel's log (dmesg)"
+"""What else an error may mean that SQLite reports as damage."""
+# Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
+_ENVIRONMENT: Final = frozenset(
+    [
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_NOTADB,
+    ]
+)
 _CHUNK: Final = 64  # rows that an iteration takes from the thread at a time
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
@@ -60,6 +86,32 @@ class Reader(AsyncConnection):
     def __init__(self, path: Path, log: LogMemory) -> None:
         super().__init__(partial(connect, f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None), _CHUNK)
         self.log: Final = log
+        self.error: str | None = None
+        """Why the last read failed, safe to print; None if it did not."""
+
+
+async def read(reader: Reader, sql: str, params: Sequence[Any] = ()) -> Iterable[Any]:
+    """All rows of a query. Raises StoreUnavailable when the file cannot be read now."""
+    try:
+        rows = await yield_gil_while(reader.execute_fetchall(sql, params))
+    except DatabaseError as error:
+        if not is_environment(error):
+            raise
+        reader.error = escape(str(error))
+        raise StoreUnavailable(f"the store cannot be read: {reader.error}", hint=READ_HINT) from error
+    reader.error = None
+    return rows
+
+
+def primary_code(error: Exception) -> int:
+    """The primary result code; 0 for errors that Python's module raises itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def is_environment(error: Exception) -> bool:
+    """Whether an error is one of the disk, the file or another process, and not of the statement."""
+    return isinstance(error, DatabaseError) and primary_code(error) in _ENVIRONMENT
 
 
 def placeholders(columns: Collection[object]) -> str:

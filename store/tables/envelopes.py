@@ -14,11 +14,12 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, State, Transition, WorkView, event_of, transition
 from aghbus.protocol.api.messages import Message, OutboxState
 from aghbus.protocol.api.works import Role
+from aghbus.protocol.base.errors import Refused
+from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log.segments import SEQS_OF_ID
-from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, with_bools
+from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, read, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 
 BRIDGED: Final = b".message"
@@ -279,14 +280,18 @@ def buffered_message(tx: Transaction, seq: int, delivery: str) -> Message | None
 
 
 async def message(reader: Reader, message_id: str) -> Message | None:
-    """The envelope with this id: our own first, then the newest, since other senders may reuse an id."""
-    rows = await fetch(
-        reader,
-        f"{SELECT_MESSAGE} WHERE e.seq IN ({SEQS_OF_ID}) AND e.msg_id = ?"
-        " ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 1",
-        [*reader.log.of_id(message_id), message_id],
-    )
-    return message_of(message_row_of(rows[0])) if rows else None
+    """The envelope with this id: our own one, else the newest of its sender. Raises Refused when several others used the id."""
+    of_id = f"WHERE seq IN ({SEQS_OF_ID}) AND msg_id = ? GROUP BY direction = 'out', sender"
+    newest = f"SELECT max(seq) FROM envelopes {of_id}"  # noqa: S608 - constants
+    sql = f"{SELECT_MESSAGE} WHERE e.seq IN ({newest}) ORDER BY e.direction = 'out' DESC, e.seq DESC LIMIT 2"
+    found = [
+        message_of(message_row_of(row)) for row in await fetch(reader, sql, [*reader.log.of_id(message_id), message_id])
+    ]
+    if len(found) > 1 and found[0].direction != "out":
+        peers = " and ".join(sorted(escape(each.sender) for each in found))
+        hint = "`aghctl messages list --peer PEER` shows those of each"
+        raise Refused(f"the id {message_id} is used by more than one sender, as {peers}", code="conflict", hint=hint)
+    return found[0] if found else None
 
 
 async def last_seq(reader: Reader) -> int:
@@ -314,8 +319,8 @@ async def fetch_messages(reader: Reader, seqs: Sequence[int]) -> list[MessageRow
 
 
 async def fetch(reader: Reader, sql: str, params: Params) -> list[Row]:
-    """All rows of a query, as tuples."""
-    return [tuple(row) for row in await yield_gil_while(reader.execute_fetchall(sql, params))]
+    """All rows of a query, as tuples. Raises StoreUnavailable when the file cannot be read now."""
+    return [tuple(row) for row in await read(reader, sql, params)]
 
 
 def within_bytes(hits: Iterable[Row]) -> tuple[list[int], bool]:

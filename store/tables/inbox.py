@@ -7,6 +7,7 @@ Delivering writes no row: a delivered envelope is ready after the position of th
 has the exceptions. A message that is leased gets a row, and keeps it for a while after it was acked.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from aghbus.protocol.api.inbox import InboxItem, InboxState
@@ -16,7 +17,7 @@ from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.memory.inbox import HELD
+from aghbus.store.engine.memory.inbox import HELD, Group, Taken, waits_until
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 from aghbus.store.tables import works
@@ -56,11 +57,11 @@ ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, 
 _LEASE: Final = """
 UPDATE inbox SET state = ?, attempts = attempts + 1, lease = ?, lease_until_ms = ? WHERE seq = ?
 """
-_RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq LIMIT 1"
+_RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq"
 _READY_OF_WORK: Final = f"""
 SELECT e.seq FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq
 WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND {INBOX_STATE} = 'ready' AND coalesce(i.available_ms, 0) <= ?
-ORDER BY e.seq LIMIT 1
+ORDER BY e.seq
 """  # noqa: S608 - constants
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
@@ -73,7 +74,9 @@ SELECT min(at) FROM (
     UNION ALL SELECT min(available_ms) FROM inbox WHERE state = 'ready' AND available_ms > ?1
 )
 """
-_COUNTED: Final = "SELECT e.kind, e.sender, length(e.raw), e.work_id FROM envelopes AS e WHERE e.seq = ?"
+_WAITING: Final = """
+SELECT e.kind, length(e.raw), e.channel, e.sender, e.container, e.work_id FROM envelopes AS e WHERE e.seq = ?
+"""
 _OLDEST_KEPT: Final = "SELECT seq FROM inbox WHERE state = 'acked' ORDER BY seq DESC LIMIT 1 OFFSET ?"
 _SWEEP: Final = f"""
 DELETE FROM inbox WHERE state = 'acked' AND seq < ? AND seq <= {INBOX_POSITION}
@@ -119,7 +122,7 @@ def notify(tx: Transaction, seq: int, error: str) -> None:
     if held is None or held[1] != error[:ERROR_CHARS]:
         tx.db.execute(_SET, (seq, "ready", 0, 0, None, error[:ERROR_CHARS]))
         if held is None or held[0] not in _OPEN:
-            _count(tx, seq, 1)
+            _enter(tx, seq)
     _due_at(tx, 0)
 
 
@@ -148,12 +151,15 @@ def lease_next(
     ack: bool = False,
     fresh: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
+    concurrent: bool = False,
 ) -> InboxItem | None:
     """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is
     none.
 
     With `ack` it is acked immediately. `fresh` is a message that this job has delivered, for a caller that found no
     older one; it may have been settled since. Expired leases are ready again, or dead after `max_attempts`.
+    A message for which an earlier one of its group is leased under another token, or was returned, is left unless
+    `concurrent`.
     """
     state: InboxState = "acked" if ack else "leased"
     until = None if ack else now_ms + visibility_ms
@@ -163,18 +169,16 @@ def lease_next(
         fresh is not None
         and memory.inbox.is_untouched(fresh)
         and (memory.inbox.waiting == 1 or now_ms < memory.inbox_due_ms)
+        and (concurrent or _is_first(tx, fresh, lease_token))
     ):
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
     if leased is None:
-        leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts)
+        leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts, concurrent=concurrent)
     if leased is not None and until is None:
-        message = leased.message
-        if message.damaged:
-            _count(tx, message.seq, -1)
-        else:
-            memory.inbox.count(tx, message.kind, message.sender, -1, -len(message.envelope), message.work_id)
+        memory.inbox.leave(tx, leased.seq)
         _sweep(tx)
     elif leased is not None and until is not None:
+        _note_taken(tx, leased)
         _due_at(tx, until)
     return leased
 
@@ -186,18 +190,21 @@ def lease(
     now_ms: int,
     visibility_ms: int,
     max_attempts: int = MAX_ATTEMPTS,
+    *,
+    in_order: bool = False,
 ) -> tuple[InboxItem, bool]:
     """Leases the ready message `seq` until `now_ms + visibility_ms`, or renews its lease `lease_token`. Returns the item,
     and whether the lease is new.
 
-    Raises NotFound, and Refused when another lease is the current one, or the message is not ready.
+    Raises NotFound, and Refused when another lease is the current one, or the message is not ready; with `in_order` also
+    when an earlier one of its group holds it back.
     """
     expire_leases(tx, now_ms, max_attempts)
     held, until = _held(tx, seq, None), now_ms + visibility_ms
     renewed = held.state == "leased" and held.lease == lease_token
     if renewed:
         tx.db.execute("UPDATE inbox SET lease_until_ms = ? WHERE seq = ?", (until, seq))
-    elif held.state != "ready" or held.available_ms > now_ms:
+    elif held.state != "ready" or held.available_ms > now_ms or (in_order and _is_held_back(tx, seq, lease_token)):
         code = "conflict" if held.state in ("acked", "dead") else "lease_lost"
         raise Refused(f"inbox message {seq} is {held.state}, and not under this lease", code=code)
     elif held.implied:
@@ -205,7 +212,9 @@ def lease(
     else:
         tx.db.execute(_LEASE, ("leased", lease_token, until, seq))
     _due_at(tx, until)
-    return item(tx, seq), not renewed
+    leased = item(tx, seq)
+    _note_taken(tx, leased)
+    return leased, not renewed
 
 
 def _lease_fresh(tx: Transaction, seq: int, state: InboxState, lease: str, until: int | None) -> InboxItem | None:
@@ -228,13 +237,15 @@ def _lease_oldest(
     until: int | None,
     work_id: str | None,
     max_attempts: int,
+    *,
+    concurrent: bool,
 ) -> InboxItem | None:
     if not tx.memory.inbox.waiting:
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
     tx.flush()
-    while (seq := _oldest_ready(tx, now_ms, work_id)) is not None:
+    while (seq := _oldest_ready(tx, now_ms, work_id, None if concurrent else lease)) is not None:
         if seq == tx.memory.inbox.oldest or not tx.db.execute(_LEASE, (state, lease, until, seq)).rowcount:
             _take(tx, seq, state, lease, until)
         elif state == "acked":
@@ -244,18 +255,50 @@ def _lease_oldest(
             return leased
         values = (seq, "dead", leased.attempts, 0, None, "the stored envelope is damaged")
         tx.db.execute(_SET, values)  # the agent never gets it
-        _count(tx, seq, -1)
+        tx.memory.inbox.leave(tx, seq)
     return None
 
 
-def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None) -> int | None:
+def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None, lease: str | None) -> int | None:
+    """`lease`: only a message that need not wait for one under another lease."""
     if work_id is not None:
-        row = tx.db.execute(_READY_OF_WORK, (*tx.memory.log.of_work(work_id), work_id, now_ms)).fetchone()
-        return None if row is None else int(row[0])
-    returned, untouched = tx.db.execute(_RETURNED, (now_ms,)).fetchone(), tx.memory.inbox.oldest
-    if returned is None:
-        return untouched
-    return int(returned[0]) if untouched is None else min(returned[0], untouched)
+        rows = tx.db.execute(_READY_OF_WORK, (*tx.memory.log.of_work(work_id), work_id, now_ms))
+        return next((seq for (seq,) in rows if not _is_held_back(tx, seq, lease)), None)
+    rows = tx.db.execute(_RETURNED, (now_ms,))
+    returned = next((seq for (seq,) in rows if not _is_held_back(tx, seq, lease)), None)
+    untouched = next((seq for seq in tx.memory.inbox.oldest_first() if not _is_held_back(tx, seq, lease)), None)
+    return min((seq for seq in (returned, untouched) if seq is not None), default=None)
+
+
+def _is_first(tx: Transaction, fresh: int, lease: str) -> bool:
+    """Whether no unread message of its group has to be handed out before `fresh`, which a consumer waits for."""
+    memory = tx.memory.inbox
+    return memory.group(fresh) not in memory.held_back and not _is_held_back(tx, fresh, lease)
+
+
+def _is_held_back(tx: Transaction, seq: int, lease: str | None) -> bool:
+    """Whether an earlier message of the group of `seq` is leased under another lease, or waits; for None never."""
+    memory = tx.memory.inbox
+    group = memory.group(seq)
+    for earlier, taken in memory.taken(group).items() if lease is not None else ():
+        held_up = taken.until is None or taken.until == _work_state(tx, group)
+        if earlier < seq and taken.lease != lease and held_up:
+            if group not in memory.held_back:
+                memory.held_back.add(group)
+                tx.undo.append(partial(memory.held_back.discard, group))
+            return True
+    return False
+
+
+def _work_state(tx: Transaction, group: Group) -> str | None:
+    channel, _, _, work_id = group
+    known = None if work_id is None else works.find(tx, work_id, channel)
+    return None if known is None else known.work.state
+
+
+def _note_taken(tx: Transaction, item: InboxItem) -> None:
+    message = item.message
+    tx.memory.inbox.lease(tx, item.seq, Taken(item.lease, waits_until(message.kind, message.outcome)))
 
 
 def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
@@ -291,7 +334,7 @@ def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS
     expired = tx.db.execute(_EXPIRE, (now_ms, max_attempts)).fetchall()
     for seq, state in expired:
         if state == "dead":
-            _count(tx, seq, -1)
+            tx.memory.inbox.leave(tx, seq)
     (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
     tx.memory.inbox_due_ms = _NEVER if next_ms is None else next_ms
     return len(expired)
@@ -344,7 +387,10 @@ def nack(
     state: InboxState = "dead" if held.attempts >= max_attempts else "ready"
     reason = error[:ERROR_CHARS] if error else None
     _change(tx, seq, held, held._replace(state=state, lease=None, available_ms=now_ms + delay, last_error=reason))
-    return item(tx, seq)
+    returned = item(tx, seq)
+    if state == "ready":
+        _note_taken(tx, returned)
+    return returned
 
 
 def give_back(tx: Transaction, seq: int, lease: str) -> InboxItem | None:
@@ -389,16 +435,18 @@ def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
         values = (seq, after.state, after.attempts, after.available_ms, after.lease, after.last_error)
         tx.db.execute(_SET, values)
         tx.memory.inbox_acked += after.state == "acked"
-    if (change := (after.state in _OPEN) - (before.state in _OPEN)) != 0:
-        _count(tx, seq, change)
+    if (change := (after.state in _OPEN) - (before.state in _OPEN)) > 0:
+        _enter(tx, seq)
+    elif change:
+        tx.memory.inbox.leave(tx, seq)
     if after.state == "ready":
         _due_at(tx, after.available_ms)
 
 
-def _count(tx: Transaction, seq: int, change: int) -> None:
-    """Message `seq` waits from now on (`change` is 1), or no longer (-1)."""
-    kind, sender, size, work_id = tx.db.execute(_COUNTED, (seq,)).fetchone()
-    tx.memory.inbox.count(tx, kind, sender, change, change * size, work_id)
+def _enter(tx: Transaction, seq: int) -> None:
+    """Message `seq`, which did not wait, does."""
+    kind, size, channel, sender, container, work_id = tx.db.execute(_WAITING, (seq,)).fetchone()
+    tx.memory.inbox.enter(tx, seq, kind, size, (channel, sender, container, work_id))
 
 
 def _sweep(tx: Transaction) -> None:

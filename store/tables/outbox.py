@@ -5,7 +5,7 @@ refused that its receiver has judged it, without effect. A message is outstandin
 unanswered.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.agh.send import Draft
+from aghbus.protocol.api.works import Role
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader, with_bools
@@ -45,7 +46,7 @@ _QUEUED: Final = (
 
 # When an opening was answered is not stored; it was published before that, perhaps again.
 _OPEN_BETWEEN: Final = f"""
-SELECT count(*) FROM works AS w LEFT JOIN outbox AS o ON o.seq = w.opened_seq
+SELECT w.role, w.opened_ms, w.workspace_id, w.channel, w.work_id FROM works AS w LEFT JOIN outbox AS o ON o.seq = w.opened_seq
 WHERE w.state IN {OPEN_STATES} AND w.opened_ms <= ?3 AND (
     (w.role = 'target' AND w.initiator = ?1 AND w.opened_ms >= ?2)
     OR (w.role = 'initiator' AND w.target = ?1 AND o.state = 'receipted'
@@ -182,10 +183,19 @@ def mark_answered(tx: Transaction, seq: int) -> None:
         tx.memory.arrived.put(tx, (sent.workspace_id, sent.message_id), True)
 
 
-async def open_works_between(reader: Reader, peer: str, since_ms: int, until_ms: int) -> int:
-    """How many open works with `peer` were opened, and taken by the side that did not open them, between these times."""
-    ((count,),) = await fetch(reader, _OPEN_BETWEEN, [peer, since_ms, until_ms])
-    return int(count)
+class OpenWork(NamedTuple):
+    """An open work, and our role in it."""
+
+    role: Role
+    opened_ms: int
+    workspace_id: str
+    channel: str
+    work_id: str
+
+
+async def open_works_between(reader: Reader, peer: str, since_ms: int, until_ms: int) -> list[OpenWork]:
+    """The open works with `peer` that were opened, and taken by the side that did not open them, between these times."""
+    return [OpenWork(*row) for row in await fetch(reader, _OPEN_BETWEEN, [peer, since_ms, until_ms])]
 
 
 async def counts(reader: Reader) -> dict[str, int]:

@@ -222,12 +222,18 @@ def refuse(tx: Transaction, workspace_id: str, message_id: str, by: str, detail:
     return None if row is None else give_up(tx, row[0], "refused", detail, reason)
 
 
-def give_up(tx: Transaction, seq: int, state: str, detail: str, reason: str | None = None) -> Failed | None:
-    """Ends envelope `seq` as `refused`, `expired` or `dead` with the reason; None when it was answered or ended before."""
+def give_up(
+    tx: Transaction, seq: int, state: str, detail: str, reason: str | None = None, *, forgotten: bool = False
+) -> Failed | None:
+    """Ends envelope `seq` as `refused`, `expired` or `dead` with the reason; None when it was answered or ended before.
+
+    `forgotten`: one that was answered, by a receiver that does not know it any more.
+    """
     tx.flush()
     changed = tx.db.execute(
-        "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL WHERE seq = ? AND state IN ('queued', 'published')",
-        (state, detail, seq),
+        "UPDATE outbox SET state = ?, detail = ?, next_ms = NULL"
+        " WHERE seq = ? AND (state = 'receipted') = ? AND state IN ('queued', 'published', 'receipted')",
+        (state, detail, seq, forgotten),
     ).rowcount
     if not changed:
         return None
@@ -235,6 +241,8 @@ def give_up(tx: Transaction, seq: int, state: str, detail: str, reason: str | No
         "SELECT seq, kind, workspace_id, channel, work_id, msg_id FROM envelopes WHERE seq = ?", (seq,)
     ).fetchone()
     _, kind, workspace_id, channel, work_id, message_id = row
+    if forgotten:
+        tx.memory.arrived.forget((workspace_id, message_id))
     return Failed(seq, kind, workspace_id, channel, work_id, message_id, state, detail, reason)
 
 

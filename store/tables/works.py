@@ -190,6 +190,8 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     has_result = isinstance(body, Trace) and (body.result is not None or body.artifact_refs)
     message = shorten(message, MESSAGE_CHARS) if message else None
     state = (work.state, work.advanced, work.terminal_id, work.terminal_sender)
+    if tx.memory.inbox.held_back:
+        tx.memory.inbox.may_release(tx)  # a message may have waited for this state
     tx.db.execute(_ADVANCE, (*state, seq, now_ms, message, seq if has_result else None, held, row))
     if cached is None:
         tx.memory.works.forget(work.work_id)  # the cache holds the latest of this id

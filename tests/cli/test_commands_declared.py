@@ -103,8 +103,8 @@ def wire(body: dict[str, Any]) -> bytes:
         ("aghctl work say w --message hello", WorkActionRequest(message="hello")),
         ("aghctl inbox next", InboxNextRequest()),
         (
-            "aghctl inbox next --wait 2 --visibility 1m --ack --work w",
-            InboxNextRequest(wait=2, visibility=60, ack=True, work_id="w"),
+            "aghctl inbox next --wait 2 --visibility 1m --ack --work w --concurrent",
+            InboxNextRequest(wait=2, visibility=60, ack=True, work_id="w", concurrent=True),
         ),
         ("aghctl inbox ack 3 --lease l", InboxAckRequest(lease="l")),
         ("aghctl inbox nack 3 --delay 1m --error e", InboxNackRequest(delay=60, error="e")),

@@ -15,6 +15,7 @@ from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.protocol.base.rate_limit import TokenBuckets, VerificationBudget
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
+from aghbus.store.tables.outbox import Outgoing
 from tests.support.auditing import exported
 from tests.support.makers import BOB, CHANNEL, US, WORKSPACE, mint, rows, say, sending
 from tests.support.receiving import FRIEND, Bench, Messages, Recorded, Still, bench, spent_by
@@ -83,6 +84,31 @@ async def test_a_refused_opening_gets_its_one_receipt(tmp_path: Path) -> None:
         await commit_in_rerun(b)
         assert await b.senders("out") == ["ops"]
         assert b.counters["receipts.suppressed"] == 0
+
+
+async def test_what_a_batch_queues_is_published_in_the_order_of_its_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later message of the same transaction does not go out before the receipt, which it may name as its predecessor."""
+    async with bench(tmp_path, Still()) as b:
+        await b.admit(FRIEND.handle)
+        b.take(b.forged(FRIEND.handle, work_id="work_1"))
+        published: list[int] = []
+
+        def hand_over(row: Outgoing) -> bool:
+            published.append(row.seq)
+            return True
+
+        monkeypatch.setattr(b.parts.publisher, "_hand_over", hand_over)
+        running, commits = asyncio.create_task(b.committer.run()), b.store.stats.commits
+        await asyncio.sleep(0)  # it has submitted its batch
+        now = b.parts.clock.seconds()
+        draft = Draft(mint(), "ws_local", "default", "say", "ops", now, {"text": "later"}, BOB, "thread", "thread_one")
+        later = await b.parts.sender.send_all(lambda _tx, batch: batch.send(draft))
+        assert await b.committer.drained(20)
+        running.cancel()
+        assert b.store.stats.commits == commits + 1
+        assert published == [later.seq - 1, later.seq]
 
 
 async def test_receipts_that_are_not_sent_are_counted_once(tmp_path: Path) -> None:

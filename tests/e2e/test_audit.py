@@ -51,9 +51,10 @@ def test_a_message_from_sending_to_the_agent_that_read_it(pair: tuple[Home, Daem
     home.ctl_json("--name", "bob", "inbox", "next", "--wait", "25", "--ack")
 
     of_ops, of_bob = log_of(home, "ops"), log_of(home, "bob")
-    assert sorted(story(of_ops)) == [("policy", "started"), ("policy", "trust.addressed"), ("send", "kept")]
+    began = [("policy", "created"), ("policy", "started")]
+    assert sorted(story(of_ops)) == [*began, ("policy", "trust.addressed"), ("send", "kept")]
     assert story(of_bob) == [
-        ("policy", "started"),
+        *began,
         ("receive", "kept"),
         ("deliver", "leased"),
         ("deliver", "returned"),
@@ -64,9 +65,9 @@ def test_a_message_from_sending_to_the_agent_that_read_it(pair: tuple[Home, Daem
         (sent["id"], "ops", "bob", "say")
     }
     assert len({row["digest"] for row in about}) == 1  # the same bytes on both sides, up to the agent
-    later = [row for row in of_bob if row["n"] > of_bob[2]["n"]]
+    later = [row for row in of_bob if row["n"] > of_bob[3]["n"]]
     assert later
-    assert log_of(home, "bob", "--after", str(of_bob[2]["n"])) == later
+    assert log_of(home, "bob", "--after", str(of_bob[3]["n"])) == later
 
 
 def test_refused_bytes_are_a_row(pair: tuple[Home, Daemon, Daemon]) -> None:
@@ -74,11 +75,11 @@ def test_refused_bytes_are_a_row(pair: tuple[Home, Daemon, Daemon]) -> None:
     bob.stop()
     with Daemon(home, "bob", "--trust-mode", "require") as strict:
         home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
-        wait_for(lambda: len(log_of(home, "bob")) > 2, 30, "bob to refuse it")
+        wait_for(lambda: len(log_of(home, "bob")) > 3, 30, "bob to refuse it")
         refused = log_of(home, "bob")[-1]
         wait_for(lambda: strict.get("/v1/quarantine")["quarantined"], 30, "the quarantine")
     assert (refused["event"], refused["reason"], refused["sender"]) == ("reject", "verification_failed", "ops")
-    assert log_of(home, "bob")[1]["reason"] == "trust.mode=require, no key"
+    assert log_of(home, "bob")[2]["reason"] == "trust.mode=require, no key"
     bob.start()  # for the fixture to stop
 
 
@@ -111,6 +112,14 @@ def test_verify_while_the_daemon_runs_and_after_somebody_wrote_in_its_log(pair: 
     ops.start()
 
 
+def test_a_new_store_is_swept_at_its_start_and_keeps_its_first_entries(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops") as ops:
+        wait_for(lambda: ops.get("/v1/status")["counters"].get("retention.sweeps"), 15, "the first sweep")
+    with contextlib.closing(sqlite3.connect(ops.store_path)) as db:
+        entries = db.execute("SELECT n, at_ms > 0 FROM ledger ORDER BY n").fetchall()
+    assert entries == [(n, 1) for n in range(1, len(entries) + 1)]
+
+
 def test_a_changed_message_is_found(pair: tuple[Home, Daemon, Daemon]) -> None:
     home, _, ops = pair
     home.ctl_json("--name", "ops", "say", "--to", "bob", SECRET)
@@ -130,7 +139,7 @@ def test_a_killed_daemon_leaves_a_whole_log(pair: tuple[Home, Daemon, Daemon]) -
     home, bob, _ = pair
     for number in range(5):
         home.ctl_json("--name", "ops", "say", "--to", "bob", f"{SECRET} {number}")
-    wait_for(lambda: len(log_of(home, "bob")) == 6, 30, "bob to have all")
+    wait_for(lambda: len(log_of(home, "bob")) == 7, 30, "bob to have all")
     bob.kill()
     verified = home.ctl_json("--name", "bob", "audit", "verify")
     assert verified == {

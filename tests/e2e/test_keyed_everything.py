@@ -264,7 +264,7 @@ def test_whom_we_listen_to_is_in_the_audit_log_when_it_changes(tmp_path: Path) -
         home.ctl_json("--name", "ops", "trust", "deny", key, "--remove")
         assert ops.get("/v1/trust")["rules"][0]["subject"] == "worker"
         logged = home.ctl("--name", "ops", "audit", "export").stdout.splitlines()
-    changes = [(row["outcome"], row["reason"]) for row in map(json.loads, logged) if row["event"] == "policy"][1:]
+    changes = [(row["outcome"], row["reason"]) for row in map(json.loads, logged) if row["event"] == "policy"][2:]
     assert changes == [
         ("trust.added", f"pin worker {key}"),
         ("trust.added", f"deny {key}"),

@@ -1,5 +1,6 @@
 """After a restore: what may have been processed before is held for the operator, and peers are told."""
 
+import shutil
 import subprocess
 import sys
 import time
@@ -135,7 +136,7 @@ async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServ
         assert worker.get("/v1/status")["restored"] is None
         copy = backup(worker)
         await peer.expect(kind="greet")
-        assert all("aghbus.restored" not in one["ext"] for one in peer.received if one["kind"] == "greet")
+        assert {one["ext"]["aghbus.restored"]["backup_ms"] for one in peer.received if one["kind"] == "greet"} == {0}
         peer.received.clear()
         worker.stop()
         restore(worker, copy)
@@ -170,4 +171,42 @@ def test_a_peer_names_the_works_that_may_be_forgotten(home: Home) -> None:
         assert (worker.state_of(known), worker.state_of(lost["work_id"])) == ("working", "")
         worker.post(f"/v1/works/{known}/complete")
         wait_for(lambda: ops.state_of(known) == "completed", 30, "the end of the work that both know")
-        ops.post(f"/v1/works/{lost['work_id']}/cancel")
+        wait_for(lambda: ops.state_of(lost["work_id"]) == "canceled", 30, "the end of the work that one has forgotten")
+
+
+def test_works_end_that_a_peer_has_lost_with_its_store(home: Home) -> None:
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        sent = [ops.post("/v1/works", to="worker", text="before the loss") for _ in range(2)]
+        submitted, accepted = (one["work_id"] for one in sent)
+        wait_for(lambda: worker.state_of(accepted), 30, "the works")
+        worker.post(f"/v1/works/{accepted}/accept")
+        wait_for(lambda: ops.state_of(accepted) == "working", 30, "the acceptance")
+        for one in sent:
+            wait_for(lambda: ops.get(f"/v1/messages/{one['id']}")["delivery"] == "receipted", 30, "the answers")  # noqa: B023 - awaited at once
+        worker.kill()
+        shutil.rmtree(worker.store_path.parent)
+        worker.start()
+        wait_for(lambda: {ops.state_of(one) for one in (submitted, accepted)} == {"canceled"}, 30, "the ends")
+        for one in sent:
+            message = ops.get(f"/v1/messages/{one['id']}")
+            assert (message["delivery"], message["delivery_detail"][:30]) == ("dead", "the receiver does not know it ")
+        assert {item["message"]["id"] for item in ops.get("/v1/inbox")["items"]} == {one["id"] for one in sent}
+        again = ops.post("/v1/works", to="worker", text="once more")["work_id"]
+        wait_for(lambda: worker.state_of(again) == "submitted", 30, "the new work")
+
+
+def test_the_first_start_of_a_peer_alarms_nobody(home: Home) -> None:
+    """It is asked for a work that is as old as its store, and knows it."""
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        work = ops.post("/v1/works", to="worker", text="at once")["work_id"]
+        wait_for(lambda: worker.state_of(work), 30, "the work")
+        ops.stop()  # it asks again after a start
+        ops.start()
+        asked = "/v1/messages?kind=receipt&direction=in"
+        wait_for(lambda: worker.get(asked)["messages"], 30, "the question")
+        assert [one["outcome"] for one in worker.get(asked)["messages"]] == ["unchanged"]
+        wait_for(lambda: ops.get("/v1/status")["outbox"].get("queued", 0) == 0, 30, "the answer")
+        assert (ops.state_of(work), worker.state_of(work)) == ("submitted", "submitted")
+        for daemon in (ops, worker):
+            status = daemon.get("/v1/status")
+            assert (status["problems"], status["restored"]) == ([], None)

@@ -54,7 +54,7 @@ class Consumer:
     def _run(self) -> None:
         try:
             while not self._end.is_set():
-                answer = self._ask("/v1/inbox/next", wait=0.5, visibility=VISIBILITY)
+                answer = self._ask("/v1/inbox/next", wait=0.5, visibility=VISIBILITY, concurrent=True)
                 if answer is not None and answer["item"] is not None:
                     self._process(answer["item"])
         except BaseException as error:

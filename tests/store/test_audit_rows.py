@@ -323,13 +323,6 @@ async def test_a_store_without_a_log_and_a_damaged_record_are_reported(path: Pat
 # Retention
 
 
-async def test_a_new_store_is_not_pruned_for_entries_without_a_time(store: Store) -> None:
-    await store.write(lambda tx: tx.db.execute("INSERT INTO meta (key, value) VALUES ('x', 1)"))
-    await receive(store, say())
-    assert await sweep_audit(store, 10**6, 60, NOW_MS) == 0
-    assert await sweep_audit(store, 10**6, 60, NOW_MS + 61_000) > 0
-
-
 async def test_a_pruned_log_is_intact_and_bounded(store: Store) -> None:
     await policies(store, 60)
     assert await sweep_audit(store, 40, 10**9, NOW_MS) == 22

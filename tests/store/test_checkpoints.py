@@ -1,6 +1,7 @@
 """Checkpoints: the WAL is written from its start again, whatever held a checkpoint up meanwhile."""
 
 import contextlib
+import re
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from aghbus.store.engine import meta
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
+from tests.support.makers import files_up_to
 
 WAL = 4_096 * 4_096  # bytes at which a COMMIT makes a checkpoint
 PART = WAL // 128
@@ -22,6 +24,15 @@ with open(sys.argv[1] + "-shm", "r+b") as shm:
     fcntl.lockf(shm, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 121)
     print("locked", flush=True)
     sys.stdin.read()
+"""
+
+READS = """
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("BEGIN")
+db.execute("SELECT count(*) FROM log").fetchone()
+print("reading", flush=True)
+sys.stdin.read()
 """
 
 
@@ -79,6 +90,36 @@ async def test_a_reader_holds_the_wal_up_only_while_it_reads(store: Store, path:
         reader.execute("COMMIT")
     await fill(store, 5)
     assert wal_of(path) < held + 2 * WAL
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[int]:
+    """Another process reads the store in one transaction. Yields its process id."""
+    command = [sys.executable, "-c", READS, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"reading\n"
+        yield other.pid
+        other.communicate()
+
+
+async def growth_of(store: Store) -> list[str]:
+    """What the operator is told."""
+    await store.check_wal()
+    return list(store.problems)
+
+
+async def test_a_process_that_reads_an_old_state_is_named_while_the_wal_grows(store: Store, path: Path) -> None:
+    with reading(path) as pid:
+        await fill(store, 3)
+        assert await growth_of(store) == []  # short of the bound
+        await fill(store, 2)
+        (problem,) = await growth_of(store)
+        assert re.search(rf"log has \d+ MiB, and grows while process {pid} \(python.*\) reads an old state", problem)
+    with files_up_to(4096):  # the disk refuses what a checkpoint writes
+        (problem,) = await growth_of(store)
+    assert ": its checkpoint fails: " in problem
+    assert await growth_of(store) == []
 
 
 async def test_another_process_that_makes_a_checkpoint_stops_no_commit(store: Store, path: Path) -> None:

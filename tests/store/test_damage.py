@@ -19,6 +19,7 @@ from aghbus.store.engine.commit.ledger import Head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, read_watermark, watermark_path
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnavailable
+from aghbus.store.tables import search
 from aghbus.store.tables.events import gap_after
 from tests.support.makers import receive, rows, say
 
@@ -433,3 +434,37 @@ async def test_a_store_that_lost_all_rows_is_detected_by_its_watermark(tmp_path:
         assert any("commits that had been made durable are lost" in problem for problem in again.problems)
     finally:
         await again.close()
+
+
+async def test_the_watermark_of_a_start_survives_a_loss_of_power(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(fd: int) -> None:
+        fsync(fd)
+        synced.add(str(Path(f"/proc/self/fd/{fd}").readlink()))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    await (await Store.open(path)).close()
+    assert synced == {str(watermark_path(path)), str(path.parent)}
+
+
+async def test_a_read_that_fails_is_unavailable_and_names_the_kernel_log(path: Path) -> None:
+    store = await Store.open(path)
+    for _ in range(200):
+        await receive(store, say(text="x" * 2_000))
+    await store.close()
+    store = await Store.open(path)
+    content = await asyncio.to_thread(path.read_bytes)
+    try:
+        os.truncate(path, 2 * PAGE)  # the pages cannot be read
+        with pytest.raises(StoreUnavailable, match="the store cannot be read: ") as caught:
+            await search.messages(store.reader, EnvelopeFilter())
+        assert "kernel's log" in caught.value.hint
+        assert any(problem.startswith("the store: cannot be read: ") for problem in store.problems)
+    finally:
+        await asyncio.to_thread(path.write_bytes, content)
+    await receive(store, say())  # the reader forgets the pages that it has
+    await search.messages(store.reader, EnvelopeFilter())
+    assert store.problems == ()
+    await store.close()

@@ -1,10 +1,8 @@
 """Group commit: shared commits, order, jobs that fail alone, callbacks, cancellation, and a store that cannot write."""
 
 import asyncio
-import contextlib
-import resource
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +16,7 @@ from aghbus.store.engine.commit.writer import MAX_LOOP_YIELDS
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import envelopes
-from tests.support.makers import NOW, rows, say
+from tests.support.makers import NOW, files_up_to, rows, say
 
 Write = Callable[[Transaction], int]
 
@@ -312,17 +310,6 @@ async def recovered(store: Store) -> None:
     assert await stored(store) == [1, 4]
 
 
-@contextlib.contextmanager
-def files_up_to(size: int) -> Iterator[None]:
-    """No file of this process grows beyond `size` bytes meanwhile: how a full disk looks to SQLite's own writes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
     await store.write(put(1))
     ran: list[str] = []
@@ -330,6 +317,7 @@ async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
     def doomed(tx: Transaction) -> None:
         ran.append("to its end")
         tx.memory.dedup.remember(tx, 7, 1_776_366_000)
+        tx.memory.ledger.note(tx, (1_776_366_000_000, "policy", "started"))
 
     with files_up_to(wal_size(path)):
         jobs: list[Callable[[Transaction], object]] = [put(2), doomed, put(3)]
@@ -338,7 +326,7 @@ async def test_a_commit_that_the_disk_refuses(store: Store, path: Path) -> None:
         assert ran == ["to its end"]  # the jobs were fine; it was the commit that failed
         assert await store.probe() is False
         assert await stored(store) == [1]  # reading goes on
-    assert len(store.memory.dedup) == 0
+    assert (len(store.memory.dedup), store.memory.ledger.at_ms) == (0, 0)
     await recovered(store)
 
 

@@ -29,6 +29,7 @@ class Message(msgspec.Struct):
     """A message as the model has it. `lease` is the last one."""
 
     work_id: str | None
+    sender: str
     state: str = "ready"
     attempts: int = 0
     available_ms: int = 0
@@ -79,11 +80,11 @@ class InboxMachine(RuleBasedStateMachine):
                 message.state = "dead" if message.attempts >= MAX_ATTEMPTS else "ready"
                 message.lease = None
 
-    def lease(self, tx: Transaction, work_id: str | None, *, ack: bool, fresh: int | None = None) -> int | None:
-        token = f"lease_{self.leases}"
-        item = inbox.lease_next(
-            tx, self.now_ms, VISIBLE, token, work_id, ack=ack, fresh=fresh, max_attempts=MAX_ATTEMPTS
-        )
+    def lease(
+        self, tx: Transaction, work_id: str | None, *, ack: bool, fresh: int | None = None, concurrent: bool = False
+    ) -> int | None:
+        token, options = f"lease_{self.leases}", {"ack": ack, "fresh": fresh, "concurrent": concurrent}
+        item = inbox.lease_next(tx, self.now_ms, VISIBLE, token, work_id, max_attempts=MAX_ATTEMPTS, **options)  # type: ignore[arg-type]
         return None if item is None else item.seq
 
     def leased(self, seq: int, *, ack: bool) -> None:
@@ -93,21 +94,31 @@ class InboxMachine(RuleBasedStateMachine):
         message.lease_until_ms = self.now_ms + VISIBLE
         self.leases += 1
 
-    def oldest_ready(self, work_id: str | None) -> int | None:
-        return min((seq for seq, one in self.messages.items() if one.is_ready(self.now_ms, work_id)), default=None)
+    def oldest_ready(self, work_id: str | None, *, concurrent: bool = False) -> int | None:
+        ready = [seq for seq, one in self.messages.items() if one.is_ready(self.now_ms, work_id)]
+        return min((seq for seq in ready if concurrent or not self.is_held_back(seq)), default=None)
+
+    def is_held_back(self, seq: int) -> bool:
+        """Whether an earlier message of the same sender and work is leased, or returned with a delay. No work is accepted."""
+        group = self.messages[seq].sender, self.messages[seq].work_id
+        return any(
+            message.state == "leased" or (message.state == "ready" and message.available_ms > self.now_ms)
+            for earlier, message in self.messages.items()
+            if earlier < seq and (message.sender, message.work_id) == group
+        )
 
     @rule(work=WORKS, sender=st.sampled_from([BOB, "carol"]), size=st.integers(1, 100))
     def a_message_is_delivered(self, work: str | None, sender: str, size: int) -> None:
         _, applied = self.write(receiving(say(sender, text="x" * size, work_id=work)))
         if applied.delivered:
             assert applied.seq is not None
-            self.messages[applied.seq] = Message(work)
+            self.messages[applied.seq] = Message(work, sender)
 
-    @rule(work=WORKS, ack=st.booleans())
-    def the_oldest_is_leased(self, work: str | None, ack: bool) -> None:
+    @rule(work=WORKS, ack=st.booleans(), concurrent=st.booleans())
+    def the_oldest_is_leased(self, work: str | None, ack: bool, concurrent: bool) -> None:
         self.expire()
-        expected = self.oldest_ready(work)
-        assert self.write(lambda tx: self.lease(tx, work, ack=ack)) == expected
+        expected = self.oldest_ready(work, concurrent=concurrent)
+        assert self.write(lambda tx: self.lease(tx, work, ack=ack, concurrent=concurrent)) == expected
         if expected is not None:
             self.leased(expected, ack=ack)
 
@@ -126,10 +137,12 @@ class InboxMachine(RuleBasedStateMachine):
             return applied.seq, self.lease(tx, work, ack=ack, fresh=applied.seq)
 
         delivered, taken = self.write(job)
-        assert taken == delivered
         if delivered is not None:
-            self.messages[delivered] = Message(work)
-            self.leased(delivered, ack=ack)
+            self.messages[delivered] = Message(work, BOB)
+            held_back = self.is_held_back(delivered)
+            assert taken == (None if held_back else delivered)
+            if not held_back:
+                self.leased(delivered, ack=ack)
 
     @rule(data=st.data())
     def one_is_leased_by_its_sequence(self, data: st.DataObject) -> None:
@@ -233,7 +246,7 @@ class InboxMachine(RuleBasedStateMachine):
 
         delivered, taken = self.write(job)
         if delivered is not None:
-            self.messages[delivered] = Message(work, "acked", attempts=1)
+            self.messages[delivered] = Message(work, BOB, "acked", attempts=1)
             assert taken == expected
             if taken is not None:
                 self.leased(taken, ack=False)
@@ -244,7 +257,7 @@ class InboxMachine(RuleBasedStateMachine):
         if seq is not None:
             item = self.write(lambda tx: inbox.requeue(tx, seq))
             assert (item.state, item.attempts, item.available_ms) == ("ready", 0, 0)
-            self.messages[seq] = Message(self.messages[seq].work_id)
+            self.messages[seq] = Message(self.messages[seq].work_id, self.messages[seq].sender)
 
     @rule()
     def a_message_is_sent(self) -> None:
@@ -255,7 +268,7 @@ class InboxMachine(RuleBasedStateMachine):
     def the_agent_is_notified(self) -> None:
         seq = self.sent.pop()
         self.write(lambda tx: inbox.notify(tx, seq, "expired"))
-        self.messages[seq] = Message(None)
+        self.messages[seq] = Message(None, US)
 
     @rule(data=st.data(), work=WORKS, ack=st.booleans())
     def a_job_fails_after_it_wrote(self, data: st.DataObject, work: str | None, ack: bool) -> None:
@@ -275,7 +288,7 @@ class InboxMachine(RuleBasedStateMachine):
 
         error, (_, applied) = self.run(beside_another())
         assert isinstance(error, Refused)
-        self.messages[applied.seq] = Message(None)
+        self.messages[applied.seq] = Message(None, BOB)
 
     @rule(seconds=st.sampled_from([1, 5, 10]))
     def time_passes(self, seconds: int) -> None:

@@ -21,6 +21,7 @@ async def fill(store: Store, count: int, **fields: str) -> list[int]:
 
 
 async def lease(store: Store, token: str, at: int = 0, **options: object) -> InboxItem | None:
+    options = {"concurrent": True, **options}
     return await store.write(lambda tx: inbox.lease_next(tx, NOW_MS + at, VISIBLE, token, **options))  # type: ignore[arg-type]
 
 

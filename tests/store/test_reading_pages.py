@@ -4,6 +4,7 @@ import pytest
 
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
+from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import envelopes, events, inbox_list, rooms, search, works
 from tests.support.makers import (
@@ -127,6 +128,16 @@ async def test_of_two_messages_under_one_id_ours_is_shown(store: Store) -> None:
     shown = await envelopes.message(store.reader, ours.id)
     assert shown is not None
     assert shown.sender == US
+
+
+async def test_an_id_that_two_peers_have_used_is_ambiguous(store: Store) -> None:
+    used = say(sender=BOB)
+    await receive(store, used)
+    assert (await envelopes.message(store.reader, used.id)) is not None
+    await receive(store, say(sender=EVE, id=used.id))
+    with pytest.raises(Refused, match="bob and eve") as caught:
+        await envelopes.message(store.reader, used.id)
+    assert caught.value.error_code == "conflict"
 
 
 async def test_a_room_shows_one_pair_only(store: Store) -> None:

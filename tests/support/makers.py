@@ -1,7 +1,9 @@
 """Envelopes of made-up peers, and the way of one through the store, as the daemon takes it."""
 
+import contextlib
 import itertools
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from aghbus.protocol.agh.effects import Effects
@@ -105,3 +107,14 @@ async def inbox_states(store: Store) -> dict[int, str]:
 async def rows(store: Store, sql: str, *params: Any) -> list[tuple[Any, ...]]:
     """What a query on the committed state gives."""
     return [tuple(row) for row in await store.reader.execute_fetchall(sql, params)]
+
+
+@contextlib.contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file of this process grows beyond `size` bytes meanwhile: how a full disk looks to SQLite's own writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -1,6 +1,8 @@
-"""What follows from a store that was restored from a backup: its daemon has forgotten what it processed after the backup.
+"""What follows from a store that was restored from a backup, or is new: its daemon has forgotten what it processed after the
+backup, or everything.
 
-A restore begins an epoch. While it matters, the daemon announces it in the `ext` of its greets:
+A restore begins an epoch, and so does a new store (`backup_ms` is 0). While it matters, the daemon announces it in the `ext`
+of its greets:
 
     "aghbus.restored": {"epoch": "5b1f…", "backup_ms": 1776366200000, "restored_ms": 1776452600000}
 
@@ -28,6 +30,11 @@ class Restored(msgspec.Struct, frozen=True):
     epoch: _Epoch
     backup_ms: _Millis
     restored_ms: _Millis
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the store began empty: for the first time, or because the former one is lost."""
+        return self.backup_ms == 0
 
     @property
     def held_through(self) -> int:

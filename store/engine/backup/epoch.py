@@ -1,4 +1,5 @@
-"""The epoch of a restored store: three values of table `meta`, and an event in the ledger (docs/backup.md)."""
+"""The epoch of a store that was restored, or began empty: three values of table `meta`, and for a restore an event in
+the ledger (docs/backup.md)."""
 
 import contextlib
 import secrets
@@ -23,12 +24,18 @@ lost one: a mark file is up to a second old."""
 
 
 def read(db: sqlite3.Connection) -> Restored | None:
-    """The epoch of the store; None when it was never restored."""
+    """The epoch of the store; None for one that an earlier version made, and that was never restored."""
     epoch = meta.get(db, "epoch")
     if epoch is None:
         return None
     backup_ms, restored_ms = (meta.get(db, key) or 0 for key in ("epoch_backup_ms", "epoch_restored_ms"))
     return Restored(f"{epoch:016x}", backup_ms, restored_ms)
+
+
+def begin_empty(db: sqlite3.Connection, now_ms: int) -> None:
+    """Begins the epoch of a new store at Unix millisecond `now_ms`, in the caller's transaction."""
+    for key, value in (("epoch", secrets.randbits(62)), ("epoch_backup_ms", 0), ("epoch_restored_ms", now_ms)):
+        meta.put(db, key, value)
 
 
 def begin(path: Path, now_ms: int, replaced: CommitWatermark | None) -> Restored:

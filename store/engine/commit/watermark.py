@@ -2,8 +2,9 @@
 
 SQLite ends recovery at the first damaged frame of the WAL and treats what comes before it as complete: a torn, cut or
 deleted WAL, and an older copy put in place, all look like a sound store. The newest entry is written here up to LAG
-seconds after its COMMIT has returned, without a sync. A crash of the process in between, and a loss of power, leave the
-file older than the store, which means nothing. It is newer only if the store lost commits (store/engine/integrity.py).
+seconds after its COMMIT has returned, in place, with a sync at the start only. A crash of the process in between, and a loss
+of power, leave the file older than the store, which means nothing. It is newer only if the store lost commits
+(store/engine/integrity.py).
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from aghbus.host.files import sync_folder
 from aghbus.store.engine.commit.ledger import Head, Ledger
 
 LAG: Final = 1.0  # seconds: one write, and one wake-up of the thread, for all commits in between
@@ -73,13 +75,16 @@ class WatermarkFile:
         self._timer = asyncio.get_running_loop().call_later(LAG, self._write_in_thread)
         self.pending = True
 
-    def write(self) -> None:
-        """Writes the head of the ledger now. Raises OSError."""
+    def write(self, *, sync: bool = False) -> None:
+        """Writes the head of the ledger now; with `sync`, the file is there after a loss of power. Raises OSError."""
         content = encode_watermark(CommitWatermark(self._identity, self._ledger.head))
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             os.pwrite(fd, content, 0)
             os.ftruncate(fd, len(content))
+            if sync:
+                os.fsync(fd)
+                sync_folder(self.path.parent)
         finally:
             os.close(fd)
 

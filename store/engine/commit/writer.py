@@ -25,6 +25,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.watermark import WatermarkFile
 from aghbus.store.engine.gil_yield import yield_gil_while
 from aghbus.store.engine.log import segments
+from aghbus.store.engine.sql import READ_HINT, is_environment, primary_code
 from aghbus.store.errors import StoreUnavailable
 
 T = TypeVar("T")
@@ -39,23 +40,6 @@ DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction tha
 _VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
-# Result codes that say something about the disk, the file or another process, not about the job: sqlite.org/rescode.html
-_ENVIRONMENT: Final = frozenset(
-    [
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_INTERRUPT,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_NOTADB,
-    ]
-)
 _log = logging.getLogger(__name__)
 
 
@@ -186,7 +170,7 @@ class Writer:
             try:
                 self._db.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
-                if _primary(error) != sqlite3.SQLITE_BUSY:
+                if primary_code(error) != sqlite3.SQLITE_BUSY:
                     raise
                 await self._in_thread(self._begin_when_unlocked)
             changes = self._db.total_changes
@@ -244,7 +228,7 @@ class Writer:
                 else:
                     queued.result = queued.job(self._tx)
             except Exception as error:
-                if self._isolated or _is_environment(error):
+                if self._isolated or is_environment(error):
                     raise
                 if self._db.total_changes == changes and not self._tx.flushed:
                     queued.error = error
@@ -277,7 +261,7 @@ class Writer:
             queued.result = queued.job(self._tx)
             self._tx.flush()
         except Exception as error:
-            if _is_environment(error):
+            if is_environment(error):
                 raise
             queued.error = error
             self._db.execute("ROLLBACK TO job")
@@ -290,10 +274,11 @@ class Writer:
         try:
             self._tx.flush()
         except Exception as error:
-            if self._isolated or _is_environment(error):
+            if self._isolated or is_environment(error):
                 raise
             _log.exception("rows of a transaction could not be written")
             self._rerun()  # one job has appended rows that cannot be written: the others must not fail with it
+        self._tx.undo.append(partial(setattr, self._ledger, "at_ms", self._ledger.at_ms))
         head = self._ledger.append(self._db, self._memory.last_seq)
         if self._policy.commits_on_loop(changes):
             self._policy.commit(on_loop=True)
@@ -371,19 +356,9 @@ class Writer:
         await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
 
 
-def _primary(error: Exception) -> int:
-    """The primary result code; 0 for errors that Python's module raises itself."""
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF
-
-
 def _hint_of(error: Exception) -> str:
-    if _primary(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return "the file is damaged: stop the daemon, and see `aghd check-store`"
-    if _primary(error) == sqlite3.SQLITE_READONLY:
+    if primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return f"the file is damaged: stop the daemon, and see `aghd check-store`, or {READ_HINT}"
+    if primary_code(error) == sqlite3.SQLITE_READONLY:
         return "make the file and its file system writable"
     return "free disk space, or check the disk"
-
-
-def _is_environment(error: Exception) -> bool:
-    return isinstance(error, sqlite3.Error) and _primary(error) in _ENVIRONMENT

@@ -66,6 +66,7 @@ async def test_answers_are_bounded_and_say_what_they_left_out(tmp_path: Path) ->
             assert found["messages"]
             fetched += len(found["messages"])
             assert found["waiting"] == 8 - fetched
+            client.tool("ack", messages=[{"seq": each["seq"], "lease": each["lease"]} for each in found["messages"]])
         assert {each["work_state"] for each in found["messages"]} == {"submitted"}
         (content,) = client.request("resources/read", uri="aghbus://inbox").result["contents"]
         assert len(content["text"]) < MAX_ANSWER
