@@ -16,7 +16,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import outbox
 from aghbus.store.tables.outbox import OpenWork, Outgoing
-from aghbus.store.tables.works import load
+from aghbus.store.tables.works import last_heard, load
 
 T = TypeVar("T")
 MAX_NOTED: Final = 10_000  # peers whose last epoch is remembered
@@ -64,7 +64,7 @@ class RestoredPeers:
             until_ms = 1000 * restored.held_through
             works = await outbox.open_works_between(self._store.reader, peer_id, restored.backup_ms, until_ms)
             if self._asked.get(peer_id) != restored.epoch:
-                await self._ask_for([work for work in works if work.role == "initiator"])
+                await self._ask_for([work for work in works if work.role == "initiator"], restored.restored_ms // 1000)
                 _remember(self._asked, peer_id, restored.epoch)
         except StoreUnavailable:
             return  # its next greet is as good
@@ -73,14 +73,15 @@ class RestoredPeers:
         if not restored.is_new:
             self._report(peer_id, restored, sum(work.opened_ms <= restored.restored_ms for work in works))
 
-    async def _ask_for(self, works: list[OpenWork]) -> None:
+    async def _ask_for(self, works: list[OpenWork], since: int) -> None:
         for start in range(0, len(works), _ASKED_TOGETHER):
-            await self._store.write(partial(self._ask_some, some=works[start : start + _ASKED_TOGETHER]))
+            await self._store.write(partial(self._ask_some, some=works[start : start + _ASKED_TOGETHER], since=since))
 
-    def _ask_some(self, tx: Transaction, some: list[OpenWork]) -> None:
+    def _ask_some(self, tx: Transaction, some: list[OpenWork], since: int) -> None:
+        """Those in which the peer has said nothing after `since`, by its clock: it knows the others."""
         for each in some:
             work = load(tx, each.workspace_id, each.channel, each.work_id)
-            if work is not None and not work.is_terminal:
+            if work is not None and not work.is_terminal and last_heard(tx, work) <= since:
                 tx.after_commit(partial(self._enqueue, self._ask(tx, work)))
 
     def _report(self, peer_id: str, restored: Restored, count: int) -> None:

@@ -41,6 +41,10 @@ UPDATE works SET state = ?, advanced = ?, terminal_id = ?, terminal_sender = ?, 
     message = coalesce(?, message), result_seq = coalesce(?, result_seq), others_bytes = ?
 WHERE id = ?
 """
+_LAST_HEARD: Final = f"""
+SELECT max(json_extract(CAST(e.raw AS TEXT), '$.ts')) FROM envelopes AS e
+WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND e.sender = ? AND {INTACT}
+"""  # noqa: S608 - constants
 _ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
@@ -93,6 +97,13 @@ def _cached(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> C
     if cached is None or cached.work.channel != channel or cached.work.workspace_id != workspace_id:
         return None
     return cached
+
+
+def last_heard(tx: Transaction, work: WorkView) -> int:
+    """The latest `ts` of a message of the target in this work, by its clock; 0 without one."""
+    tx.flush()
+    params = (*tx.memory.log.of_work(work.work_id), work.work_id, work.target)
+    return tx.db.execute(_LAST_HEARD, params).fetchone()[0] or 0
 
 
 def role(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Role | None:
