@@ -65,6 +65,9 @@ class Bus:
         """The last unanswered envelope of that stream; this bus knows of no answers."""
         return None
 
+    def close(self) -> None:
+        """This bus has nothing open."""
+
     def deliver(self, index: int = 0) -> fx.Effects:
         """Hands one parcel over and returns what the receiver decided."""
         parcel = self.parcels.pop(index)
@@ -79,55 +82,19 @@ class Bus:
         raise AssertionError(f"still {len(self.parcels)} parcels after {limit} deliveries")
 
 
-class Peer:
-    """One daemon without a disk or a network. What it knows is in plain dictionaries for a test to look at."""
+class Agent:
+    """What an agent sends. `works` are those that its daemon knows."""
 
-    def __init__(self, name: str, bus: Bus, *, observe: bool = False, catalog: tuple[Record, ...] = ()) -> None:
-        self.name = name
-        self.bus = bus
-        self.observe = observe
-        self.catalog = catalog
-        self.card = build_card(name, catalog=catalog)
-        self.works: dict[WorkKey, WorkView] = {}
-        self.history: list[tuple[str, str, str]] = []  # envelope id, state before, state after
-        self.rooms: dict[tuple[str, str, str], Binding] = {}
-        self.seen: dict[tuple[str, str, str], int] = {}
-        self.verdicts: dict[str, Ack] = {}  # of received envelopes, by id: what a duplicate is answered
-        self.capacity: int | None = None  # of the inbox
-        self.outbox: dict[str, Envelope] = {}
-        self.stored: list[tuple[str, Envelope]] = []
-        self.inbox: list[Envelope] = []
-        self.presence: dict[str, PeerCard] = {}
-        self.answers: dict[str, list[PeerCard]] = {}
-        self.counters: Counter[str] = Counter()
-        self._numbers = count(1)
-
-    def mint(self) -> str:
-        """The next envelope id of this peer."""
-        return f"msg_{self.name}_{next(self._numbers)}"
+    name: str
+    works: Mapping[WorkKey, WorkView]
 
     def work(self, work_id: str) -> WorkView | None:
         """Our copy of a work in the simulator's channel."""
         return self.works.get((WORKSPACE, CHANNEL, work_id))
 
     def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
-        """Builds, applies to our own copy, and publishes. Raises as `build` and `apply_own` do, and then nothing has left.
-
-        Conversation goes to the simulator's thread unless `surface` and `container` say otherwise.
-        """
-        if kind not in ("greet", "whois"):
-            parts = {"surface": "thread", "container": THREAD, **parts}
-        fields: dict[str, Any] = {"id": self.mint(), "workspace_id": WORKSPACE, "channel": CHANNEL, "ts": self.bus.now}
-        if parts.get("to") is not None and parts.get("container") is not None:
-            fields["after"] = self.bus.predecessor(self.name, parts["to"], parts["container"])
-        envelope = build(Draft(**{**fields, **parts, "kind": kind, "sender": self.name, "body": body}), self.bus.now)
-        if kind in ("greet", "whois"):
-            self.outbox[envelope.id] = envelope
-        else:
-            own = apply_own(envelope, self._work_of(envelope), self._room_of(envelope))
-            self._queue(envelope, own)
-        self.bus.publish(self.name, envelope.to, envelope.raw)
-        return envelope
+        """The sent envelope; raises if our own copy of the work forbids it."""
+        raise NotImplementedError
 
     def say(self, to: str | None, work_id: str | None = None, *, text: str = "go on", **parts: Any) -> Envelope:
         """A say; with `to` and a new `work_id` it opens a work."""
@@ -148,6 +115,65 @@ class Peer:
         body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
         return self.send("receipt", body, to=to, work_id=work_id, **parts)
 
+
+class Peer(Agent):
+    """One daemon without a disk or a network. What it knows is in plain dictionaries for a test to look at. A `foreign` one
+    ignores our extensions."""
+
+    works: dict[WorkKey, WorkView]
+
+    def __init__(
+        self,
+        name: str,
+        bus: Bus,
+        *,
+        observe: bool = False,
+        catalog: tuple[Record, ...] = (),
+        foreign: bool = False,
+    ) -> None:
+        self.name = name
+        self.foreign = foreign
+        self.bus = bus
+        self.observe = observe
+        self.catalog = catalog
+        self.card = build_card(name, catalog=catalog)
+        self.works = {}
+        self.history: list[tuple[str, str, str]] = []  # envelope id, state before, state after
+        self.rooms: dict[tuple[str, str, str], Binding] = {}
+        self.seen: dict[tuple[str, str, str], int] = {}
+        self.verdicts: dict[str, Ack] = {}  # of received envelopes, by id: what a duplicate is answered
+        self.capacity: int | None = None  # of the inbox
+        self.outbox: dict[str, Envelope] = {}
+        self.stored: list[tuple[str, Envelope]] = []
+        self.inbox: list[Envelope] = []
+        self.presence: dict[str, PeerCard] = {}
+        self.answers: dict[str, list[PeerCard]] = {}
+        self.counters: Counter[str] = Counter()
+        self._numbers = count(1)
+
+    def mint(self) -> str:
+        """The next envelope id of this peer."""
+        return f"msg_{self.name}_{next(self._numbers)}"
+
+    def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
+        """Builds, applies to our own copy, and publishes. Raises as `build` and `apply_own` do, and then nothing has left.
+
+        Conversation goes to the simulator's thread unless `surface` and `container` say otherwise.
+        """
+        if kind not in ("greet", "whois"):
+            parts = {"surface": "thread", "container": THREAD, **parts}
+        fields: dict[str, Any] = {"id": self.mint(), "workspace_id": WORKSPACE, "channel": CHANNEL, "ts": self.bus.now}
+        if parts.get("to") is not None and parts.get("container") is not None:
+            fields["after"] = self.bus.predecessor(self.name, parts["to"], parts["container"])
+        envelope = build(Draft(**{**fields, **parts, "kind": kind, "sender": self.name, "body": body}), self.bus.now)
+        if kind in ("greet", "whois"):
+            self.outbox[envelope.id] = envelope
+        else:
+            own = apply_own(envelope, self._work_of(envelope), self._room_of(envelope))
+            self._queue(envelope, own)
+        self.bus.publish(self.name, envelope.to, envelope.raw)
+        return envelope
+
     def receive(self, raw: bytes, settled: str = "") -> fx.Effects:
         """The whole way of a received message; returns what was decided and has been carried out.
 
@@ -159,7 +185,7 @@ class Peer:
             mint=self.mint,
             channels=frozenset({(WORKSPACE, CHANNEL)}),
             observe=self.observe,
-            processed=lambda *key: key in self.seen,
+            processed=lambda *key: self.foreign or key in self.seen,
             predecessor=lambda target: self.bus.predecessor(self.name, target.sender, target.container),
         )
         try:
