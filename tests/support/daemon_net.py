@@ -267,12 +267,12 @@ class Daemon(Agent):
         await self.parts.sender.send_all(lambda _tx, batch: batch.send(draft))
 
     def next(self) -> InboxItem | None:
-        """Lease a message, and note what it overtakes: earlier ones of its stream that the agent does not have, or has not
-        acknowledged yet."""
+        """Lease a message, and note what it overtakes: earlier ones of its flow and work that wait or are leased, but for the
+        opening of an accepted work and answered questions."""
         item = self.net.run(self.parts.inbox.next(InboxNextRequest(visibility=LEASE))).item
         if item is not None:
             self.leased.append(item)
-            if earlier := self.rows(OVERTAKEN, item.seq):
+            if earlier := self.rows(_OVERTAKEN, item.seq):
                 self.net.overtaken.append((self.name, item.message.id, [message_id for (message_id,) in earlier]))
         return item
 
@@ -303,10 +303,13 @@ class Daemon(Agent):
 
 _KIND_AND_ID: Final = re.compile(rb'.*?"id":"([^"]*)".*?"kind":"([a-z]*)"').match
 RETRY: Final = RetrySettings(first=1.0, ceiling=10.0)
-OVERTAKEN: Final = """
-SELECT e.msg_id FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq, envelopes AS mine
-WHERE mine.seq = ?1 AND mine.direction = 'in' AND e.seq < ?1 AND e.flow = mine.flow AND e.inbox = 1 AND (i.state IN ('ready', 'leased')
+_OVERTAKEN: Final = """
+SELECT e.msg_id FROM envelopes AS mine JOIN envelopes AS e ON e.flow = mine.flow AND e.work_id IS mine.work_id
+LEFT JOIN inbox AS i ON i.seq = e.seq LEFT JOIN works AS w ON w.work_id = e.work_id
+WHERE mine.seq = ?1 AND mine.direction = 'in' AND e.seq < mine.seq AND e.inbox = 1 AND (i.state IN ('ready', 'leased')
     OR (i.seq IS NULL AND e.seq > (SELECT value FROM meta WHERE key = 'inbox_position')))
+AND NOT (coalesce(i.attempts, 0) > 0 AND ((e.outcome = 'opened' AND w.state <> 'submitted')
+    OR (e.kind = 'trace' AND w.state <> 'needs_input')))
 """
 _SENT: Final = """
 SELECT e.msg_id, e.kind, e.container, e.work_id, o.state, o.next_ms, i.seq FROM envelopes AS e
