@@ -308,8 +308,8 @@ SELECT e.msg_id FROM envelopes AS mine JOIN envelopes AS e ON e.flow = mine.flow
 LEFT JOIN inbox AS i ON i.seq = e.seq LEFT JOIN works AS w ON w.work_id = e.work_id
 WHERE mine.seq = ?1 AND mine.direction = 'in' AND e.seq < mine.seq AND e.inbox = 1 AND (i.state IN ('ready', 'leased')
     OR (i.seq IS NULL AND e.seq > (SELECT value FROM meta WHERE key = 'inbox_position')))
-AND NOT (coalesce(i.attempts, 0) > 0 AND ((e.outcome = 'opened' AND w.state <> 'submitted')
-    OR (e.kind = 'trace' AND w.state <> 'needs_input')))
+AND NOT (coalesce(i.attempts, 0) > 0 AND ((e.outcome IS 'opened' AND w.state IS NOT 'submitted')
+    OR (e.kind = 'trace' AND w.state IS NOT 'needs_input')))
 """
 _SENT: Final = """
 SELECT e.msg_id, e.kind, e.container, e.work_id, o.state, o.next_ms, i.seq FROM envelopes AS e
