@@ -40,6 +40,40 @@ class Parcel(NamedTuple):
     raw: bytes
 
 
+class Agent:
+    """What an agent sends. `works` are those that its daemon knows."""
+
+    name: str
+    works: Mapping[WorkKey, WorkView]
+
+    def work(self, work_id: str) -> WorkView | None:
+        """Our copy of a work in the simulator's channel."""
+        return self.works.get((WORKSPACE, CHANNEL, work_id))
+
+    def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
+        """The sent envelope; raises if our own copy of the work forbids it."""
+        raise NotImplementedError
+
+    def say(self, to: str | None, work_id: str | None = None, *, text: str = "go on", **parts: Any) -> Envelope:
+        """A say; with `to` and a new `work_id` it opens a work."""
+        return self.send("say", {"text": text}, to=to, work_id=work_id, **parts)
+
+    def whisper(self, to: str, work_id: str | None = None, **parts: Any) -> Envelope:
+        """A say in the direct room of the two."""
+        room = direct_id(WORKSPACE, CHANNEL, self.name, to)
+        return self.say(to, work_id, **{"surface": "direct", "container": room, **parts})
+
+    def trace(self, to: str, work_id: str, state: str, **parts: Any) -> Envelope:
+        """A trace of `state`."""
+        return self.send("trace", {"state": state}, to=to, work_id=work_id, **parts)
+
+    def receipt(self, to: str, work_id: str, status: str, reason: str | None = None, **parts: Any) -> Envelope:
+        """A receipt about the work's opening envelope."""
+        work = self.work(work_id)
+        body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
+        return self.send("receipt", body, to=to, work_id=work_id, **parts)
+
+
 class Bus:
     """Holds every parcel until the test does something with it. `now` is everybody's clock, in Unix seconds."""
 
@@ -80,40 +114,6 @@ class Bus:
                 return delivered
             self.deliver()
         raise AssertionError(f"still {len(self.parcels)} parcels after {limit} deliveries")
-
-
-class Agent:
-    """What an agent sends. `works` are those that its daemon knows."""
-
-    name: str
-    works: Mapping[WorkKey, WorkView]
-
-    def work(self, work_id: str) -> WorkView | None:
-        """Our copy of a work in the simulator's channel."""
-        return self.works.get((WORKSPACE, CHANNEL, work_id))
-
-    def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
-        """The sent envelope; raises if our own copy of the work forbids it."""
-        raise NotImplementedError
-
-    def say(self, to: str | None, work_id: str | None = None, *, text: str = "go on", **parts: Any) -> Envelope:
-        """A say; with `to` and a new `work_id` it opens a work."""
-        return self.send("say", {"text": text}, to=to, work_id=work_id, **parts)
-
-    def whisper(self, to: str, work_id: str | None = None, **parts: Any) -> Envelope:
-        """A say in the direct room of the two."""
-        room = direct_id(WORKSPACE, CHANNEL, self.name, to)
-        return self.say(to, work_id, **{"surface": "direct", "container": room, **parts})
-
-    def trace(self, to: str, work_id: str, state: str, **parts: Any) -> Envelope:
-        """A trace of `state`."""
-        return self.send("trace", {"state": state}, to=to, work_id=work_id, **parts)
-
-    def receipt(self, to: str, work_id: str, status: str, reason: str | None = None, **parts: Any) -> Envelope:
-        """A receipt about the work's opening envelope."""
-        work = self.work(work_id)
-        body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
-        return self.send("receipt", body, to=to, work_id=work_id, **parts)
 
 
 class Peer(Agent):
