@@ -528,7 +528,7 @@ class DaemonNet(Bus):
         told: dict[str, set[str]] = {}
         for daemon in self.daemons:
             there = self.peers[self.other(daemon.name)]
-            taken = [row for row in self._taken(there) if row[0].startswith(f"msg_{daemon.name}_")]
+            taken = self._taken(there)
             found |= self._wrong_states(daemon, {row[0]: bool(row[2]) for row in taken}, told)
             numbers = {row[0]: number for number, row in enumerate(daemon.rows(_SENT))}
             flows = defaultdict(list)
