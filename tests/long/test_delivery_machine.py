@@ -245,6 +245,13 @@ class ForeignMachine(AgentsMachine):
         self.net.come_back("worker")
 
     @rule()
+    def forward(self) -> None:
+        """The foreign agent answers with the extensions of what it got."""
+        worker = self.net.peers["worker"]
+        if worker.stored:
+            worker.say("ops", ext=worker.stored[-1][1].extensions())
+
+    @rule()
     def restart(self) -> None:
         while self.net.wires["ops"]:
             self.net.arrive("ops")

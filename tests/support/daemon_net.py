@@ -24,7 +24,7 @@ from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
-from aghbus.protocol.agh.envelope import Envelope, parse
+from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, Envelope, parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.send import Draft
@@ -530,6 +530,8 @@ class DaemonNet(Bus):
             there = self.peers[self.other(daemon.name)]
             taken = self._taken(there)
             found |= self._wrong_states(daemon, {row[0]: bool(row[2]) for row in taken}, told)
+            if isinstance(there, Peer):
+                found |= self._withheld(daemon, there)
             numbers = {row[0]: number for number, row in enumerate(daemon.rows(_SENT))}
             flows = defaultdict(list)
             for message_id, container, _ in taken:
@@ -540,6 +542,11 @@ class DaemonNet(Bus):
             if any(times > 1 for times in Counter(row[0] for row in taken).values()):
                 found.add("taken twice")
         return found | self._work_faults(told)
+
+    def _withheld(self, daemon: Daemon, foreign: Peer) -> set[str]:
+        taken = {row[0] for row in self._taken(daemon)}
+        sent = {one.id for one in foreign.outbox.values() if one.kind not in DISCOVERY_KINDS}
+        return {"withheld"} if sent - taken else set()
 
     def _taken(self, peer: Any) -> list[tuple[Any, ...]]:
         if isinstance(peer, Daemon):
