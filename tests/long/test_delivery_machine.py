@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.base.errors import Refused
-from tests.support.daemon_net import DAY, DaemonNet
+from tests.support.daemon_net import DaemonNet
 from tests.support.delivery_net import CAPACITY, NAMES, Flying, Net
 from tests.support.peers import CHANNEL, WORKSPACE, Agent, Peer
 
@@ -235,6 +235,10 @@ class ForeignMachine(AgentsMachine):
     @rule(seconds=st.integers(1, 8))
     def wait(self, seconds: int) -> None:
         self.net.pass_time(seconds)
+
+    @rule(seconds=LIVES)
+    def live(self, seconds: int) -> None:
+        self.net.peers["ops"].life = seconds
 
     @rule()
     def leave(self) -> None:

@@ -12,10 +12,11 @@ import selectors
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Executor
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import RetrySettings, Settings
@@ -40,6 +41,7 @@ from tests.support.publishing import Up
 from tests.support.wiring import daemon_context, daemon_parts
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 START: Final = 1_800_000_000  # Unix seconds
 DAY: Final = 86_400  # seconds
 TURN: Final = 1e-4  # seconds that a turn of the loop takes
@@ -75,8 +77,10 @@ class Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.selector.now
 
-    def run_in_executor(self, _executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
-        done = self.create_future()
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
+    ) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except Exception as error:
@@ -155,7 +159,7 @@ class _Wires(Up):
         return True
 
     def publish_all_nowait(self, messages: Sequence[tuple[str, bytes]]) -> bool:
-        return all([self.publish_nowait(subject, data) for subject, data in messages])
+        return all(self.publish_nowait(subject, data) for subject, data in messages)
 
     async def flush(self, timeout: float) -> None:
         await asyncio.sleep(0.001)
@@ -291,14 +295,13 @@ class Daemon(Agent):
         return self.net.run(self.store.write(job))
 
     @property
-    def works(self) -> dict[tuple[str, str, str], WorkView]:
-        keys = self.rows("SELECT workspace_id, channel, work_id FROM works")
+    def works(self) -> dict[str, WorkView]:
+        """By their ids."""
+        found = [(work_id, self.work(work_id)) for (work_id,) in self.rows("SELECT work_id FROM works")]
+        return {work_id: work for work_id, work in found if work is not None}
 
-        def job(tx: Any) -> list[WorkView | None]:
-            return [works.load(tx, *key) for key in keys]
-
-        found = self.net.run(self.store.write(job))
-        return {key: view for key, view in zip(keys, found, strict=True) if view is not None}
+    def work(self, work_id: str) -> WorkView | None:
+        return self.net.run(self.store.write(lambda tx: works.load(tx, WORKSPACE, CHANNEL, work_id)))
 
 
 _KIND_AND_ID: Final = re.compile(rb'.*?"id":"([^"]*)".*?"kind":"([a-z]*)"').match
@@ -376,7 +379,8 @@ class DaemonNet(Bus):
         return NAMES[1 - NAMES.index(name)]
 
     def work(self, name: str, work_id: str | None) -> WorkView | None:
-        return self.peers[name].works.get((WORKSPACE, CHANNEL, work_id or ""))
+        peer: Agent = self.peers[name]
+        return peer.work(work_id or "")
 
     # the wires
 
@@ -573,7 +577,7 @@ class DaemonNet(Bus):
 
     def _work_faults(self, told: dict[str, set[str]]) -> set[str]:
         found: set[str] = set()
-        ours, theirs = (self.peers[name].works for name in NAMES)
+        ours, theirs = ({one.work_id: one for one in self.peers[name].works.values()} for name in NAMES)
         for key in ours.keys() | theirs.keys():
             one, other = ours.get(key), theirs.get(key)
             if one is None or other is None:
@@ -583,7 +587,7 @@ class DaemonNet(Bus):
                 found.add("phantom work")
             elif one.opening_id != other.opening_id:
                 found.add("phantom work")
-            elif one.state != other.state and not self.foreign and len(told.get(key[2], ())) < len(NAMES):
+            elif one.state != other.state and not self.foreign and len(told.get(key, ())) < len(NAMES):
                 found.add("states differ, and an agent was not told")
             elif self.foreign and one.state != other.state and one.is_terminal and one.initiator == "ops":
                 found.add("an ended work is open at the foreign peer")

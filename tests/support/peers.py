@@ -41,14 +41,13 @@ class Parcel(NamedTuple):
 
 
 class Agent:
-    """What an agent sends. `works` are those that its daemon knows."""
+    """What an agent sends."""
 
     name: str
-    works: Mapping[WorkKey, WorkView]
 
     def work(self, work_id: str) -> WorkView | None:
         """Our copy of a work in the simulator's channel."""
-        return self.works.get((WORKSPACE, CHANNEL, work_id))
+        raise NotImplementedError
 
     def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
         """The sent envelope; raises if our own copy of the work forbids it."""
@@ -120,8 +119,6 @@ class Peer(Agent):
     """One daemon without a disk or a network. What it knows is in plain dictionaries for a test to look at. A `foreign` one
     ignores our extensions."""
 
-    works: dict[WorkKey, WorkView]
-
     def __init__(
         self,
         name: str,
@@ -137,7 +134,7 @@ class Peer(Agent):
         self.observe = observe
         self.catalog = catalog
         self.card = build_card(name, catalog=catalog)
-        self.works = {}
+        self.works: dict[WorkKey, WorkView] = {}
         self.history: list[tuple[str, str, str]] = []  # envelope id, state before, state after
         self.rooms: dict[tuple[str, str, str], Binding] = {}
         self.seen: dict[tuple[str, str, str], int] = {}
@@ -154,6 +151,9 @@ class Peer(Agent):
     def mint(self) -> str:
         """The next envelope id of this peer."""
         return f"msg_{self.name}_{next(self._numbers)}"
+
+    def work(self, work_id: str) -> WorkView | None:
+        return self.works.get((WORKSPACE, CHANNEL, work_id))
 
     def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
         """Builds, applies to our own copy, and publishes. Raises as `build` and `apply_own` do, and then nothing has left.
