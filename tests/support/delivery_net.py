@@ -19,6 +19,11 @@ CAPACITY: Final = 3  # of each inbox
 State = Literal["queued", "published", "receipted", "refused"]
 
 
+def differ(ours: WorkView, theirs: WorkView) -> bool:
+    """Whether the states differ, but where a question and a word that was sent before it have crossed."""
+    return ours.state != theirs.state and {ours.state, theirs.state} != {"working", "needs_input"}
+
+
 class Row(msgspec.Struct):
     """One row of an outbox: `number` is its place in the order of the store."""
 
@@ -40,11 +45,6 @@ class Flying(NamedTuple):
     raw: bytes | None
     settled: str = ""
     ack: Ack | None = None
-
-
-def differ(ours: WorkView, theirs: WorkView) -> bool:
-    """Whether the states differ, but where a question and a word that was sent before it have crossed."""
-    return ours.state != theirs.state and {ours.state, theirs.state} != {"working", "needs_input"}
 
 
 class Net(Bus):
