@@ -5,6 +5,9 @@ it only after that one, an acknowledgement says what became of the envelope, and
 happens, once it comes to rest: nothing committed is lost, nothing is applied twice, each flow was processed in order, both
 sides of every work are in the same state, and the state of every message says what became of it.
 
+The same agents drive the real parts of two daemons (`DaemonsMachine`), and of one beside a peer of another implementation
+(`ForeignMachine`). What these have found is in tests/daemon/test_two_daemons.py.
+
 `ordered=False` is the behaviour before docs/adr/0009: no predecessors, and an acknowledgement of everything that was committed,
 with effect or without. With it the same model finds the faults.
 """
