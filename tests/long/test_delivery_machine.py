@@ -5,6 +5,9 @@ it only after that one, an acknowledgement says what became of the envelope, and
 happens, once it comes to rest: nothing committed is lost, nothing is applied twice, each flow was processed in order, both
 sides of every work are in the same state, and the state of every message says what became of it.
 
+The same agents drive the real parts of two daemons (`DaemonsMachine`), and of one beside a peer of another implementation
+(`ForeignMachine`). What these have found is in tests/daemon/test_two_daemons.py.
+
 `ordered=False` is the behaviour before docs/adr/0009: no predecessors, and an acknowledgement of everything that was committed,
 with effect or without. With it the same model finds the faults.
 """
@@ -19,30 +22,27 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.base.errors import Refused
+from tests.support.daemon_net import DaemonNet
 from tests.support.delivery_net import CAPACITY, NAMES, Flying, Net
-from tests.support.peers import CHANNEL, WORKSPACE, Peer
+from tests.support.peers import CHANNEL, WORKSPACE, Agent, Peer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 SIDES = st.sampled_from(NAMES)
 WORKS = st.integers(0, 3)
+LIVES = st.integers(1, 4)  # seconds
 
 
-class DeliveryMachine(RuleBasedStateMachine):
+class AgentsMachine(RuleBasedStateMachine):
     """Agents that do what they like, but only one of the two ends a work: two ends that cross are no matter of delivery."""
 
-    ordered = True
+    net: Any  # a Net or a DaemonNet
 
     def __init__(self) -> None:
         super().__init__()
-        self.net = Net(ordered=self.ordered)
         self.enders: dict[str, str] = {}
 
-    @initialize(flow=st.booleans())
-    def choose(self, flow: bool) -> None:
-        self.net.flow = flow
-
-    def act(self, name: str, what: Callable[[Peer, str], Any]) -> None:
+    def act(self, name: str, what: Callable[[Agent, str], Any]) -> None:
         """An agent's request; a no of its own daemon is an answer too."""
         try:
             what(self.net.peers[name], self.net.other(name))
@@ -106,17 +106,30 @@ class DeliveryMachine(RuleBasedStateMachine):
     def retry(self, name: str) -> None:
         self.net.send_out(name, again=True)
 
-    @rule(name=SIDES, at=st.integers(0, 20))
-    def retry_one(self, name: str, at: int) -> None:
-        if at < len(rows := self.net.unanswered(name)):
-            self.net.send(name, rows[at])
-
     @rule(name=SIDES, times=st.integers(1, 6))
     def deliver(self, name: str, times: int) -> None:
         for _ in range(times):
             self.net.arrive(name)
 
-    # what goes wrong
+    def teardown(self) -> None:
+        try:
+            self.net.come_to_rest()
+            self.judge()
+            for work_id in list(self.enders):
+                self.finish(work_id)
+            self.net.come_to_rest()
+            self.judge()
+            for key, work in self.net.peers["ops"].works.items():
+                assert work.state in TERMINAL_STATES, key
+        finally:
+            self.net.close()
+
+    def judge(self) -> None:
+        assert not self.net.faults()
+
+
+class FaultyMachine(AgentsMachine):
+    """Crashes, lost connections, and a wire that loses, repeats and reorders."""
 
     @rule(name=SIDES)
     def crash_before_commit(self, name: str) -> None:
@@ -152,24 +165,108 @@ class DeliveryMachine(RuleBasedStateMachine):
         if self.net.ordered or self.net.flow:
             self.net.arrive(name, at=at)
 
-    def teardown(self) -> None:
-        self.net.come_to_rest()
-        self.judge()
-        for work_id in list(self.enders):
-            self.finish(work_id)
-        self.net.come_to_rest()
-        self.judge()
-        for key, work in self.net.peers["ops"].works.items():
-            assert work.state in TERMINAL_STATES, key
 
-    def judge(self) -> None:
-        assert not self.net.faults()
+class DeliveryMachine(FaultyMachine):
+    """The pure model."""
+
+    ordered = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = Net(ordered=self.ordered)
+
+    @initialize(flow=st.booleans())
+    def choose(self, flow: bool) -> None:
+        self.net.flow = flow
+
+    @rule(name=SIDES, at=st.integers(0, 20))
+    def retry_one(self, name: str, at: int) -> None:
+        if at < len(rows := self.net.unanswered(name)):
+            self.net.send(name, rows[at])
 
 
 TestDelivery = DeliveryMachine.TestCase
 TestDelivery.settings = settings(
     max_examples=1000, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+class DaemonsMachine(FaultyMachine):
+    """The real parts of two daemons: messages may have short lives, both agents may end a work, and lose their leases."""
+
+    @initialize(flow=st.booleans())
+    def choose(self, flow: bool) -> None:
+        self.net = DaemonNet(flow=flow)
+
+    @rule(name=SIDES, seconds=LIVES)
+    def live(self, name: str, seconds: int) -> None:
+        """The next message of this agent lives so long."""
+        self.net.peers[name].life = seconds
+
+    @rule(seconds=st.integers(1, 8))
+    def wait(self, seconds: int) -> None:
+        self.net.pass_time(seconds)
+
+    @rule(name=SIDES, times=st.integers(1, 3), dies=st.booleans())
+    def lease(self, name: str, times: int, dies: bool) -> None:
+        """The agent takes some messages, and may die with what it has not acknowledged."""
+        for _ in range(times):
+            self.net.peers[name].next()
+        if dies:
+            self.net.peers[name].leased.clear()
+
+    @rule(name=SIDES, opener=SIDES, number=WORKS)
+    def end_too(self, name: str, opener: str, number: int) -> None:
+        """The agent that others do not expect to end this work."""
+        ender, work_id = self.enders.get(f"work_{opener}_{number}"), f"work_{opener}_{number}"
+        self.enders[work_id] = name
+        self.finish(work_id)
+        self.enders[work_id] = ender or name
+
+
+TestDaemons = DaemonsMachine.TestCase
+TestDaemons.settings = settings(TestDelivery.settings, max_examples=200)
+
+
+class ForeignMachine(AgentsMachine):
+    """Worker is a peer of another implementation: it loses nothing while it is there, and nobody repeats its messages."""
+
+    @initialize()
+    def choose(self) -> None:
+        self.net = DaemonNet(foreign=True)
+
+    @rule(seconds=st.integers(1, 8))
+    def wait(self, seconds: int) -> None:
+        self.net.pass_time(seconds)
+
+    @rule(seconds=LIVES)
+    def live(self, seconds: int) -> None:
+        self.net.peers["ops"].life = seconds
+
+    @rule()
+    def leave(self) -> None:
+        self.net.leave("worker")
+
+    @rule()
+    def come_back(self) -> None:
+        self.net.come_back("worker")
+
+    @rule()
+    def forward(self) -> None:
+        """The foreign agent answers with the extensions of what it got."""
+        worker = self.net.peers["worker"]
+        if worker.stored:
+            worker.say("ops", ext=worker.stored[-1][1].extensions())
+
+    @rule()
+    def restart(self) -> None:
+        while self.net.wires["ops"]:
+            self.net.arrive("ops")
+        self.net.crash("ops")
+
+
+TestForeign = ForeignMachine.TestCase
+TestForeign.settings = TestDaemons.settings
 
 
 class UnorderedMachine(DeliveryMachine):

@@ -40,6 +40,39 @@ class Parcel(NamedTuple):
     raw: bytes
 
 
+class Agent:
+    """What an agent sends."""
+
+    name: str
+
+    def work(self, work_id: str) -> WorkView | None:
+        """Our copy of a work in the simulator's channel."""
+        raise NotImplementedError
+
+    def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
+        """The sent envelope; raises if our own copy of the work forbids it."""
+        raise NotImplementedError
+
+    def say(self, to: str | None, work_id: str | None = None, *, text: str = "go on", **parts: Any) -> Envelope:
+        """A say; with `to` and a new `work_id` it opens a work."""
+        return self.send("say", {"text": text}, to=to, work_id=work_id, **parts)
+
+    def whisper(self, to: str, work_id: str | None = None, **parts: Any) -> Envelope:
+        """A say in the direct room of the two."""
+        room = direct_id(WORKSPACE, CHANNEL, self.name, to)
+        return self.say(to, work_id, **{"surface": "direct", "container": room, **parts})
+
+    def trace(self, to: str, work_id: str, state: str, **parts: Any) -> Envelope:
+        """A trace of `state`."""
+        return self.send("trace", {"state": state}, to=to, work_id=work_id, **parts)
+
+    def receipt(self, to: str, work_id: str, status: str, reason: str | None = None, **parts: Any) -> Envelope:
+        """A receipt about the work's opening envelope."""
+        work = self.work(work_id)
+        body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
+        return self.send("receipt", body, to=to, work_id=work_id, **parts)
+
+
 class Bus:
     """Holds every parcel until the test does something with it. `now` is everybody's clock, in Unix seconds."""
 
@@ -65,6 +98,9 @@ class Bus:
         """The last unanswered envelope of that stream; this bus knows of no answers."""
         return None
 
+    def close(self) -> None:
+        """This bus has nothing open."""
+
     def deliver(self, index: int = 0) -> fx.Effects:
         """Hands one parcel over and returns what the receiver decided."""
         parcel = self.parcels.pop(index)
@@ -79,11 +115,21 @@ class Bus:
         raise AssertionError(f"still {len(self.parcels)} parcels after {limit} deliveries")
 
 
-class Peer:
-    """One daemon without a disk or a network. What it knows is in plain dictionaries for a test to look at."""
+class Peer(Agent):
+    """One daemon without a disk or a network. What it knows is in plain dictionaries for a test to look at. A `foreign` one
+    ignores our extensions."""
 
-    def __init__(self, name: str, bus: Bus, *, observe: bool = False, catalog: tuple[Record, ...] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        bus: Bus,
+        *,
+        observe: bool = False,
+        catalog: tuple[Record, ...] = (),
+        foreign: bool = False,
+    ) -> None:
         self.name = name
+        self.foreign = foreign
         self.bus = bus
         self.observe = observe
         self.catalog = catalog
@@ -107,7 +153,6 @@ class Peer:
         return f"msg_{self.name}_{next(self._numbers)}"
 
     def work(self, work_id: str) -> WorkView | None:
-        """Our copy of a work in the simulator's channel."""
         return self.works.get((WORKSPACE, CHANNEL, work_id))
 
     def send(self, kind: str, body: Mapping[str, Any], **parts: Any) -> Envelope:
@@ -132,25 +177,6 @@ class Peer:
         self.bus.publish(self.name, envelope.to, envelope.raw)
         return envelope
 
-    def say(self, to: str | None, work_id: str | None = None, *, text: str = "go on", **parts: Any) -> Envelope:
-        """A say; with `to` and a new `work_id` it opens a work."""
-        return self.send("say", {"text": text}, to=to, work_id=work_id, **parts)
-
-    def whisper(self, to: str, work_id: str | None = None, **parts: Any) -> Envelope:
-        """A say in the direct room of the two."""
-        room = direct_id(WORKSPACE, CHANNEL, self.name, to)
-        return self.say(to, work_id, **{"surface": "direct", "container": room, **parts})
-
-    def trace(self, to: str, work_id: str, state: str, **parts: Any) -> Envelope:
-        """A trace of `state`."""
-        return self.send("trace", {"state": state}, to=to, work_id=work_id, **parts)
-
-    def receipt(self, to: str, work_id: str, status: str, reason: str | None = None, **parts: Any) -> Envelope:
-        """A receipt about the work's opening envelope."""
-        work = self.work(work_id)
-        body = {"for_id": work.opening_id if work else "msg_unknown", "status": status, "reason_code": reason}
-        return self.send("receipt", body, to=to, work_id=work_id, **parts)
-
     def receive(self, raw: bytes, settled: str = "") -> fx.Effects:
         """The whole way of a received message; returns what was decided and has been carried out.
 
@@ -162,7 +188,7 @@ class Peer:
             mint=self.mint,
             channels=frozenset({(WORKSPACE, CHANNEL)}),
             observe=self.observe,
-            processed=lambda *key: key in self.seen,
+            processed=lambda *key: self.foreign or key in self.seen,
             predecessor=lambda target: self.bus.predecessor(self.name, target.sender, target.container),
         )
         try:
