@@ -6,8 +6,7 @@ import inspect
 import math
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,8 +19,7 @@ DELAY: Final = 1.0
 """Seconds before the second attempt of a handler with `Retry`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+class Retry(NamedTuple):
     """When a work is tried again after an exception: up to `attempts` in all, if the exception is one of `on`.
 
     The second attempt comes after `delay` seconds, each later one after `backoff` times as long. Attempts that ended with the
@@ -56,18 +54,18 @@ class HandlerExit(Exception):
     """In place of what would end the worker: `sys.exit` in a handler, or its own cancellation."""
 
 
-@dataclass(frozen=True)
 class Handler:
     """A declared function. `payload` is the type of its second parameter, None without one."""
 
-    function: Callable[..., Any]
-    retry: Retry | None
-    time_limit: float | None
-    concurrency: int | None
-    payload: Any = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, function: Callable[..., Any], retry: Retry | None, time_limit: float | None, concurrency: int | None
+    ) -> None:
         """Raises TypeError for a function that takes neither a job nor a job and an annotated payload."""
+        self.function = function
+        self.retry = retry
+        self.time_limit = time_limit
+        self.concurrency = concurrency
+        self.payload: Any = None
         taken = [one for one in inspect.signature(self.function).parameters.values() if one.default is one.empty]
         positional = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         name = getattr(self.function, "__name__", "the handler")
@@ -77,7 +75,7 @@ class Handler:
             hints = typing.get_type_hints(self.function)
             if positional[1].name not in hints:
                 raise TypeError(f"{name}: {positional[1].name} needs an annotation, the type of the payload")
-            object.__setattr__(self, "payload", hints[positional[1].name])
+            self.payload = hints[positional[1].name]
 
     @property
     def is_coroutine(self) -> bool:

@@ -169,8 +169,8 @@ class InboxOutput(ToolResult):
     """Leased messages; they come again after `lease_seconds` unless they are acked."""
 
     messages: list[InboxMessage]
-    waiting: Annotated[int, Meta(description="more messages that wait, some until fetched ones are acked")]
-    others: Annotated[int, Meta(description="of peers not admitted")]
+    waiting: Annotated[int, Meta(description="more, some until these are acked")]
+    others: int  # of peers that were not admitted
     lease_seconds: int
 
 

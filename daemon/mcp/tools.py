@@ -161,11 +161,8 @@ class BusTools:
         form = InboxLeaseRequest(lease=lease, visibility=LEASE_SECONDS)
         for each in (await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True))).items:
             try:
-                item = await self.inbox.lease(each.seq, form, in_order=True)
-            except (
-                NotFound,
-                Refused,
-            ):  # another session was faster, it is not due yet, or an earlier one is not settled
+                item = await self.inbox.lease_in_order(each.seq, form)
+            except (NotFound, Refused):  # another session has it, it is not due yet, or an earlier one is not settled
                 continue
             except asyncio.CancelledError:
                 self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))

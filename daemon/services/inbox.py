@@ -152,13 +152,18 @@ class InboxService:
         left = 0.0 if self.waiters.closed else max(0.0, deadline - self.clock.monotonic())
         return left if due_ms is None else min(left, max(_SHORTEST, self.clock_changes.seconds_until(due_ms)))
 
-    async def lease(self, seq: int, request: InboxLeaseRequest, *, in_order: bool = False) -> InboxItem:
-        """Lease one ready message, or renew its lease. Refused when another lease is the current one, and with `in_order` when
-        an earlier message of its work or thread is leased elsewhere or waits.
+    async def lease(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
+        """Lease one ready message, or renew its lease. Refused when another lease is the current one.
 
         Without `request.others` a message of a peer that was not admitted is returned as it is, and its sender is told.
         """
+        return await self._lease_one(seq, request, in_order=False)
 
+    async def lease_in_order(self, seq: int, request: InboxLeaseRequest) -> InboxItem:
+        """As `lease`, but refused when an earlier message of its work or thread is leased elsewhere or waits."""
+        return await self._lease_one(seq, request, in_order=True)
+
+    async def _lease_one(self, seq: int, request: InboxLeaseRequest, *, in_order: bool) -> InboxItem:
         def job(tx: Transaction) -> InboxItem:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms, in_order=in_order)

@@ -1,5 +1,6 @@
 """Daemons that are killed, brokers that go away: what was acknowledged is there afterwards."""
 
+import time
 from pathlib import Path
 
 from tests.support.daemons import Daemon, Home, wait_for
@@ -8,10 +9,12 @@ from tests.support.natsutil import NatsServer
 
 def test_killed_daemons_come_back_as_they_were(home: Home) -> None:
     worker, ops = Daemon(home, "worker").start(), Daemon(home, "ops").start()
+    begun = int(time.time())
     try:
         work_id = ops.post("/v1/works", to="worker", text="survive")["work_id"]
         wait_for(lambda: worker.get("/v1/works")["works"], 30, "the work")
         leased = worker.post("/v1/inbox/next", visibility=600)["item"]
+        wait_for(lambda: int(time.time()) > begun, 30, "a second in which no store was new: its peers ask for works")
         worker.post(f"/v1/works/{work_id}/accept")
         wait_for(lambda: ops.state_of(work_id) == "working", 30, "the receipt")
         before = {

@@ -149,7 +149,12 @@ async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path,
                 human, doctor = (home.ctl("--name", "ops", each).stdout for each in ("status", "doctor"))
                 count = home.ctl_json("--name", "ops", "status")["requests"]
                 gauge = value(port_of(ops), "aghbus_admission_requests")
-                return count, gauge, b"1 peer to admit: aghctl requests" in human, b"warn  requests: 1 peer" in doctor
+                return (
+                    count,
+                    gauge,
+                    b"1 peer to admit: aghctl --name ops requests" in human,
+                    b"warn  requests: 1 peer" in doctor,
+                )
 
             wait_for(lambda: ops.get("/v1/inbox")["counts"]["ready"] == 2, 30, "both works")
             wait_for(lambda: shown() == (1, 1, True, True), 30, "the request")
