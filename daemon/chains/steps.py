@@ -23,6 +23,7 @@ from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.bodies import Say, Trace
 from aghbus.protocol.agh.lifecycle import State
+from aghbus.protocol.api.base import RunState
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.chains.branches import ready
 from aghbus.protocol.chains.chain import Chain
@@ -34,7 +35,6 @@ from aghbus.protocol.chains.run import (
     Finish,
     Next,
     Result,
-    RunState,
     decide,
     over_limit,
     retry_pause,

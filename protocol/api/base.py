@@ -5,7 +5,7 @@ takes the descriptions from there. Times ending in `_ms` are Unix milliseconds. 
 grows, and streams resume by it. Text may come from untrusted peers: escape it before a terminal shows it.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -45,6 +45,8 @@ Delay = Annotated[float, Meta(ge=0, le=MAX_LIFETIME)]
 References = Annotated[list[Any], Meta(max_length=MAX_LIST_ITEMS)]
 RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 """A JSON object as its bytes: passed on as it came, without being read and written again."""
+RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
+"""Of the run of a chain."""
 
 
 class ResponseModel(msgspec.Struct, kw_only=True, omit_defaults=False):

@@ -3,8 +3,7 @@
 import re
 from typing import Annotated, Any, Final
 
-from aghbus.protocol.api.base import Channel, NonBlank, RequestModel, ResponseModel, text
-from aghbus.protocol.chains.run import RunState
+from aghbus.protocol.api.base import Channel, NonBlank, RequestModel, ResponseModel, RunState, text
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

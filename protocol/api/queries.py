@@ -9,12 +9,11 @@ from aghbus.protocol.agh.effects import Direction
 from aghbus.protocol.agh.envelope import StoredKind
 from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.artifact_uri import PART
-from aghbus.protocol.api.base import Seq, Since, text
+from aghbus.protocol.api.base import RunState, Seq, Since, text
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
 from aghbus.protocol.base.formats import Format
-from aghbus.protocol.chains.run import RunState
 
 MAX_LIMIT: Final = 1000
 """Entries of one page."""

@@ -8,7 +8,7 @@ only on an edge with a condition.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
@@ -20,7 +20,6 @@ from aghbus.protocol.chains.paths import Scope
 from aghbus.protocol.formats.derived_ids import digest
 from aghbus.protocol.formats.timestamps import utc
 
-RunState = Literal["running", "waiting", "completed", "failed", "canceled"]
 ENDED: Final = frozenset({"completed", "failed", "canceled"})
 
 FIRST_RETRY_PAUSE: Final = 1.0  # seconds, doubled each time

@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aghbus.protocol.agh.lifecycle import WorkView
+from aghbus.protocol.api.base import RunState
 from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.base.text import shorten
-from aghbus.protocol.chains.run import RunState
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, insert_into, placeholders
