@@ -72,7 +72,10 @@ def traces(to: str, _captured: bytes) -> Frames:
 
 
 def early(to: str, _captured: bytes) -> Frames:
-    """1,100 says whose predecessor never comes, of one name."""
+    """1,100 says whose predecessor never comes, of one name that has greeted as a daemon of this project."""
+    lists = ("profiles_supported", "capabilities", "artifacts_supported", "trust_modes_supported")
+    everybody, card = EnvelopeMaker("early", None), {"peer_id": "early", **{name: [] for name in lists}}
+    yield frame(everybody.subject, everybody.make("greet", {"peer_card": card}, ext={"aghbus.instance": "early"}))
     maker, until = EnvelopeMaker("early", to), int(time.time()) + _DAYS
     for number in range(1_100):
         after = {"aghbus.after": {"id": f"msg_{secrets.token_hex(14)}", "expires_at": until}}

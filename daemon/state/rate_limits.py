@@ -134,7 +134,7 @@ class RateLimits:
         is_unproven = lane == "other" and "@" in sender
         if lane != "other" and is_copy(sender, claimed_id(raw)):
             lane = "other"
-        if is_unproven and not self._signatures.may_try(sender, now, cost * (1 + waiting)):
+        if is_unproven and not self._may_try(sender, now, cost * (1 + waiting), to_us=to_us):
             reason = "signatures"
         elif to_us and not has_room(sender, len(raw), lane):
             reason = "queue"
@@ -199,9 +199,15 @@ class RateLimits:
         sender = envelope.sender
         if envelope.proof is None and "@" not in sender:
             return None
-        if self._signatures.may_try(sender, self._now(), _cost(envelope)) or self._is_authentic(envelope, tag):
-            return None
-        return "signatures"
+        may_try = self._may_try(sender, self._now(), _cost(envelope), to_us=envelope.to is not None)
+        return None if may_try or self._is_authentic(envelope, tag) else "signatures"
+
+    def _may_try(self, sender: str, now: float, cost: float, *, to_us: bool) -> bool:
+        """Whether the tokens for wrong signatures cover a message without an authentic tag. What is sent `to_us` in the name of
+        a contact that sends tags is most likely forged: it has the tokens of that name only."""
+        if to_us and self._tags.sends(sender):
+            return self._signatures.may_try_alone(sender, now, cost)
+        return self._signatures.may_try(sender, now, cost)
 
     def learn(self, envelope: Envelope, tag: str, *, verified: bool) -> None:
         """The signature of a message was verified, or is wrong: from now on this contact is known to send tags, or its tags

@@ -139,7 +139,11 @@ class VerificationBudget:
 
     def may_try(self, name: str, now: float, cost: float = 1.0) -> bool:
         """Whether an envelope that claims `name` may be verified at monotonic second `now`; `cost` is spent if that fails."""
-        return self._shared.affords("", now, cost) or self._own_bucket_covers(name, now, cost)
+        return self._shared.affords("", now, cost) or self.may_try_alone(name, now, cost)
+
+    def may_try_alone(self, name: str, now: float, cost: float = 1.0) -> bool:
+        """As `may_try`, but without what all names share."""
+        return name in self._proved and self._own.affords(name, now, cost)
 
     def may_try_together(self, total: float, now: float) -> bool:
         """Whether the shared bucket alone is enough for claims of this total cost; else ask `may_try_all`."""
@@ -172,10 +176,7 @@ class VerificationBudget:
 
     def failed(self, name: str, now: float, cost: float = 1.0) -> None:
         """A proof under `name` was wrong or missing at monotonic second `now`; spend `cost`."""
-        if self._own_bucket_covers(name, now, cost):
+        if self.may_try_alone(name, now, cost):
             self._own.drain(name, now, cost)
         else:
             self._shared.drain("", now, cost)
-
-    def _own_bucket_covers(self, name: str, now: float, cost: float) -> bool:
-        return name in self._proved and self._own.affords(name, now, cost)

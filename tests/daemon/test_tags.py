@@ -88,7 +88,9 @@ async def test_a_tagged_message_is_taken_after_a_flood_of_forgeries(b: Bench) ->
 
 async def test_forgeries_beyond_their_tokens_are_not_parsed(tmp_path: Path) -> None:
     cost = spent_by(Messages().forged(FRIEND.handle, to=OPS.handle))
-    budget = VerificationBudget(TokenBuckets(cost, 0), TokenBuckets(20 * cost, 0))
+    budget = VerificationBudget(
+        TokenBuckets(21 * cost, 0), TokenBuckets(99 * cost, 0)
+    )  # of all names: not for FRIEND's
     async with bench(tmp_path, Still(), signer=OPS, replaced=Replacements(failed_signatures=budget)) as b:
         await greeted(b)
         copy, message = signed(b), signed(b)

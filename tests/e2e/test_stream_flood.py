@@ -65,6 +65,8 @@ async def test_a_flood_in_the_stream_delays_no_contact(
         wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
         worker.post("/v1/messages", kind="say", to="ops", thread_id="thread_talk", body={"text": "hello"})
         async with foreign_peer(server.url, "mallory") as mallory:
+            await mallory.greet(ext={"aghbus.instance": "instance_mallory"})  # else nothing of it is early
+            await asyncio.to_thread(wait_for, lambda: worker.knows("mallory"), 30, "the greet")
             for number in range(count):
                 sent = message(mallory, number)
                 subject = subject_for("ws_local", "default", sent["to"])
