@@ -21,6 +21,7 @@ from aghbus.store.tables.works import last_heard, load
 T = TypeVar("T")
 MAX_NOTED: Final = 10_000  # peers whose last epoch is remembered
 _ASKED_TOGETHER: Final = 100  # works in one job
+_ASK_EVERY: Final = 60.0  # seconds between two rounds of questions to a peer
 _NOTE_EVERY: Final = 600.0  # seconds between two entries about one peer in the audit log
 
 
@@ -45,7 +46,7 @@ class RestoredPeers:
         self._ask = ask
         self._enqueue = enqueue
         self._asking: set[str] = set()
-        self._asked: dict[str, str] = {}  # by peer: its epoch
+        self._asked: dict[str, tuple[str, float]] = {}  # by peer: its epoch, and the monotonic second of the questions
         self._noted: dict[str, tuple[str, float]] = {}  # by peer: its epoch, and the monotonic second of the entry
 
     def greeted(self, peer_id: str, ext: Mapping[str, Any]) -> None:
@@ -53,7 +54,7 @@ class RestoredPeers:
         restored = restored_in(ext)
         if restored is None or not restored.matters(self._clock.millis()):
             return
-        if restored.is_new and self._asked.get(peer_id) == restored.epoch:
+        if restored.is_new and not self._may_ask(peer_id, restored.epoch):
             return  # nothing is reported before it has answered
         if peer_id not in self._asking and not self._background.busy:
             self._asking.add(peer_id)
@@ -63,15 +64,20 @@ class RestoredPeers:
         try:
             until_ms = 1000 * restored.held_through
             works = await outbox.open_works_between(self._store.reader, peer_id, restored.backup_ms, until_ms)
-            if self._asked.get(peer_id) != restored.epoch:
+            if self._may_ask(peer_id, restored.epoch):
                 await self._ask_for([work for work in works if work.role == "initiator"], restored.restored_ms // 1000)
-                _remember(self._asked, peer_id, restored.epoch)
+                _remember(self._asked, peer_id, (restored.epoch, self._clock.monotonic()))
         except StoreUnavailable:
             return  # its next greet is as good
         finally:
             self._asking.discard(peer_id)
         if not restored.is_new:
             self._report(peer_id, restored, sum(work.opened_ms <= restored.restored_ms for work in works))
+
+    def _may_ask(self, peer_id: str, epoch: str) -> bool:
+        """Whether the peer was not asked in this epoch, nor lately: anybody can announce epochs under a name without a key."""
+        asked = self._asked.get(peer_id)
+        return asked is None or (asked[0] != epoch and self._clock.monotonic() - asked[1] >= _ASK_EVERY)
 
     async def _ask_for(self, works: list[OpenWork], since: int) -> None:
         for start in range(0, len(works), _ASKED_TOGETHER):

@@ -159,15 +159,22 @@ class BusTools:
                 yield item
             return
         form = InboxLeaseRequest(lease=lease, visibility=LEASE_SECONDS)
-        for each in (await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True))).items:
-            try:
-                item = await self.inbox.lease_in_order(each.seq, form)
-            except (NotFound, Refused):  # another session has it, it is not due yet, or an earlier one is not settled
-                continue
-            except asyncio.CancelledError:
-                self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))
-                raise
-            yield item
+        since: int | None = 0
+        while since is not None:
+            page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True, since=since))
+            for each in page.items:
+                try:
+                    item = await self.inbox.lease_in_order(each.seq, form)
+                except (
+                    NotFound,
+                    Refused,
+                ):  # another session has it, it is not due yet, or an earlier one is not settled
+                    continue
+                except asyncio.CancelledError:
+                    self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))
+                    raise
+                yield item
+            since = page.next_since
 
     async def _ack(self, _call: ToolCall, ask: t.AckArguments) -> Object:
         outcomes = await asyncio.gather(*(self._ack_one(each) for each in ask.messages))

@@ -20,7 +20,7 @@ from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
 
 _ASKS: Final = "is this work still known?"
-_FORGOTTEN: Final = "the receiver does not know it any more: its store was lost, or is an older one"
+_FORGOTTEN: Final = "the receiver does not know it any more: its store was lost, is an older one, or removed it"
 
 AUTOMATIC: Final = "msg_auto_"
 """How the ids of messages begin that the daemon sends without a request of the agent."""
@@ -98,7 +98,8 @@ class WorkCloser:
             return True
         if failed.kind != "receipt" or work is None:
             return failed.kind == "trace"
-        return failed.reason == "work_closed" and work.reactions == "all" and work.initiator in self._identity
+        ended = failed.reason == "work_closed" and work.terminal_id == failed.message_id
+        return ended and work.reactions == "all" and work.initiator in self._identity
 
     def _end_forgotten(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
         seq = works.opened_seq(tx, work) if work.initiator in self._identity else None

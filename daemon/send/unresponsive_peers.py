@@ -158,6 +158,7 @@ class UnresponsivePeers:
                 # One that never greets is not sent everything again that it had: it answers nothing of that.
                 only_queued = found.acknowledges is None and found.after > 0
                 if not retry.expedite(tx, subject, now_ms, found.after, only_queued=only_queued):
+                    tx.undo.append(partial(setattr, found, "back", found.back))
                     found.back = True  # nothing waits: there is nothing to try first
         return frozenset(subject for subject, found in self.subjects.items() if found.back)
 

@@ -196,7 +196,7 @@ def advance(tx: Transaction, work: WorkView, envelope: Envelope, seq: int, now_m
     body, message = envelope.body, None
     if isinstance(body, Trace):
         message = body.message
-    elif isinstance(body, Receipt):
+    elif isinstance(body, Receipt) and body.status != "duplicate":  # which says nothing of the work
         message = body.detail
     has_result = isinstance(body, Trace) and (body.result is not None or body.artifact_refs)
     message = shorten(message, MESSAGE_CHARS) if message else None

@@ -286,3 +286,15 @@ def test_a_waiting_call_ends_when_the_daemon_does(home: Home) -> None:
         daemon.stop()
         waiting.join(20)
         assert replies
+
+
+def test_messages_behind_many_that_are_held_back_are_fetched(home: Home) -> None:
+    """The first page of the inbox has only messages that wait for the one that another session holds."""
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        for thread in ["thread_held"] * 102 + ["thread_free"]:
+            ops.post("/v1/messages", kind="say", to="worker", thread_id=thread, body={"text": "hello"})
+        wait_for(lambda: worker.get("/v1/inbox")["counts"].get("ready") == 103, 30, "the messages")
+        first, second = McpClient(worker.socket_path), McpClient(worker.socket_path)
+        assert [one["thread_id"] for one in first.tool("inbox", limit=1)["messages"]] == ["thread_held"]
+        assert [one["thread_id"] for one in second.tool("inbox")["messages"]] == ["thread_free"]
