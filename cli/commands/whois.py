@@ -12,6 +12,9 @@ from aghbus.cli.context import Context
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
+ONCE = 1.5
+"""Seconds that a question is open which is asked once."""
+
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Ask, and print every answer; raises AnswerIsNo when there is none."""
@@ -29,14 +32,16 @@ def ask(context: Context, body: dict[str, Any]) -> dict[str, Any]:
     nickname = body["to"] or body["query"]
     if body["wait"] and nickname and (found := _ask_handles(context, {**body, "wait": None}, nickname)):
         return found
-    answer: dict[str, Any] = context.api.post("/v1/whois", body, wait=body["wait"] or 0.0)
-    return answer if answer["peers"] or not nickname else _ask_handles(context, body, nickname) or answer
+    answer: dict[str, Any] = context.api.post("/v1/whois", body, wait=body["wait"] or ONCE)
+    if answer["peers"] or not nickname:
+        return answer
+    return _ask_handles(context, {**body, "wait": None}, nickname) or answer
 
 
 def _ask_handles(context: Context, body: dict[str, Any], nickname: str) -> dict[str, Any] | None:
     """The answers of the peers with a key that are called `nickname`; None if none is known here."""
     asked = [{**body, "query": "", "to": handle} for handle in handles(context.api, nickname)]
-    answers = [context.api.post("/v1/whois", one, wait=one["wait"] or 0.0) for one in asked]
+    answers = [context.api.post("/v1/whois", one, wait=one["wait"] or ONCE) for one in asked]
     found = [peer for answer in answers for peer in answer["peers"]]
     return {**answers[0], "query": body["query"], "peers": found} if found else None
 

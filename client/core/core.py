@@ -178,8 +178,13 @@ class Core:
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
-            wait = max(0.0, min(left, LONGEST_WAIT))
-            work = (await self.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)).work
+            core, wait = self._within(left), max(0.0, min(left, LONGEST_WAIT))
+            try:
+                work = (await core.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)).work
+            except Unreachable:
+                if time.monotonic() < deadline:
+                    raise
+                raise TimeoutError(f"the daemon was away, and the work {work_id} has not ended in time") from None
             if work.state in STANDSTILL:
                 return work
             if left <= 0:
@@ -199,11 +204,15 @@ class Core:
         late = f"no peer with the capability {capability} answered in time"
         return await self._poll(lambda: self._answer({"query": capability}, capability), timeout, late)
 
+    def _within(self, seconds: float) -> Core:
+        """The same daemon for calls that take `seconds` at most, as far as they wait for it."""
+        return Core(self.endpoint, self.timeout, self.runtime, min(self.patience, max(0.0, seconds)))
+
     async def _is_ready(self) -> bool | None:
-        return (await self.call(Operations.status)).ready or None
+        return (await self._within(0.0).call(Operations.status)).ready or None
 
     async def _answer(self, form: dict[str, Any], capability: str | None = None) -> WhoisMatch | None:
-        answers = (await self.call(Operations.whois, **form, wait=LAST_PAUSE)).peers
+        answers = (await self._within(0.0).call(Operations.whois, **form, wait=LAST_PAUSE)).peers
         fits = (one for one in answers if capability is None or capability in one.card.get("capabilities", ()))
         return next(fits, None)
 

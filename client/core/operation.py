@@ -15,6 +15,7 @@ from aghbus.client.core.refusals import InvalidRequest
 from aghbus.client.http import quote, target
 from aghbus.protocol.api.base import RequestModel
 from aghbus.protocol.api.operation import AnyOperation, Operation
+from aghbus.protocol.api.peers import WHOIS_SECONDS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,7 +89,8 @@ def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -
 
     Raises InvalidRequest for values that JSON cannot have.
     """
-    wait = float(getattr(form, "wait", 0.0) or 0.0)
+    wait = getattr(form, "wait", 0.0)
+    wait = WHOIS_SECONDS if wait is None else float(wait)
     if not isinstance(form, RequestModel):
         return Call(method, target(path, query_of(form)), wait=wait, idempotent=idempotent)
     for name, prefix in IDS.items():

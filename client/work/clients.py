@@ -120,10 +120,11 @@ class Client(Common, Blocking):
         """
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-        peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability)))
+        peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability, given.get("channel"))))
         fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
         running: dict[Future[Work], str] = {}
-        with ThreadPoolExecutor(concurrency) as pool:
+        pool = ThreadPoolExecutor(concurrency)
+        try:
             while True:
                 for text in itertools.islice(left, concurrency - len(running)):
                     running[pool.submit(self.run, next(peers), text, **fields)] = text
@@ -131,6 +132,8 @@ class Client(Common, Blocking):
                     return
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
                     yield running.pop(done), done.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # those that run continue
 
     def jobs(
         self,
@@ -186,17 +189,21 @@ class AsyncClient(Common, Asynchronous):
         """As Client.map."""
         import asyncio
 
-        peers = itertools.cycle(await handle.peers_with(self.core, capability))
+        peers = itertools.cycle(await handle.peers_with(self.core, capability, given.get("channel")))
         fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
         running: dict[asyncio.Task[Work], str] = {}
-        while True:
-            for text in itertools.islice(left, concurrency - len(running)):
-                running[asyncio.create_task(self.run(next(peers), text, **fields))] = text
-            if not running:
-                return
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield running.pop(task), task.result()
+        try:
+            while True:
+                for text in itertools.islice(left, concurrency - len(running)):
+                    running[asyncio.create_task(self.run(next(peers), text, **fields))] = text
+                if not running:
+                    return
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield running.pop(task), task.result()
+        finally:
+            for task in running:
+                task.cancel()
 
     async def jobs(
         self,

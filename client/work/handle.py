@@ -75,13 +75,16 @@ class HandleCore:
         try:
             while True:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                work = await self._standstill(left)
+                try:
+                    work = await self._standstill(left)
+                except TimeoutError:
+                    raise WorkTimeout(self.work_id, timeout or 0.0) from None
                 if work.state in TERMINAL_STATES or self._on_question is None:
                     return work
                 answer = self._on_question(work.message or "")
                 await self.say(await answer if isawaitable(answer) else answer)
-        except TimeoutError:
-            raise WorkTimeout(self.work_id, timeout or 0.0) from None
+        except WorkTimeout:
+            raise
         except BaseException as error:
             error.add_note(f"the work {self.work_id} continues: {_continues(self.work_id)}")
             raise
@@ -89,6 +92,9 @@ class HandleCore:
     async def _standstill(self, timeout: float | None) -> Work:
         if self._on_progress is None:
             return await self.core.wait(self.work_id, channel=self.channel, timeout=timeout)
+        work = await self.core.work(self.work_id, self.channel)
+        if work.state in STANDSTILL and work.last_seq <= self._told:
+            return work
         query = EventsQuery(work_id=self.work_id, channel=self.channel, since=self._told)
         async with aclosing(self.core.events(query, timeout=timeout)) as events:
             async for event in events:
@@ -190,10 +196,10 @@ async def run(
     return await (await start(core, to, text, to_capability=to_capability, **given)).result(timeout)
 
 
-async def peers_with(core: Core, capability: str) -> list[str]:
-    """The present peers with a capability, verified ones first; waited for if there is none. Raises TimeoutError."""
-    found = (await core.call(Operations.peers, capability=capability)).peers
-    return [peer.peer_id for peer in found if peer.presence == "active"] or [await peer_with(core, capability)]
+async def peers_with(core: Core, capability: str, channel: str | None) -> list[str]:
+    """The present peers with a capability; waited for if there is none. Raises TimeoutError."""
+    found = (await core.call(Operations.peers, capability=capability, channel=channel)).peers
+    return [peer.peer_id for peer in found if peer.presence == "active"] or [await peer_with(core, capability, channel)]
 
 
 async def peer_with(core: Core, capability: str, channel: str | None = None) -> str:

@@ -72,7 +72,7 @@ class Handler:
         if len(positional) not in (1, 2) or any(one.kind is one.KEYWORD_ONLY for one in taken):
             raise TypeError(f"{name}: a handler takes the job, and the payload if it has a second parameter")
         if len(positional) == 2:
-            hints = typing.get_type_hints(self.function)
+            hints = typing.get_type_hints(self.function, include_extras=True)
             if positional[1].name not in hints:
                 raise TypeError(f"{name}: {positional[1].name} needs an annotation, the type of the payload")
             self.payload = hints[positional[1].name]

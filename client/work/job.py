@@ -196,9 +196,8 @@ class JobCore:
 
     async def failed(self, error: BaseException) -> None:
         """End the work as failed because of an exception."""
-        text = f"{type(error).__name__}: {error}"
         try:
-            await self.fail(shorten(text.encode(errors="replace").decode(), MESSAGE_CHARACTERS))
+            await self.fail(text_of(error))
         except SecretLike:
             await self.fail(type(error).__name__)
 
@@ -275,6 +274,11 @@ class JobCore:
                     return text
         self.state.cancel()
         raise JobCanceled(f"the work {self.work_id} has ended", "the question was not answered")
+
+
+def text_of(error: BaseException) -> str:
+    """What happened, in one message."""
+    return shorten(f"{type(error).__name__}: {error}".encode(errors="replace").decode(), MESSAGE_CHARACTERS)
 
 
 def _said(message: Message | None) -> str | None:

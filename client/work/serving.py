@@ -17,11 +17,11 @@ from aghbus.client.core.aio import EventLoop, in_thread
 from aghbus.client.core.core import Core
 from aghbus.client.core.refusals import Unavailable
 from aghbus.client.core.threads import Threads
-from aghbus.client.errors import RefusedByDaemon, Unreachable
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unreachable
 from aghbus.client.http import Endpoint
 from aghbus.client.work.feed import Feed
 from aghbus.client.work.handlers import Handler, HandlerExit, Middleware, PayloadError, ResultError, report_of
-from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore
+from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore, text_of
 from aghbus.protocol.base.text import shorten
 
 logger = logging.getLogger("aghbus.client")
@@ -75,18 +75,24 @@ class Serving:
         opening = asyncio.ensure_future(self._feed.open(self._patient))
         self._cancel_opening = opening.cancel
         try:
-            with suppress(asyncio.CancelledError):  # stopped before the daemon was there
+            try:
                 await opening
-                more = self._options.concurrency
-                logger.info("serving %s at %s, %d at a time", ", ".join(self._handlers), self._core.endpoint, more)
+            except asyncio.CancelledError:
+                if not self._stopping:
+                    raise
+                return  # before the daemon was there
+            more = self._options.concurrency
+            logger.info("serving %s at %s, %d at a time", ", ".join(self._handlers), self._core.endpoint, more)
             while not self._stopping:
                 await self._slots.acquire()
                 job = await self._feed.lease()
                 if job is None:
                     break
                 self._start(job)
-            await self._drained()
+            if self._running:
+                await asyncio.wait(list(self._running), timeout=self._options.drain)
         finally:
+            await self._end_all()
             await self._feed.close()
         logger.info("stopped")
 
@@ -108,10 +114,8 @@ class Serving:
             logger.warning(text, len(self._running), self._options.drain)
         self.stop()
 
-    async def _drained(self) -> None:
-        """Wait for the running jobs, then return them to the inbox."""
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=self._options.drain)
+    async def _end_all(self) -> None:
+        """Return the running jobs to the inbox."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -155,10 +159,11 @@ class Serving:
             elif await job.accept():
                 await self._handle(job, last, handler)
         except asyncio.CancelledError:
-            if not job.state.canceled:  # the drain is over
-                await job.release(error="the worker has stopped")
-                raise
-            await last.drop()
+            if not self._is_cancelled():
+                await last.drop()
+            elif not job.state.ended:  # the drain is over
+                with suppress(ClientError):
+                    await job.release(error="the worker has stopped")
         except (Unreachable, Unavailable):
             pass  # it was not accepted: it is ready again when its lease has run out
         except Exception:
@@ -180,11 +185,11 @@ class Serving:
             await last.drop()
         except PayloadError as error:
             log.warning("%s", error.message)
-            await last.fail(error.message)
+            await last.failed(error)
         except Exception as error:
             await self._failed(job, last, handler, error)
         else:
-            log.info("completed after %.3g s", time.monotonic() - began)
+            log.info("ended after %.3g s", time.monotonic() - began)
 
     async def _complete(self, last: JobCore, message: str | None, result: dict[str, Any] | None) -> None:
         try:
@@ -204,13 +209,13 @@ class Serving:
             await last.failed(error)
         else:
             log.warning("failed, and is tried again in %g s: %s: %s", pause, type(error).__name__, error)
-            await last.release(delay=pause, error=f"{type(error).__name__}: {error}")
+            await last.release(delay=pause, error=text_of(error))
 
     async def _result(self, job: JobCore, handler: Handler) -> Any:
         """What the handler returns within its time."""
         arguments, limit = handler.arguments(job.state.body), handler.time_limit
         task = asyncio.create_task(self._called(job, handler, arguments))
-        job.state.on_cancel = task.cancel
+        job.state.on_cancel = partial(self.loop.call_soon_threadsafe, task.cancel)
         try:
             async with asyncio.timeout(limit) as scope:
                 return await task

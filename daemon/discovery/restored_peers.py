@@ -65,8 +65,9 @@ class RestoredPeers:
             until_ms = 1000 * restored.held_through
             works = await outbox.open_works_between(self._store.reader, peer_id, restored.backup_ms, until_ms)
             if self._may_ask(peer_id, restored.epoch):
-                await self._ask_for([work for work in works if work.role == "initiator"], restored.restored_ms // 1000)
-                _remember(self._asked, peer_id, (restored.epoch, self._clock.monotonic()))
+                ours = [work for work in works if work.role == "initiator"]
+                await self._ask_for(ours, restored.restored_ms // 1000)
+                _remember(self._asked, peer_id, (restored.epoch, self._clock.monotonic() if ours else -_ASK_EVERY))
         except StoreUnavailable:
             return  # its next greet is as good
         finally:

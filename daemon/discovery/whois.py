@@ -17,10 +17,9 @@ from aghbus.protocol.agh.effects import Discovered
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import is_peer
 from aghbus.protocol.agh.send import Draft
-from aghbus.protocol.api.peers import WhoisMatch, WhoisRequest, WhoisResponse
+from aghbus.protocol.api.peers import WHOIS_SECONDS, WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.base.errors import InvalidRequest, Unavailable
 
-_WAIT: Final = 1.5  # seconds of a question that is asked once
 _LONGEST: Final = 5.0  # seconds of one question that is asked again
 _AGAIN: Final = 1.0  # seconds between two questions, so that a peer that has just joined gets one
 _GRACE: Final = (0.01, 0.1)  # seconds, minimum and maximum, after the last expected answer
@@ -78,7 +77,7 @@ class WhoisQuestions:
         Raises InvalidRequest, Unavailable.
         """
         if ask.wait is None:
-            return self._once(ask, _WAIT)
+            return self._once(ask, WHOIS_SECONDS)
         return asyncio.ensure_future(self._until_answered(ask, ask.wait, self._once(ask, min(ask.wait, _LONGEST))))
 
     async def _until_answered(

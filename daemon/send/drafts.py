@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from aghbus.daemon.base.clock import expiry
-from aghbus.daemon.send.closing import AUTOMATIC
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
@@ -224,8 +223,6 @@ class DraftBuilder:
             raise InvalidRequest(f"expires_in: must be 1 to {MAX_LIFETIME} seconds (7 days)")
         if ask.id is not None and not is_message_id(ask.id):
             raise InvalidRequest("id: must be 1-256 bytes without control characters or outer white space")
-        if ask.id is not None and ask.id.startswith(AUTOMATIC):
-            raise InvalidRequest(f"id: must not begin with {AUTOMATIC}, as those of the daemon's own messages do")
         # Not all by name: more than fifteen names would be passed in a dictionary.
         return Draft(
             ask.id or self._clock.mint(now_ms=now_ms),

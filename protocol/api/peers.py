@@ -7,6 +7,8 @@ from msgspec import Meta
 from aghbus.protocol.api.base import Channel, PeerName, RequestModel, ResponseModel
 
 MAX_WHOIS_WAIT: Final = 60.0
+WHOIS_SECONDS: Final = 1.5
+"""How long a question is open at most that is asked once."""
 """Seconds: a response that takes longer than two greet intervals is no longer discovery."""
 
 

@@ -6,6 +6,7 @@ import pydoc
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def test_a_started_work_is_followed_by_its_handle(pair: Pair, working: threading
     assert work.id in str(caught.value) and "cancels it" in caught.value.hint
     working.set()
     assert (work.result(timeout=60).result, told) == ({"passed": True}, ["half"])
+    assert work.result(timeout=60).state == "completed"
     states = [event.work.after for event in work if event.work is not None]
     assert (states[0], states[-1]) == ("working", "completed")
     with pytest.raises(WorkClosed):
@@ -109,6 +111,17 @@ def test_inputs_are_mapped_to_works(pair: Pair) -> None:
     assert len(pair.asking.works(states={"completed"}).works) == 12  # type: ignore[arg-type]
     worker.stop()
     running.result()
+
+
+def test_a_wait_ends_in_time_without_a_daemon(tmp_path: Path) -> None:
+    client = Client(Endpoint(path=str(tmp_path / "none.sock")), timeout=30)
+    began = time.monotonic()
+    for wait in (client.wait_ready, lambda timeout: client.wait_peer("worker", timeout)):
+        with pytest.raises(TimeoutError):
+            wait(timeout=0.2)
+    with pytest.raises(TimeoutError):
+        client.wait("work_1", timeout=0.2)
+    assert time.monotonic() - began < 10
 
 
 def test_one_request_waits_for_the_end_of_a_work(pair: Pair, working: threading.Event) -> None:
