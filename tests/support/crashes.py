@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from aghbus.daemon.base.failpoints import VARIABLE
-from tests.support.daemons import Daemon, Home
+from tests.support.daemons import ADMIT_ALL, Daemon, Home
 from tests.support.ledger import balance
 from tests.support.traffic import Traffic
 
@@ -127,7 +127,7 @@ def run_until_done(traffic: Traffic, killers: Sequence[Killer], *, at_least: int
         traffic.stop()
 
 
-QUICK = ("--retry-first", "100ms", "--retry-ceiling", "500ms")
+QUICK = (*ADMIT_ALL, "--retry-first", "100ms", "--retry-ceiling", "500ms")
 
 
 def pair_of(home: Home, *args: str) -> tuple[Daemon, Daemon]:

@@ -222,6 +222,7 @@ class Net(Bus):
         ours, theirs = (self.peers[name].works for name in NAMES)
         if ours.keys() != theirs.keys():
             found.add("works differ")
-        if any(differ(work, theirs[key]) for key, work in ours.items() if key in theirs):
+        crossed = differ if self.ordered else lambda work, other: work.state != other.state
+        if any(crossed(work, theirs[key]) for key, work in ours.items() if key in theirs):
             found.add("states differ")
         return found
