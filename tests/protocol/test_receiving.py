@@ -30,6 +30,8 @@ from aghbus.protocol.agh.lifecycle import Transition, WorkView
 from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.rooms import Binding
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from tests.support.wire import (
     CARD,
     CHANNEL,
