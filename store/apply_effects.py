@@ -38,6 +38,7 @@ from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.events import Appended
+from aghbus.store.engine.sql import INTACT_RAW
 from aghbus.store.errors import InboxFull
 from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
 from aghbus.store.tables.retry import Failed
@@ -96,6 +97,14 @@ def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Bind
     if envelope.surface == "direct" and envelope.container is not None:
         room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
     return work, room
+
+
+def load_end(tx: Transaction, envelope: Envelope, work: WorkView | None, self_id: str) -> bytes:
+    """Our terminal envelope of the `work` that conversation `envelope` continues; empty if we did not end it, or do not have it."""
+    if work is None or work.terminal_sender != self_id or envelope.kind not in OPENING_KINDS:
+        return b""
+    row = envelopes.find_by_id(tx, INTACT_RAW, work.terminal_id or "", envelopes.OURS, work.workspace_id)
+    return b"" if row is None else row[0] or b""
 
 
 def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredState:

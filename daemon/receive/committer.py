@@ -3,7 +3,7 @@ commit the sender's daemon gets its acknowledgements, and what the batch has que
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import process_time
@@ -81,10 +81,12 @@ class Acknowledger:
         if answers:
             self._publish(answers)
 
-    def publish_receipts(self, receipts: Iterable[Envelope]) -> None:
-        """Publish receipts that are not stored: they are not repeated, and lost if the connection cannot take them now."""
+    def publish_receipts(self, receipts: Sequence[Envelope]) -> None:
+        """Publish receipts, and ends before them, that are not stored: they are not repeated, and lost if the connection cannot
+        take them now."""
         raws = [(subject_for(one.workspace_id, one.channel, one.to), one.raw) for one in receipts]
-        self._counters["sent.receipt"] += len(raws)
+        for one in receipts:
+            self._counters.add(f"sent.{one.kind}")
         try:
             sent = self._link.publish_all_nowait(raws)
         except LinkError:

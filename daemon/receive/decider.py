@@ -46,7 +46,7 @@ from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse, turn_away
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
-from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state
+from aghbus.store.apply_effects import Application, Applied, load_end, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.dedup import DedupWindow
 from aghbus.store.tables.envelopes import received_ack
@@ -188,9 +188,11 @@ class Decider:
         if envelope is None:
             return self._refuse(tx, message, receiver)
         state = load_state(tx, envelope, receiver.self_id, message.key, message.settled)
+        if not _is_of_this_project(tx, message) and (end := load_end(tx, envelope, state.work, receiver.self_id)):
+            state = msgspec.structs.replace(state, end=end)
         effects = decide(envelope, state, receiver)
         types = {*map(type, effects)}
-        if Early in types and not _names_predecessors(tx, message):
+        if Early in types and not _is_of_this_project(tx, message):
             effects = decide(envelope, state, msgspec.structs.replace(receiver, processed=_always))
             types = {*map(type, effects)}
         stored_only = _STORED.issuperset(types)
@@ -288,8 +290,9 @@ class Decider:
         return effects, receipts
 
 
-def _names_predecessors(tx: Transaction, message: ReceivedMessage) -> bool:
-    """Whether it is a daemon of this project that sent the message: one of another implementation may have copied our `ext`."""
+def _is_of_this_project(tx: Transaction, message: ReceivedMessage) -> bool:
+    """Whether it is known to be a daemon of this project that sent the message. One of another implementation may have copied
+    our `ext`, and ignores our end of a work that it has forgotten, but not its id."""
     return tx.memory.acknowledging.get(message.sender) is True or may_answer(message.reply)
 
 

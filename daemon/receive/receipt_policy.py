@@ -43,10 +43,10 @@ class ReceiptPolicy:
     def separate(
         self, tx: Transaction, envelope: Envelope | None, effects: Effects, lane: Lane, at_ms: int
     ) -> tuple[Effects, tuple[Envelope, ...]]:
-        """The effects to apply, and the receipts to publish without storing them.
+        """The effects to apply, and the envelopes to publish without storing them.
 
-        Those are the receipts to peers that are not known, and the answers to copies. `envelope` is None for bytes that are no
-        valid envelope, whose receipt was within its limits when they came.
+        Those are receipts, and ends under a new id, to peers that are not known, and the answers to copies. `envelope` is None
+        for bytes that are no valid envelope, whose receipt was within its limits when they came.
         """
         answer = next((each for each in effects if type(each) is Queue and each.automatic), None)
         if answer is None:
@@ -54,7 +54,10 @@ class ReceiptPolicy:
         if not self._may_answer(tx, answer.envelope, envelope, effects, lane):
             self._note_suppressed(tx, answer.envelope.to or "", lane, at_ms)
             return tuple([effect for effect in effects if type(effect) not in (Queue, Requeue)]), ()
-        if _is_duplicate(answer.envelope) or not self._lanes.is_contact(answer.envelope.to or ""):
+        if not self._lanes.is_contact(answer.envelope.to or ""):
+            queued = tuple([effect.envelope for effect in effects if type(effect) is Queue])
+            return tuple([effect for effect in effects if type(effect) is not Queue]), queued
+        if _is_duplicate(answer.envelope):
             return tuple([effect for effect in effects if effect is not answer]), (answer.envelope,)
         return effects, ()
 

@@ -93,7 +93,8 @@ class Queue(msgspec.Struct, frozen=True):
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Publish the terminal trace or receipt of a work again, with the same bytes, before the refusal (spec section 5).
+    """Publish the terminal trace or receipt of a work again, with the same bytes, before the refusal (spec section 5); to a peer
+    that may drop these, `Queue` has it as a new message.
 
     With `missed` only if it expired or was given up: an unanswered one is sent again anyway.
     """

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 
 from aghbus.protocol.agh.bodies import Greet, Receipt, Trace, Whois, receipt_body
+from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.delivery.acks import refusal_in
-from aghbus.protocol.agh.delivery.order import Predecessor, may_take, predecessor_of
+from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take, predecessor_of
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
     Advance,
@@ -55,7 +56,8 @@ _REJECTED: Final = frozenset({"malformed", "invalid_surface", "verification_fail
 class StoredState(msgspec.Struct, frozen=True):
     """The stored state that concerns one envelope, read in the transaction that applies the effects.
 
-    `settled` is the header of that name with which it came (protocol/agh/delivery/order.py).
+    `settled` is the header of that name with which it came (protocol/agh/delivery/order.py). `end` are the bytes of our terminal
+    envelope, if the sender may drop it under its old id.
     """
 
     duplicate: bool = False
@@ -63,6 +65,7 @@ class StoredState(msgspec.Struct, frozen=True):
     work: WorkView | None = None
     room: Binding | None = None
     settled: str = ""
+    end: bytes = b""
 
 
 def _nothing_processed(_workspace_id: str, _sender: str, _message_id: str) -> bool:
@@ -151,7 +154,7 @@ def refuse(
         return tuple(effects)
     taken = view.duplicate or (view.work is not None and _opened(view.work, source))  # an earlier copy arrived in time
     if taken and error.reason in ("expired", "unsupported_kind"):
-        return (*effects, *_duplicate(source, view.work, receiver))
+        return (*effects, *_duplicate(source, view, receiver))
     status = {"expired": "expired", "unsupported_kind": "unsupported"}.get(error.reason)
     if status is None and error.reason in _REJECTED and source.kind in OPENING_KINDS and view.work is None:
         status = "rejected"
@@ -216,7 +219,7 @@ def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiv
         source = source_of(envelope)
         if source is None:
             return (Ignore("duplicate"),)
-        return (Ignore("duplicate"), *_duplicate(source, view.work, receiver))
+        return (Ignore("duplicate"), *_duplicate(source, view, receiver))
     if envelope.ext is not None and envelope.to is not None and _is_early(envelope, view, receiver):
         return (Early(),)
     if receiver.successor is not None and _opens_work(envelope, view, receiver):
@@ -250,22 +253,64 @@ def _is_early(envelope: Envelope, view: StoredState, receiver: Receiver) -> bool
     return not may_take(after, envelope, processed=processed, now=receiver.now, settled=view.settled)
 
 
-def _duplicate(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> Effects:
-    """The receipt `duplicate`; if we ended the work, our terminal envelope is published again before it.
+def _duplicate(source: ReceiptTarget, view: StoredState, receiver: Receiver) -> Effects:
+    """The receipt `duplicate`; if we ended the work, our terminal envelope is sent again before it.
 
     The receipt is not stored, so it names no predecessor: one that is never taken would not be settled for it.
     """
-    again = _end_again(source.sender, work, receiver)
-    ours = _own_copy(source, work, receiver)
+    again = _end_again(source.sender, view, receiver)
+    ours = _own_copy(source, view.work, receiver)
     alone = msgspec.structs.replace(receiver, predecessor=_nothing_outstanding)
     return (*again, *_receipt(source, "duplicate", "duplicate", "already processed", ours, alone))
 
 
-def _end_again(sender: str, work: WorkView | None, receiver: Receiver, *, missed: bool = False) -> tuple[Requeue, ...]:
-    """Publishes our terminal envelope again for `sender`, the other participant; with `missed` only if it was given up."""
+def _end_again(
+    sender: str, view: StoredState, receiver: Receiver, *, missed: bool = False
+) -> tuple[Requeue | Queue, ...]:
+    """Sends our terminal envelope again to `sender`, the other participant; with `missed` only if it was given up."""
+    work = view.work
     if work is None or work.terminal_id is None or work.terminal_sender != receiver.self_id:
         return ()
-    return (Requeue(work.workspace_id, work.terminal_id, missed),) if work.other(receiver.self_id) == sender else ()
+    if work.other(receiver.self_id) != sender:
+        return ()
+    anew = _end_anew(view.end, receiver) if view.end and not missed else ()
+    return anew or (Requeue(work.workspace_id, work.terminal_id, missed),)
+
+
+def _end_anew(end: bytes, receiver: Receiver) -> tuple[Queue, ...]:
+    """The own envelope `end` as a new message, which changes no work of ours; nothing if it cannot be built."""
+    old = decode_json(end)
+    surface, to = old["surface"], old["to"]
+    draft = Draft(
+        id=receiver.mint(),
+        workspace_id=old["workspace_id"],
+        channel=old["channel"],
+        kind=old["kind"],
+        sender=receiver.self_id,
+        to=to,
+        ts=receiver.now,
+        expires_at=receiver.now + receiver.receipt_ttl,
+        surface=surface,
+        container=old[f"{surface}_id"],
+        work_id=old["work_id"],
+        reply_to=old.get("reply_to"),
+        trace_id=old.get("trace_id"),
+        causation_id=old.get("causation_id"),
+        body=old["body"],
+        ext={key: value for key, value in (old.get("ext") or {}).items() if key != AFTER},
+    )
+    try:
+        envelope = build(draft, receiver.now, receiver.signer)
+    except InvalidRequest:
+        return ()
+    return (_unapplied(envelope, automatic=False),)
+
+
+def _unapplied(envelope: Envelope, *, automatic: bool = True) -> Queue:
+    """Queues an own envelope that changes no work of ours."""
+    trust: Trust = "unverified" if envelope.proof is None else "verified"
+    pair = pair_of(envelope.sender, envelope.to or "") if envelope.surface == "direct" else None
+    return Queue(envelope, (StoreEnvelope("out", trust, Transition("unchanged", None), pair),), automatic)
 
 
 def _own_copy(source: ReceiptTarget, work: WorkView | None, receiver: Receiver) -> WorkView | None:
@@ -322,7 +367,7 @@ def _in_work(
     if verdict.outcome == "rejected":
         effects.extend(_rejection(envelope, verdict, view, receiver))
     elif verdict.reason == "work_closed" and view.work is not None:
-        effects.extend(_end_again(envelope.sender, view.work, receiver, missed=True))
+        effects.extend(_end_again(envelope.sender, view, receiver, missed=True))
     if view.work is not None:
         effects.extend(_close_unanswered(envelope, verdict, view.work, receiver))
     return tuple(effects)
@@ -354,7 +399,7 @@ def _rejection(envelope: Envelope, verdict: Transition, view: StoredState, recei
     source = source_of(envelope)
     if source is None:
         return ()
-    again = _end_again(source.sender, view.work, receiver) if verdict.reason == "work_closed" else ()
+    again = _end_again(source.sender, view, receiver) if verdict.reason == "work_closed" else ()
     return (*again, *_receipt(source, "rejected", verdict.reason or "internal", None, None, receiver, again))
 
 
@@ -390,18 +435,21 @@ def _receipt(
     detail: str | None,
     work: WorkView | None,
     receiver: Receiver,
-    again: tuple[Requeue, ...] = (),
+    again: tuple[Requeue | Queue, ...] = (),
 ) -> tuple[Queue, ...]:
     """A receipt to `source.sender`, applied to our own copy `work`; nothing if our copy forbids it (spec section 5).
 
-    It follows what is published `again` before it.
+    It follows what is sent `again` before it.
 
     Without `work` the receipt is sent in the container of the answered envelope and changes nothing.
     """
     expires_at = receiver.now + receiver.receipt_ttl
     after = receiver.predecessor(source)
-    if after is None and again:
-        after = Predecessor(again[-1].message_id, expires_at)
+    last = again[-1] if again else None
+    if isinstance(last, Queue):
+        after = Predecessor(last.envelope.id, expires_at)
+    elif last is not None and after is None:
+        after = Predecessor(last.message_id, expires_at)
     draft = Draft(
         id=receiver.mint(),
         workspace_id=source.workspace_id,
@@ -424,8 +472,7 @@ def _receipt(
     try:
         envelope = build(draft, receiver.now, receiver.signer)
         if work is None:
-            trust: Trust = "unverified" if envelope.proof is None else "verified"
-            return (Queue(envelope, (StoreEnvelope("out", trust, Transition("unchanged", None), pair),)),)
+            return (_unapplied(envelope),)
         room = Binding(pair, authoritative=False) if pair is not None else None
         own = apply_own(envelope, work, room)
     except (InvalidRequest, Refused):

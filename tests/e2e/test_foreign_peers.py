@@ -132,6 +132,43 @@ async def test_the_opening_of_an_ended_work_is_not_repeated(tmp_path: Path, brok
             assert delivery(ops, opening) == "published"
 
 
+@pytest.mark.parametrize("peer", ["contact", "not a contact", "ours"])
+async def test_a_forgotten_work_ends_under_an_id_that_was_not_seen(
+    tmp_path: Path, broker: NatsServer, peer: str
+) -> None:
+    """A restarted peer opens it anew and drops the ids that it has seen; a daemon of this project gets the same bytes."""
+    with daemon(tmp_path, broker, *SLOW) as ops:
+        async with foreign_peer(broker.url, REFERENCE) as reference:
+            await met(ops, reference, **({"ext": {"aghbus.instance": "1"}} if peer == "ours" else {}))
+            if peer != "not a contact":
+                say(ops, "hello")
+            await reference.publish(reference.work("ops", "work_1", trace_id="trace_1"))
+            wait_for(lambda: ops.state_of("work_1") == "submitted", WAIT, "the work")
+            for verb in ("accept", "complete"):
+                ops.post(f"/v1/works/work_1/{verb}")
+            end = await reference.expect(kind="trace", state="completed")
+            first, second = (reference.work("ops", "work_1") for _ in range(2))
+            for document in (first, first, first, second):  # two copies, of which one is answered
+                await reference.publish(document)
+            last = await reference.expect(kind="receipt", status="rejected", for_id=second["id"])
+            rejected = await reference.expect(kind="receipt", status="rejected", for_id=first["id"])
+            ends = [one for one in reference.received if one["body"].get("state") == "completed"]
+            if peer == "ours":
+                assert len(ends) > 1
+                assert all(one == end for one in ends)
+                return
+            assert len({one["id"] for one in ends}) == len(ends) == 4
+            order = [one["id"] for one in reference.received]
+            assert order.index(ends[1]["id"]) < order.index(rejected["id"])
+            assert order.index(ends[-1]["id"]) < order.index(last["id"])
+            fresh = {"id", "ts", "expires_at", "ext"}
+            for one in ends[1:]:
+                assert {**one, **dict.fromkeys(fresh)} == {**end, **dict.fromkeys(fresh)}
+            assert ops.state_of("work_1") == "completed"
+            if peer == "contact":  # they are kept, and repeated like other messages
+                wait_for(lambda: {delivery(ops, one["id"]) for one in ends} == {"published"}, WAIT, "the record of it")
+
+
 async def test_a_peer_that_never_greeted_is_answered_at_once(tmp_path: Path, broker: NatsServer) -> None:
     """Also if it was away when it was answered before."""
     with daemon(tmp_path, broker, *SLOW) as ops:

@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from aghbus.protocol.agh.bodies import Receipt
+from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.effects import (
     Advance,
     AnswerWhois,
@@ -29,6 +30,8 @@ from aghbus.protocol.agh.lifecycle import Transition, WorkView
 from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
 from aghbus.protocol.agh.rooms import Binding
+from aghbus.protocol.agh.trust.keys import SigningKey
+from aghbus.protocol.agh.trust.proof import EnvelopeSigner
 from tests.support.wire import (
     CARD,
     CHANNEL,
@@ -285,6 +288,28 @@ class TestLifecycleEffects:
         assert only(effects, StoreEnvelope).verdict == Transition("rejected", "completed", "work_closed")
         assert only(effects, Requeue) == Requeue(WORKSPACE, "msg_end")
         assert body_of(only(effects, Queue).envelope) == Receipt("msg_late", "rejected", "work_closed", None)
+
+    @pytest.mark.parametrize("signed", [True, False])
+    def test_an_end_under_a_new_id_has_the_content_of_the_old_one(self, signed: bool) -> None:
+        signer = EnvelopeSigner(SigningKey(bytes(32)), "ops")
+        us = signer.handle if signed else B
+        room = direct_id(WORKSPACE, CHANNEL, A, us)
+        place = {"surface": "direct", "thread_id": ..., "direct_id": room}
+        ext = {"note": 1, AFTER: {"id": "msg_x", "expires_at": NOW + 9}}
+        old = trace("completed", sender=us, trace_id="t-9", reply_to="msg_1", ts=NOW - 9, ext=ext, **place)
+        ended = work("completed", target=us, terminal_id=old.id, terminal_sender=us, surface="direct", container=room)
+        late = say(id="msg_late", to=us, **place)
+        we = receiver(us, signer=signer if signed else None)
+        effects = decide(late, StoredState(work=ended, end=old.raw), we)
+        again, refusal = (effect for effect in effects if isinstance(effect, Queue))
+        new, fresh = again.envelope.document(), {"id", "ts", "expires_at", "ext", "proof"}
+        assert {**new, **dict.fromkeys(fresh)} == {**old.document(), **dict.fromkeys(fresh)}
+        assert (new["id"], new["ts"], new["ext"]) == ("msg_auto_1", NOW, {"note": 1})
+        assert again.envelope.fresh_until > NOW
+        assert (new["proof"] is not None) == signed
+        assert kinds(again.effects) == [StoreEnvelope]
+        assert not again.automatic  # the refusal after it is counted
+        assert refusal.envelope.extensions()[AFTER]["id"] == "msg_auto_1"
 
     def test_work_closed_by_other_side_requeues_no_terminal_message(self) -> None:
         assert kinds(decide(say(id="msg_late"), StoredState(work=closed_by(A)), receiver())) == [
