@@ -188,8 +188,8 @@ class Decider:
         if envelope is None:
             return self._refuse(tx, message, receiver)
         state = load_state(tx, envelope, receiver.self_id, message.key, message.settled)
-        if not _is_of_this_project(tx, message) and (end := load_end(tx, envelope, state.work, receiver.self_id)):
-            state = msgspec.structs.replace(state, end=end)
+        if state.work is not None and not _is_of_this_project(tx, message):
+            state = msgspec.structs.replace(state, end=load_end(tx, envelope, state.work, receiver.self_id))
         effects = decide(envelope, state, receiver)
         types = {*map(type, effects)}
         if Early in types and not _is_of_this_project(tx, message):
