@@ -67,22 +67,26 @@ def test_every_public_name_is_there_and_documented() -> None:
         assert inspect.getdoc(getattr(package, name)), name
 
 
-@pytest.mark.parametrize("name", ["Client", "AsyncClient", "Worker"])
-def test_importing_costs_at_most_100_ms_of_processor_time_and_25_mb(name: str) -> None:
-    """The best of several attempts: other processes disturb both figures."""
+def imported(statement: str) -> tuple[float, float]:
+    """Processor time in seconds and memory in MB of an interpreter that imports: the best of several, because other processes
+    disturb both."""
     program = (
-        "import time; start = time.process_time();"
-        f"from aghbus.client import {name}; import aghbus.client.core.{'threads' if name == 'Client' else 'aio'};"
-        "seconds = time.process_time() - start;"
+        f"import time; start = time.process_time(); {statement}; seconds = time.process_time() - start;"
         "print(seconds, int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 1024)"
     )
     command = [sys.executable, "-I", "-c", program]
-    figures = [
-        [float(part) for part in subprocess.run(command, check=True, capture_output=True, timeout=60).stdout.split()]
-        for _ in range(5)
-    ]
-    assert min(seconds for seconds, _ in figures) <= 0.1, figures
-    assert min(megabytes for _, megabytes in figures) <= 25, figures
+    done = (subprocess.run(command, check=True, capture_output=True, timeout=60).stdout.split() for _ in range(7))
+    seconds, megabytes = zip(*(map(float, each) for each in done), strict=True)
+    return min(seconds), min(megabytes)
+
+
+@pytest.mark.parametrize("name", ["Client", "AsyncClient", "Worker"])
+def test_importing_costs_at_most_100_ms_of_processor_time_and_25_mb(name: str) -> None:
+    """On a slow machine, 1.7 times as long as what the asynchronous client stands on."""
+    runtime = "threads" if name == "Client" else "aio"
+    seconds, megabytes = imported(f"from aghbus.client import {name}; import aghbus.client.core.{runtime}")
+    assert seconds <= 0.1 or seconds <= 1.7 * imported("import asyncio, hashlib, json, msgspec")[0]
+    assert megabytes <= 25
 
 
 def test_the_client_loads_the_standard_library_and_msgspec_only() -> None:

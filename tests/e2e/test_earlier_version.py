@@ -13,7 +13,7 @@ import pytest
 from tests.support.daemons import ADMIT_ALL, Daemon, Home, delivery, wait_for
 
 ROOT = Path(__file__).parents[2]
-EARLIER = "9171f9c675b4ac64f2d004c9a7f8f36153d082c0"
+EARLIER = "a662f4a115a703c14bc2e2de42ec4244a8131c23"
 WAIT = 60.0
 
 

@@ -109,7 +109,9 @@ async def test_a_message_for_a_closed_work_repeats_its_terminal_message(
     asker.received.clear()
     await asker.publish(asker.work("worker", "work_done"))
     again = await asker.expect(kind="trace", state="completed")
-    assert again == first
+    new = {"id", "ts", "expires_at"}  # a peer of another implementation may drop the old id
+    assert {name: again[name] for name in again.keys() - new} == {name: first[name] for name in first.keys() - new}
+    assert again["id"] != first["id"]
     refusal = await asker.expect(kind="receipt", reason_code="work_closed")
     assert refusal["body"]["status"] == "rejected"
     assert worker.state_of("work_done") == "completed"
