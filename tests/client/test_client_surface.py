@@ -82,10 +82,10 @@ def imported(statement: str) -> tuple[float, float]:
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient", "Worker"])
 def test_importing_costs_at_most_100_ms_of_processor_time_and_25_mb(name: str) -> None:
-    """On a slow machine, 1.7 times as long as what the asynchronous client stands on."""
+    """On a slow machine, 2.5 times as long as what the asynchronous client stands on."""
     runtime = "threads" if name == "Client" else "aio"
     seconds, megabytes = imported(f"from aghbus.client import {name}; import aghbus.client.core.{runtime}")
-    assert seconds <= 0.1 or seconds <= 1.7 * imported("import asyncio, hashlib, json, msgspec")[0]
+    assert seconds <= 0.1 or seconds <= 2.5 * imported("import asyncio, hashlib, json, msgspec")[0]
     assert megabytes <= 25
 
 
