@@ -7,7 +7,6 @@ Delivering writes no row: a delivered envelope is ready after the position of th
 has the exceptions. A message that is leased gets a row, and keeps it for a while after it was acked.
 """
 
-from functools import partial
 from typing import Final, NamedTuple
 
 from aghbus.protocol.api.inbox import InboxItem, InboxState
@@ -16,11 +15,10 @@ from aghbus.protocol.base.backoff import exponential_delay
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.memory.inbox import HELD, Group, Taken, waits_until
+from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
-from aghbus.store.tables import works
+from aghbus.store.tables import inbox_order, works
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLES,
@@ -57,12 +55,6 @@ ON CONFLICT DO UPDATE SET state = excluded.state, attempts = excluded.attempts, 
 _LEASE: Final = """
 UPDATE inbox SET state = ?, attempts = attempts + 1, lease = ?, lease_until_ms = ? WHERE seq = ?
 """
-_RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq"
-_READY_OF_WORK: Final = f"""
-SELECT e.seq FROM envelopes AS e LEFT JOIN inbox AS i ON i.seq = e.seq
-WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND {INBOX_STATE} = 'ready' AND coalesce(i.available_ms, 0) <= ?
-ORDER BY e.seq
-"""  # noqa: S608 - constants
 _EXPIRE: Final = """
 UPDATE inbox SET state = iif(attempts >= ?2, 'dead', 'ready'), lease = NULL, lease_until_ms = NULL,
     last_error = 'the lease expired'
@@ -169,7 +161,7 @@ def lease_next(
         fresh is not None
         and memory.inbox.is_untouched(fresh)
         and (memory.inbox.waiting == 1 or now_ms < memory.inbox_due_ms)
-        and (concurrent or _is_first(tx, fresh, lease_token))
+        and (concurrent or inbox_order.is_first(tx, fresh, lease_token))
     ):
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
     if leased is None:
@@ -178,7 +170,7 @@ def lease_next(
         memory.inbox.leave(tx, leased.seq)
         _sweep(tx)
     elif leased is not None and until is not None:
-        _note_taken(tx, leased)
+        inbox_order.note_taken(tx, leased)
         _due_at(tx, until)
     return leased
 
@@ -204,7 +196,11 @@ def lease(
     renewed = held.state == "leased" and held.lease == lease_token
     if renewed:
         tx.db.execute("UPDATE inbox SET lease_until_ms = ? WHERE seq = ?", (until, seq))
-    elif held.state != "ready" or held.available_ms > now_ms or (in_order and _is_held_back(tx, seq, lease_token)):
+    elif (
+        held.state != "ready"
+        or held.available_ms > now_ms
+        or (in_order and inbox_order.is_held_back(tx, seq, lease_token))
+    ):
         code = "conflict" if held.state in ("acked", "dead") else "lease_lost"
         raise Refused(f"inbox message {seq} is {held.state}, and not under this lease", code=code)
     elif held.implied:
@@ -213,7 +209,7 @@ def lease(
         tx.db.execute(_LEASE, ("leased", lease_token, until, seq))
     _due_at(tx, until)
     leased = item(tx, seq)
-    _note_taken(tx, leased)
+    inbox_order.note_taken(tx, leased)
     return leased, not renewed
 
 
@@ -245,7 +241,7 @@ def _lease_oldest(
         return None
     expire_leases(tx, now_ms, max_attempts)
     tx.flush()
-    while (seq := _oldest_ready(tx, now_ms, work_id, None if concurrent else lease)) is not None:
+    while (seq := inbox_order.oldest_ready(tx, now_ms, work_id, None if concurrent else lease)) is not None:
         if seq == tx.memory.inbox.oldest or not tx.db.execute(_LEASE, (state, lease, until, seq)).rowcount:
             _take(tx, seq, state, lease, until)
         elif state == "acked":
@@ -257,48 +253,6 @@ def _lease_oldest(
         tx.db.execute(_SET, values)  # the agent never gets it
         tx.memory.inbox.leave(tx, seq)
     return None
-
-
-def _oldest_ready(tx: Transaction, now_ms: int, work_id: str | None, lease: str | None) -> int | None:
-    """`lease`: only a message that need not wait for one under another lease."""
-    if work_id is not None:
-        rows = tx.db.execute(_READY_OF_WORK, (*tx.memory.log.of_work(work_id), work_id, now_ms))
-        return next((seq for (seq,) in rows if not _is_held_back(tx, seq, lease)), None)
-    rows = tx.db.execute(_RETURNED, (now_ms,))
-    returned = next((seq for (seq,) in rows if not _is_held_back(tx, seq, lease)), None)
-    untouched = next((seq for seq in tx.memory.inbox.oldest_first() if not _is_held_back(tx, seq, lease)), None)
-    return min((seq for seq in (returned, untouched) if seq is not None), default=None)
-
-
-def _is_first(tx: Transaction, fresh: int, lease: str) -> bool:
-    """Whether no unread message of its group has to be handed out before `fresh`, which a consumer waits for."""
-    memory = tx.memory.inbox
-    return memory.group(fresh) not in memory.held_back and not _is_held_back(tx, fresh, lease)
-
-
-def _is_held_back(tx: Transaction, seq: int, lease: str | None) -> bool:
-    """Whether an earlier message of the group of `seq` is leased under another lease, or waits; for None never."""
-    memory = tx.memory.inbox
-    group = memory.group(seq)
-    for earlier, taken in memory.taken(group).items() if lease is not None else ():
-        held_up = taken.until is None or taken.until == _work_state(tx, group)
-        if earlier < seq and taken.lease != lease and held_up:
-            if group not in memory.held_back:
-                memory.held_back.add(group)
-                tx.undo.append(partial(memory.held_back.discard, group))
-            return True
-    return False
-
-
-def _work_state(tx: Transaction, group: Group) -> str | None:
-    channel, _, _, work_id = group
-    known = None if work_id is None else works.find(tx, work_id, channel)
-    return None if known is None else known.work.state
-
-
-def _note_taken(tx: Transaction, item: InboxItem) -> None:
-    message = item.message
-    tx.memory.inbox.lease(tx, item.seq, Taken(item.lease, waits_until(message.kind, message.outcome)))
 
 
 def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
@@ -389,7 +343,7 @@ def nack(
     _change(tx, seq, held, held._replace(state=state, lease=None, available_ms=now_ms + delay, last_error=reason))
     returned = item(tx, seq)
     if state == "ready":
-        _note_taken(tx, returned)
+        inbox_order.note_taken(tx, returned)
     return returned
 
 

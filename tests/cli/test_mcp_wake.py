@@ -263,13 +263,13 @@ async def say(peer: Foreign, *names: str) -> None:
 async def test_contacts_wake_the_session_and_others_are_counted(
     home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
 ) -> None:
-    async with foreign_peer(server.url, "stranger") as stranger:
+    async with foreign_peer(server.url, "unknown") as unknown:
         with RelayProcess(home, "ops", env=claude.env) as relay:
             relay.open("claude-code")
-            await say(stranger, "one", "two", "three")
+            await say(unknown, "one", "two", "three")
             wait_for(lambda: public.get("/v1/inbox")["others"] == 3, 20, "the messages")
             public.post("/v1/messages", kind="say", body={"text": "hello"}, to="friend")
-            await say(stranger, "friend")
+            await say(unknown, "friend")
             notice = "aghbus: 1 message waits; 3 from others wait: aghctl requests. Call the inbox tool."
             assert claude.receive() == notice
             assert (
@@ -287,30 +287,30 @@ async def test_contacts_wake_the_session_and_others_are_counted(
 async def test_an_admitted_peer_wakes_the_session_by_what_waits(
     home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
 ) -> None:
-    async with foreign_peer(server.url, "stranger") as stranger:
+    async with foreign_peer(server.url, "unknown") as unknown:
         with RelayProcess(home, "ops", env=claude.env) as relay:
             relay.open("claude-code")
-            await say(stranger, "stranger")
+            await say(unknown, "unknown")
             wait_for(lambda: public.get("/v1/inbox")["others"] == 1, 20, "the message")
-            home.ctl_json("--name", "ops", "trust", "admit", "stranger")
+            home.ctl_json("--name", "ops", "trust", "admit", "unknown")
             assert claude.receive() == "aghbus: 1 message waits. Call the inbox tool."
 
 
 async def test_others_have_one_budget_of_wakes_over_all_names(
     home: Home, public: Daemon, server: NatsServer, claude: MessagingSocket
 ) -> None:
-    async with foreign_peer(server.url, "stranger") as stranger:
+    async with foreign_peer(server.url, "unknown") as unknown:
         with RelayProcess(home, "ops", env=claude.env, options=("--wake", "all")) as relay:
             relay.open("claude-code")
             for number in range(20):
-                await say(stranger, f"name{number}")  # `take_all` gets it, too
+                await say(unknown, f"name{number}")  # `take_all` gets it, too
                 claude.receive()
                 take_all(relay, 2 * number + 1)
             wait_for(lambda: session(public)["held_back"] == ["peers that are no contacts"], 20, "the guard")
-            await say(stranger, "another")
+            await say(unknown, "another")
             wait_for(lambda: public.get("/v1/inbox")["counts"]["ready"] == 1, 20, "the message")
             public.post("/v1/messages", kind="say", body={"text": "hello"}, to="friend")
-            await say(stranger, "friend")
+            await say(unknown, "friend")
             assert claude.receive() == "aghbus: 2 messages wait. Call the inbox tool."
         assert claude.more() == 0
 

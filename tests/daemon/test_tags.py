@@ -138,10 +138,10 @@ async def test_an_untagged_message_of_a_sender_of_tags_is_in_the_lane_of_others(
     await greeted(b)
     await b.admit(OTHER.handle)
     while not b.counters["overload.processing"]:
-        b.take(b.say("stranger"))
+        b.take(b.say("unknown"))
     b.take(signed(b), b.signed(OTHER, to=OPS.handle))  # OTHER has never sent a tag
     await b.commit()
-    assert [sender for sender in await b.senders() if sender != "stranger"] == [FRIEND.handle, OTHER.handle]
+    assert [sender for sender in await b.senders() if sender != "unknown"] == [FRIEND.handle, OTHER.handle]
 
 
 async def test_a_rejected_message_counts_for_the_lane_that_it_was_in(b: Bench) -> None:
@@ -159,7 +159,7 @@ async def test_a_rejected_message_counts_for_the_lane_that_it_was_in(b: Bench) -
 async def test_broadcasts_of_a_sender_of_tags_are_not_left_to_others(b: Bench) -> None:
     await greeted(b)
     while not b.counters["overload.processing"]:
-        b.take(b.say("stranger"))
+        b.take(b.say("unknown"))
     b.take(signed(b, to=None))
     await b.commit()
     assert (await b.senders()).count(FRIEND.handle) == 2
@@ -171,13 +171,13 @@ async def test_a_first_tagged_message_needs_no_tokens_for_failures(tmp_path: Pat
     async with bench(tmp_path, Still(), signer=OPS, limits=SMALL, replaced=none) as b:
         await b.admit(FRIEND.handle)
         while not b.counters["overload.processing"]:
-            b.take(b.say("stranger"))
+            b.take(b.say("unknown"))
         message = signed(b)
         b.take(signed(b))
         take_forged(b, 10)
         b.take(message, headers=tag(message))
         await b.commit()
-        assert [sender for sender in await b.senders() if sender != "stranger"] == [FRIEND.handle]
+        assert [sender for sender in await b.senders() if sender != "unknown"] == [FRIEND.handle]
 
 
 @pytest.mark.parametrize("value", ["", "A" * 22, "no tag at all", "A" * 3000])
@@ -188,7 +188,7 @@ async def test_a_wrong_tag_refuses_nothing(b: Bench, value: str) -> None:
     assert await b.senders() == [FRIEND.handle] * 2
 
 
-async def test_a_stranger_gains_nothing_by_tags(tmp_path: Path) -> None:
+async def test_an_unknown_peer_gains_nothing_by_tags(tmp_path: Path) -> None:
     recorded = Recorded()
     async with bench(tmp_path, signer=OPS, replaced=Replacements(verifier=recorded, failed_signatures=EMPTY)) as b:
         message = signed(b)

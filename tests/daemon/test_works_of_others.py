@@ -45,7 +45,7 @@ async def states(desk: Bench) -> dict[str, str]:
     return dict(await rows(desk.store, "SELECT work_id, state FROM works"))
 
 
-async def test_strangers_have_a_part_of_the_store_and_contacts_are_taken(tmp_path: Path) -> None:
+async def test_others_have_a_part_of_the_store_and_contacts_are_taken(tmp_path: Path) -> None:
     async with bench(tmp_path, store=SMALL) as desk:
         await desk.admit("plain", FRIEND.handle)
         for number in range(4 * TAKEN):

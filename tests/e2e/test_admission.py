@@ -252,11 +252,11 @@ async def test_waiting_others_take_no_place_in_the_queue_of_a_busy_worker(
     with serving(plain, tmp_path, "--queue", "1", command=[sys.executable, "-c", waits]) as serve:
         running = plain.open()
         serve.until("started", work_id=running)
-        async with foreign_peer(server.url, "stranger") as stranger:
+        async with foreign_peer(server.url, "unknown") as unknown:
             for number in range(3):
-                await stranger.publish(stranger.work("worker", f"work_{number}"))
+                await unknown.publish(unknown.work("worker", f"work_{number}"))
             for number in range(3):
-                await stranger.expect(kind="say", work_id=f"work_{number}")
+                await unknown.expect(kind="say", work_id=f"work_{number}")
             queued = plain.open()
             too_many = plain.open()
             assert plain.end_of(too_many)["event"] == "receipt:rejected"
@@ -270,14 +270,14 @@ async def test_the_answer_is_sent_once_and_makes_no_notice_for_our_agent(server:
     with Daemon(home, "worker", "--nats", server.url, "--capability", "test.run", *QUICK) as worker:
         bus = Bus(home, worker, worker)
         with serving(bus, tmp_path, command=RUNS):
-            async with foreign_peer(server.url, "stranger") as stranger:
-                await stranger.publish(stranger.work("worker", "work_1"))
-                said = await stranger.expect(kind="say", work_id="work_1")
+            async with foreign_peer(server.url, "unknown") as unknown:
+                await unknown.publish(unknown.work("worker", "work_1"))
+                said = await unknown.expect(kind="say", work_id="work_1")
             other = worker.post("/v1/messages", kind="say", to="nobody", body={"text": "hello"})
             wait_for(lambda: delivery(worker, other["id"]) == "dead", WAIT, "the end of a message that is repeated")
             assert delivery(worker, said["id"]) == "published"
             requests = worker.get("/v1/requests")
-            assert ([one["peer"] for one in requests["requests"]], requests["more"]) == (["stranger"], 0)
+            assert ([one["peer"] for one in requests["requests"]], requests["more"]) == (["unknown"], 0)
             items = worker.get("/v1/inbox")["items"]
             assert [item["message"]["id"] for item in items if item["message"]["direction"] == "out"] == [other["id"]]
 

@@ -121,7 +121,7 @@ async def pour(site: Site, peer: Foreign, envelopes: list[dict[str, Any]]) -> No
             site.read_all()
 
 
-async def test_strangers_neither_stop_contacts_nor_erase_their_works(tmp_path: Path, server: NatsServer) -> None:
+async def test_others_neither_stop_contacts_nor_erase_their_works(tmp_path: Path, server: NatsServer) -> None:
     with Site(Home(tmp_path), server.url, "--store-retention-size", "64MiB") as site:
         finished = site.honest_works(3)
         for work_id in finished:
@@ -144,11 +144,11 @@ async def test_strangers_neither_stop_contacts_nor_erase_their_works(tmp_path: P
             assert [site.worker.state_of(work_id) for work_id in finished] == ["completed"] * 3
             assert site.status()["store"]["bytes"] < 64 << 20
             left = site.worker.get("/v1/works?state=submitted&limit=500")["works"]
-            strangers = [work["work_id"] for work in left if work["initiator"] != site.handle]
-            assert 20 < len(strangers) < 30
-            assert site.ctl("inbox", "purge", "--others")["works"] == len(strangers)
+            others = [work["work_id"] for work in left if work["initiator"] != site.handle]
+            assert 20 < len(others) < 30
+            assert site.ctl("inbox", "purge", "--others")["works"] == len(others)
             await mallory.publish(mallory.work("worker", "work_later"))
-            wait_for(lambda: site.worker.state_of("work_later") == "submitted", 30, "a stranger's work")
+            wait_for(lambda: site.worker.state_of("work_later") == "submitted", 30, "the work of another")
 
 
 async def test_a_denied_peer_is_purged_and_its_works_end_on_both_sides(site: Site) -> None:

@@ -141,8 +141,8 @@ async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path,
     home = Home(tmp_path)
     with Daemon(home, "ops", "--nats", server.url, *LISTEN) as ops:
         ops.post("/v1/messages", kind="say", to="friend", body={"text": "hello"})
-        async with foreign_peer(server.url, "friend") as friend, foreign_peer(server.url, "stranger") as stranger:
-            for peer in (friend, stranger):
+        async with foreign_peer(server.url, "friend") as friend, foreign_peer(server.url, "unknown") as unknown:
+            for peer in (friend, unknown):
                 await peer.publish(peer.work("ops", f"work_{peer.peer_id}"))
 
             def shown() -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path,
 
             wait_for(lambda: ops.get("/v1/inbox")["counts"]["ready"] == 2, 30, "both works")
             wait_for(lambda: shown() == (1, 1, True, True), 30, "the request")
-            home.ctl("--name", "ops", "trust", "admit", "stranger")
+            home.ctl("--name", "ops", "trust", "admit", "unknown")
             wait_for(lambda: shown() == (0, 0, False, False), 30, "no request")
 
 

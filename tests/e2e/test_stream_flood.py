@@ -95,16 +95,16 @@ async def test_a_refused_opening_is_answered_and_leaves_the_stream(
 ) -> None:
     rule = ("--trust-may-open-work", "default=friend")
     with Daemon(home, "worker", "--nats", server.url, *profile, *rule) as worker:
-        async with foreign_peer(server.url, "stranger") as stranger:
+        async with foreign_peer(server.url, "unknown") as unknown:
             for number in range(3):
-                await stranger.publish(stranger.work("worker", f"work_{number}"))
-            receipt = await stranger.expect(kind="receipt", work_id="work_0")
+                await unknown.publish(unknown.work("worker", f"work_{number}"))
+            receipt = await unknown.expect(kind="receipt", work_id="work_0")
             assert (receipt["body"]["status"], receipt["body"]["reason_code"]) == ("rejected", "verification_failed")
             await asyncio.to_thread(
                 wait_for, lambda: counters(worker).get("receipts.suppressed") == 2, 30, "the limit of one a minute"
             )
-            await stranger.client.flush()
-            assert [one for one in stranger.received if one["kind"] == "receipt"] == [receipt]
+            await unknown.client.flush()
+            assert [one for one in unknown.received if one["kind"] == "receipt"] == [receipt]
         if profile:
             wait_for(lambda: consumer(worker) == (0, 0), 10, "an empty stream")
         assert worker.get("/v1/inbox")["items"] == []

@@ -6,19 +6,15 @@ milliseconds, and a run can be repeated.
 
 import asyncio
 import contextlib
-import random
 import re
-import selectors
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.settings import RetrySettings, Settings
 from aghbus.daemon.nats.carrier import Carried
 from aghbus.daemon.nats.events import Settlement
@@ -38,78 +34,15 @@ from aghbus.store.tables.outbox import Outgoing
 from tests.support.delivery_net import NAMES, differ
 from tests.support.peers import CHANNEL, THREAD, WORKSPACE, Agent, Bus, Peer
 from tests.support.publishing import Up
+from tests.support.virtual_time import START, Loop, LoopClock
 from tests.support.wiring import daemon_context, daemon_parts
 
 T = TypeVar("T")
-Arguments = TypeVarTuple("Arguments")
-START: Final = 1_800_000_000  # Unix seconds
 DAY: Final = 86_400  # seconds
-TURN: Final = 1e-4  # seconds that a turn of the loop takes
 LEASE: Final = 5.0  # seconds
 GREETS: Final = 30  # seconds between two greets of the foreign peer
 REDELIVERED: Final = 30  # seconds after which a stream delivers again what was not settled
 REST: Final = 240  # seconds in which everything comes to rest once nothing fails: several of the longest pauses
-
-
-class _Selector(selectors.DefaultSelector):
-    """Finds what has happened; waits for the store's threads only while it `waits`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.waits = False
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.waits or timeout is None:
-            return super().select(timeout)
-        found = super().select(0)
-        self.now += TURN if found else max(timeout, TURN)
-        return found
-
-
-class Loop(asyncio.SelectorEventLoop):
-    """An event loop whose time goes on when there is nothing to do, and that runs in place what threads would do."""
-
-    def __init__(self) -> None:
-        self.selector = _Selector()
-        super().__init__(self.selector)
-
-    def time(self) -> float:
-        return self.selector.now
-
-    def run_in_executor(
-        self, executor: Executor | None, func: Callable[[*Arguments], T], *args: *Arguments
-    ) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = self.create_future()
-        try:
-            done.set_result(func(*args))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-
-class _LoopClock(Clock):
-    """The time of the loop; chances and ids that are the same in every run."""
-
-    def __init__(self, loop: Loop, name: str) -> None:
-        self._loop, self._name = loop, name
-        self._numbers = count(1)
-        self._random = random.Random(name)
-
-    def millis(self) -> int:
-        return int(1000 * (START + self._loop.time()))
-
-    def steady_millis(self) -> int:
-        return int(1000 * self._loop.time())
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    def fraction(self) -> float:
-        return self._random.random()
-
-    def mint(self, prefix: str = "msg_", now_ms: int | None = None) -> str:
-        return f"{prefix}{self._name}_{next(self._numbers)}"
 
 
 class Flying(NamedTuple):
@@ -203,7 +136,7 @@ class Daemon(Agent):
         self.life = DAY
         self.leased: list[InboxItem] = []
         self._folder, self._starts = folder, count()
-        self._clock = _LoopClock(net.loop, name)
+        self._clock = LoopClock(net.loop, name)
         self._path = folder / "0" / "store.db"
         self.start()
 
