@@ -21,7 +21,7 @@ from aghbus.protocol.api.bridge import BridgeLogResponse
 from aghbus.protocol.api.queries import LimitQuery
 from aghbus.protocol.base.formats import Format
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_log
+from aghbus.store.tables.bridge import log as bridge_log
 
 
 class Bridge:

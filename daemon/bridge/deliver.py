@@ -22,8 +22,8 @@ from aghbus.protocol.base.formats import Format
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import inbox
+from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.events import gap_after
 from aghbus.store.tables.search import find
 

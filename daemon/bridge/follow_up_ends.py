@@ -31,10 +31,11 @@ from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, r
 from aghbus.protocol.formats.sentient.message import SentientMessage
 from aghbus.protocol.formats.sentient.native import SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import follow_ups, works
-from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory
-from aghbus.store.tables.follow_ups import EndedWork
+from aghbus.store.tables import works
+from aghbus.store.tables.bridge import follow_ups
+from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.bridge.follow_ups import EndedWork
+from aghbus.store.tables.bridge.messages import BridgeEnvelope, StoredMessageHistory
 
 _log = logging.getLogger("aghbus.bridge")
 

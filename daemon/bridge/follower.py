@@ -21,8 +21,8 @@ from aghbus.protocol.formats.model import AgentMap
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import bridge_log
-from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge import messages as bridge
 
 _POSITION: Final = "follower"
 _PAGE: Final = 100  # rows or works per transaction

@@ -8,8 +8,8 @@ from aghbus.protocol.formats import common
 from aghbus.protocol.formats.agentos import log as agentos_log
 from aghbus.protocol.formats.model import BridgeDirection, Conversion, SubmitPlan
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_log
-from aghbus.store.tables.bridge_log import BridgeLogEntry
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge.log import BridgeLogEntry
 
 FORMAT_WITH_TIMEOUTS: Final = "agentos"
 """The format whose log has the messages that arrive before an agent reads them, and whose messages await answers."""

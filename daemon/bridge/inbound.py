@@ -27,9 +27,9 @@ from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import works
-from aghbus.store.tables.bridge_messages import BridgeEnvelope, StoredMessageHistory
+from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.bridge.messages import BridgeEnvelope, StoredMessageHistory
 
 _log = logging.getLogger("aghbus.bridge")
 

@@ -29,8 +29,8 @@ from aghbus.protocol.formats.sentient.log import log_path
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import bridge_log
-from aghbus.store.tables.bridge_log import BridgeLogEntry
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge.log import BridgeLogEntry
 
 _log = logging.getLogger("aghbus.bridge")
 

@@ -14,8 +14,9 @@ from aghbus.protocol.formats.model import BridgeContext, SubmitPlan
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, memory_say, with_log
 from aghbus.protocol.formats.sentient.native import CHAIN, SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables import follow_ups, works
+from aghbus.store.tables import works
+from aghbus.store.tables.bridge import follow_ups
+from aghbus.store.tables.bridge import messages as bridge
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"

@@ -28,9 +28,9 @@ from aghbus.protocol.formats.common import OTHER_CHANNEL
 from aghbus.protocol.formats.model import AgentMap, BridgeContext, Finding, SubmitPlan
 from aghbus.protocol.formats.sentient.join import branches_in
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import quarantine, works
-from aghbus.store.tables.bridge_messages import StoredMessageHistory
+from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.bridge.messages import StoredMessageHistory
 
 REASON: Final = "message_refused"  # in quarantine, in addition to the reason codes of the protocol
 # Another channel may have the work.

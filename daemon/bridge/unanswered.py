@@ -14,9 +14,10 @@ from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_log, works
-from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_log import BridgeLogEntry
+from aghbus.store.tables import works
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.bridge.log import BridgeLogEntry
 from aghbus.store.tables.envelopes import raw_of
 
 _TIMEOUT: Final = "TIMEOUT"  # the schema's error code

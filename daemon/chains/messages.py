@@ -27,7 +27,7 @@ from aghbus.protocol.formats.registry import FORMATS
 from aghbus.protocol.formats.sacp.guardrails import is_withheld
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
-from aghbus.store.tables.bridge_messages import StoredMessageHistory, envelope_by_id
+from aghbus.store.tables.bridge.messages import StoredMessageHistory, envelope_by_id
 
 Remember = Callable[[Transaction, str, SubmitPlan, list[Draft], list[SendResponse]], None]
 """Records a submitted message in the bridge's history and the format's log, within its transaction."""

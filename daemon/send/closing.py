@@ -13,8 +13,8 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import bridge_messages as bridge
 from aghbus.store.tables import deadlines, inbox, retry, works
+from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed

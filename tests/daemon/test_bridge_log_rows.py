@@ -5,7 +5,7 @@ from typing import Any
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, expire, keep_record
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_log
+from aghbus.store.tables.bridge import log as bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 
 

@@ -17,8 +17,8 @@ from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import BridgeStreamQuery
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_log
-from aghbus.store.tables import bridge_messages as bridge
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge import messages as bridge
 from tests.support.bridge_daemons import query
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import BOB, US, WORKSPACE, receive, say

@@ -10,7 +10,7 @@ from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.base.errors import Unavailable
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_log
+from aghbus.store.tables.bridge import log as bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import US, WORKSPACE, receive, say
 from tests.support.publishing import Hand, Up

@@ -11,10 +11,12 @@ from aghbus.protocol.formats.model import BridgedMessage
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import bridge_log, follow_ups, inbox, works
-from aghbus.store.tables import bridge_messages as bridge
-from aghbus.store.tables.bridge_messages import StoredMessageHistory
-from aghbus.store.tables.follow_ups import EndedWork
+from aghbus.store.tables import inbox, works
+from aghbus.store.tables.bridge import follow_ups
+from aghbus.store.tables.bridge import log as bridge_log
+from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.bridge.follow_ups import EndedWork
+from aghbus.store.tables.bridge.messages import StoredMessageHistory
 from tests.support.makers import (
     BOB,
     CHANNEL,

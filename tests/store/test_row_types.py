@@ -14,7 +14,8 @@ from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store import tables
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import bridge_messages, clock_record, envelopes, inbox_list, peers, retry, rooms, search, works
+from aghbus.store.tables import clock_record, envelopes, inbox_list, peers, retry, rooms, search, works
+from aghbus.store.tables.bridge import messages as bridge_messages
 from aghbus.store.tables.clock_record import ClockChange, ClockRecord
 from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receive, say, sending
 
