@@ -146,6 +146,7 @@ class Node:
         self._run("publisher", self._parts.publisher.run)
         self._run("retry", self._parts.publisher.retry)
         self._run("deadlines", self._parts.deadlines.run)
+        self._run("presence of handovers", self._parts.deadlines.follow_presence)
         self._run("bridge", self._parts.bridge.follower.run)
         self._run("bridge log", self._parts.bridge.log.run)
         self._run("chains", self._parts.chains.run)
@@ -217,6 +218,7 @@ class Node:
 
         self._service.stopping()
         self._parts.waiters.closed = True
+        await self._parts.deadlines.decline()
         self._parts.sender.close()
         await (self._parts.jetstream or self.link).drain(left(0.3))
         clean = await self._parts.committer.drained(left(0.5))
@@ -229,6 +231,7 @@ class Node:
         if self._health is not None:
             await self._health.stop()
         self._parts.greeter.close()
+        self._parts.greeter.leave()
         self._parts.write_behind.close()
         await self._parts.background.close(left(0.3))
         for task in self._tasks:

@@ -44,6 +44,7 @@ from aghbus.daemon.send.ack_receiver import AckReceiver
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.deadlines import Deadlines
 from aghbus.daemon.send.drafts import DraftBuilder
+from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
@@ -64,6 +65,7 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.daemon.state.signature_pool import SignaturePool
@@ -128,12 +130,14 @@ class DaemonParts:
         interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
         self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
         self.own_card = OwnCard(self.identity, self.settings)
+        self.own_load = OwnLoad(store)
         self.signatures = SignaturePool(replaced.verifier)
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.tags = Tags(self.identity, self.trust, self.presence)
-        self.closer = WorkCloser(context)
+        self.handovers = Handovers(context, self.presence, self.lanes)
+        self.closer = WorkCloser(context, self.handovers)
         self._build_outbound(replaced)
         self._build_inbound(instance, replaced)
         self._build_agents(replaced)
@@ -152,7 +156,9 @@ class DaemonParts:
         self.ack_receiver = AckReceiver(
             store, publisher, publisher.unresponsive, publisher.delivery_times, presence, self.counters
         )
-        self.deadlines = deadlines = Deadlines(context, store, clock_changes, closer, publisher, notifier, waiters)
+        self.deadlines = deadlines = Deadlines(
+            context, store, clock_changes, closer, publisher, notifier, waiters, presence
+        )
         guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
             context, store, link, guard, deadlines, publisher, notifier, self.lanes, self._spans
@@ -170,7 +176,8 @@ class DaemonParts:
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
         outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
-        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self._epoch)
+        self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self.own_load, self._epoch)
+        self.own_load.on_change = greeter.greet_soon
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
         restored_peers = RestoredPeers(
             context, store, background, self.closer.ask_whether_known, self.publisher.enqueue
@@ -229,7 +236,7 @@ class DaemonParts:
         messages = ChainMessages(
             identity, link, bridge.agents, bridge.formats.get, bridge.submitter.remember, bridge.artifacts
         )
-        opener = WorkOpener(settings, identity, self.clock, presence, closer, messages)
+        opener = WorkOpener(settings, identity, self.clock, self.handovers, closer, messages)
         transitions = RunTransitions(
             settings, identity, clock_changes, opener, WorkResults(messages), Questions(self.waiters)
         )
@@ -250,9 +257,18 @@ class DaemonParts:
         drafts = DraftBuilder(context, self.own_card, recipients)
         peers = PeerService(settings, identity, self.presence, clock, self.own_card)
         stored = MessageService(
-            store, notifier, sender, drafts, recipients, settings, identity.self_id, held_back, self._waiting_for
+            store,
+            notifier,
+            sender,
+            drafts,
+            recipients,
+            settings,
+            identity.self_id,
+            held_back,
+            self._waiting_for,
+            self.own_load,
         )
-        works = WorkService(store, sender, drafts, recipients, settings, notifier)
+        works = WorkService(store, sender, drafts, recipients, settings, notifier, self.handovers)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission

@@ -7,7 +7,7 @@ from aghbus.cli.app.completers import own_capabilities, peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import sent_line
 from aghbus.cli.app.options import ARTIFACT, SENDING, THREAD, LocalFile, one_of, sending, stdin_or
-from aghbus.cli.app.recipients import TO_CAPABILITY, note_absent, with_capability
+from aghbus.cli.app.recipients import TO_CAPABILITY, note_absent
 from aghbus.cli.app.text import safe, shell
 from aghbus.cli.app.uploads import place_of, references
 from aghbus.cli.context import Context
@@ -29,8 +29,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def open_work(context: Context, values: dict[str, Any]) -> dict[str, Any]:
     """Choose the target, upload files, and open the work; the answer (`SendResponse`)."""
     body = request_body(values)
-    if values["to_capability"]:
-        body["to"] = with_capability(context.api, values["to_capability"], values["channel"])
     if any(isinstance(entry, LocalFile) for entry in values["artifact"] or ()):
         body["work_id"] = values["work_id"] or place_of("work_", values["id"])
         body["artifacts"] = references(context.api, body["work_id"], values["artifact"])
@@ -48,6 +46,8 @@ def request_body(values: dict[str, Any]) -> dict[str, Any]:
         raise UsageError("describe the work: --text TEXT or --capability ID")
     body: dict[str, Any] = {
         "to": values["to"],
+        "to_capability": values["to_capability"],
+        "hedge": values["hedge"],
         "text": None if values["text"] is None else stdin_or(values["text"]),
         "artifacts": values["artifact"] or None,
         "capability_id": values["capability"],
@@ -67,6 +67,11 @@ def request_body(values: dict[str, Any]) -> dict[str, Any]:
 OPENING = (
     Argument("--to", metavar="PEER", type=peer, completer=peers, help="peer that is asked to do the work"),
     TO_CAPABILITY,
+    Argument(
+        "--hedge",
+        action="store_true",
+        help="with --to-capability: go on to another peer, too, when the one that accepted it is gone; both may run",
+    ),
     Argument("--text", help="what to do; - reads standard input"),
     Argument(
         "--capability",
@@ -83,7 +88,7 @@ OPENING = (
         "--accept-within",
         metavar="TIME",
         type=seconds,
-        help="cancel it if not accepted by then (0: never)",
+        help="cancel it if not accepted by then, or hand it over (0: never)",
     ),
     Argument(
         "--progress-within",

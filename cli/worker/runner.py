@@ -61,7 +61,8 @@ class CommandRunner:
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
         core = Core(endpoint, timeout, EventLoop())
-        self._feed = Feed(core, options.capabilities, options.fits if options.accept else None, others=options.others)
+        accept = options.fits if options.accept else None
+        self._feed = Feed(core, options.capabilities, accept, others=options.others, takes=options.concurrency)
         self._feed.leave, self._feed.on_waiting = self._leave, self._note_waiting
         self._journal = journal
         self._reporter = Reporter(output, self._stop)

@@ -103,7 +103,8 @@ class Client(Common, Blocking):
     def start(
         self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
     ) -> WorkHandle:
-        """Open a work for the peer `to`, or for a present peer with `to_capability`, which the work then asks for.
+        """Open a work for the peer `to`, or for a capability: then the daemon chooses a peer, and another one if that one does not
+        accept it (docs/hand-over.md).
 
         >>> work = client.start(to_capability="test.run", text="Run the migration smoke test")
         >>> print(work.id, work.result(timeout=60).state)
@@ -113,21 +114,20 @@ class Client(Common, Blocking):
     def map(
         self, capability: str, inputs: Iterable[str], *, concurrency: int = 8, **given: Unpack[Opening]
     ) -> Generator[tuple[str, Work], None, None]:
-        """Give each input as a work to the peers with a capability in turn, `concurrency` at a time; input and work as they end.
+        """Give each input as a work to the least busy peer with a capability, `concurrency` at a time; input and work as they end.
 
         >>> for branch, work in client.map("test.run", ["main", "next"]):
         ...     print(branch, work.state, work.result)
         """
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-        peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability, given.get("channel"))))
-        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        fields, left = cast(dict[str, Any], given), iter(inputs)
         running: dict[Future[Work], str] = {}
         pool = ThreadPoolExecutor(concurrency)
         try:
             while True:
                 for text in itertools.islice(left, concurrency - len(running)):
-                    running[pool.submit(self.run, next(peers), text, **fields)] = text
+                    running[pool.submit(self.run, to_capability=capability, text=text, **fields)] = text
                 if not running:
                     return
                 for done in wait(running, return_when=FIRST_COMPLETED).done:
@@ -189,13 +189,12 @@ class AsyncClient(Common, Asynchronous):
         """As Client.map."""
         import asyncio
 
-        peers = itertools.cycle(await handle.peers_with(self.core, capability, given.get("channel")))
-        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        fields, left = cast(dict[str, Any], given), iter(inputs)
         running: dict[asyncio.Task[Work], str] = {}
         try:
             while True:
                 for text in itertools.islice(left, concurrency - len(running)):
-                    running[asyncio.create_task(self.run(next(peers), text, **fields))] = text
+                    running[asyncio.create_task(self.run(to_capability=capability, text=text, **fields))] = text
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

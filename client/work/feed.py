@@ -47,7 +47,7 @@ class Feed:
     Works that ask for another capability that the daemon announces are left to other consumers; those that ask for none are
     for every one, and so are those that ask for what nobody here announces, which a consumer refuses. `accept` may refuse
     others: they stay in the inbox. So do works of peers that were not admitted, unless `others` is true: the daemon tells
-    their initiators, once, that they wait.
+    their initiators, once, that they wait. `takes`: how many works this consumer carries out at a time.
     """
 
     def __init__(
@@ -58,8 +58,10 @@ class Feed:
         lease: float = LEASE,
         *,
         others: bool = False,
+        takes: int = 1,
     ) -> None:
         self._core = core
+        self._takes = takes
         self._capabilities = capabilities
         self._accept = accept
         self._lease = lease
@@ -91,7 +93,7 @@ class Feed:
                 status: StatusResponse = await core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
                 hint = f"start it with: aghd run --name {status.name} --capability {capability}"
                 raise UsageError(f"the daemon {status.name} does not announce the capability {capability}", hint)
-        query = query_of(EventsQuery(kinds=CONVERSATION_KINDS))
+        query = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=self._takes))
         self._subscription = EventSubscription(self._core, "/v1/events", query, await core.position())
         self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
 

@@ -12,6 +12,7 @@ import msgspec
 
 from aghbus.client.core.core import Core
 from aghbus.client.core.method import Asynchronous, Blocking, Method, StreamMethod
+from aghbus.client.core.refusals import NotFound
 from aghbus.client.errors import ClientError, UsageError
 from aghbus.protocol.agh.lifecycle import STANDSTILL, TERMINAL_STATES
 from aghbus.protocol.api.messages import Event, Message, OpenedWork, SendResponse
@@ -43,6 +44,7 @@ class Opening(TypedDict, total=False):
     Times in seconds. `WorkOpenRequest` of the API explains the others."""
 
     intent: str | None
+    hedge: bool
     artifacts: list[Any] | None
     channel: str | None
     thread_id: str | None
@@ -95,8 +97,7 @@ class HandleCore:
         work = await self.core.work(self.work_id, self.channel)
         if work.state in STANDSTILL and work.last_seq <= self._told:
             return work
-        query = EventsQuery(work_id=self.work_id, channel=self.channel, since=self._told)
-        async with aclosing(self.core.events(query, timeout=timeout)) as events:
+        async with aclosing(self._events(work.work_id, self._told, timeout)) as events:
             async for event in events:
                 self._told = max(self._told, event.seq)
                 if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
@@ -118,9 +119,24 @@ class HandleCore:
         )
 
     def events(self, timeout: float | None = None) -> AsyncGenerator[Event, None]:
-        """The events of the work after its opening, without end. Raises TimeoutError after `timeout` seconds."""
-        query = EventsQuery(work_id=self.work_id, channel=self.channel, since=self._opened)
-        return self.core.events(query, timeout=timeout)
+        """The events of the work after its opening, up to its end, also those at the peers to which it is handed over. Raises
+        TimeoutError after `timeout` seconds."""
+        return self._events(self.work_id, self._opened, timeout)
+
+    async def _events(self, work_id: str | None, since: int, timeout: float | None) -> AsyncGenerator[Event, None]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while work_id is not None:
+            query = EventsQuery(work_id=work_id, channel=self.channel, since=since)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            async with aclosing(self.core.events(query, timeout=left)) as events:
+                async for event in events:
+                    since = event.seq
+                    yield event
+                    if event.message is None or _ends(event):
+                        now = await self.core.work(self.work_id, self.channel)
+                        if now.work_id != work_id or now.state in TERMINAL_STATES:
+                            work_id = now.work_id if now.work_id != work_id else None
+                            break
 
 
 class HandleSurface:
@@ -149,10 +165,7 @@ class WorkHandle(HandleSurface, Blocking):
     """A work that was opened; iterating gives its events up to its end."""
 
     def __iter__(self) -> Generator[Event, None, None]:
-        for event in self.events():
-            yield event
-            if _ends(event):
-                return
+        yield from self.events()
 
 
 class AsyncWorkHandle(HandleSurface, Asynchronous):
@@ -162,21 +175,29 @@ class AsyncWorkHandle(HandleSurface, Asynchronous):
         async with aclosing(self.events()) as events:
             async for event in events:
                 yield event
-                if _ends(event):
-                    return
 
 
 async def start(
     core: Core, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
 ) -> HandleCore:
-    """Open a work for the peer `to`, or for a present peer with `to_capability`, which the work then asks for."""
+    """Open a work for the peer `to`, or for a capability: then the daemon chooses a peer, and another one if that one does not
+    accept it. Waits for a peer with the capability if there is none. Raises TimeoutError."""
     if (to is None) == (to_capability is None):
         raise UsageError("either `to` or `to_capability` says who gets the work")
     fields = cast(dict[str, Any], {"reactions": "none", **given})
     asked, told = fields.pop("on_question", None), fields.pop("on_progress", None)
     if to_capability is not None:
-        to, fields["intent"] = await peer_with(core, to_capability, given.get("channel")), to_capability
-    return HandleCore(core, await core.call(Operations.open_work, to=to or "", text=text, **fields), asked, told)
+        return HandleCore(core, await _open_for(core, to_capability, text, fields), asked, told)
+    return HandleCore(core, await core.call(Operations.open_work, to=to, text=text, **fields), asked, told)
+
+
+async def _open_for(core: Core, capability: str, text: str, fields: dict[str, Any]) -> OpenedWork:
+    deadline = time.monotonic() + core.timeout
+    while True:
+        try:
+            return await core.call(Operations.open_work, to_capability=capability, text=text, **fields)
+        except NotFound:  # nobody is present, or one that answers was not seen yet
+            await core.wait_capability(capability, max(0.0, deadline - time.monotonic()))
 
 
 async def run(
@@ -194,24 +215,6 @@ async def run(
     `act_on_work(work.work_id, "say", message=…)`, then `wait`. Raises WorkTimeout; the work continues then.
     """
     return await (await start(core, to, text, to_capability=to_capability, **given)).result(timeout)
-
-
-async def peers_with(core: Core, capability: str, channel: str | None) -> list[str]:
-    """The present peers with a capability; waited for if there is none. Raises TimeoutError."""
-    found = (await core.call(Operations.peers, capability=capability, channel=channel)).peers
-    return [peer.peer_id for peer in found if peer.presence == "active"] or [await peer_with(core, capability, channel)]
-
-
-async def peer_with(core: Core, capability: str, channel: str | None = None) -> str:
-    """A present peer with a capability: a verified one before others, then the one seen last; waited for if there is none.
-
-    Raises TimeoutError.
-    """
-    found = (await core.call(Operations.peers, capability=capability, channel=channel)).peers
-    present = [peer for peer in found if peer.presence == "active"]
-    if not present:
-        return (await core.wait_capability(capability, core.timeout)).peer_id
-    return max(present, key=lambda peer: (peer.trust == "verified", peer.last_seen_ms)).peer_id
 
 
 def _continues(work_id: str) -> str:

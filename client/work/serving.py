@@ -64,7 +64,9 @@ class Serving:
         self._core = Core(endpoint, options.timeout, EventLoop())
         self._patient = Core(endpoint, options.timeout, EventLoop(), patience=math.inf)
         self._blocking = Core(endpoint, options.timeout, Threads())
-        self._feed = Feed(self._core, list(handlers), lease=options.lease, others=options.others)
+        self._feed = Feed(
+            self._core, list(handlers), lease=options.lease, others=options.others, takes=options.concurrency
+        )
         self._feed.is_free = self._is_free
         self._slots = asyncio.Semaphore(options.concurrency)
         self._running: dict[asyncio.Task[None], Handler | None] = {}

@@ -10,9 +10,9 @@ from aghbus.daemon.bridge.inbound import parse_stored
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.state.identity import Identity
-from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft
@@ -33,29 +33,19 @@ class WorkOpener:
     settings: LiveSettings
     identity: Identity
     clock: Clock
-    presence: PresenceTable
+    handovers: Handovers
     closer: WorkCloser
     messages: ChainMessages
 
-    def _peer_of(self, channel: str, node: ChainNode, visit: Visit) -> str | None:
-        """The node's peer; for a capability the first active peer that claims it, in order of ids, or None.
+    def _peer_of(self, tx: Transaction, channel: str, node: ChainNode, visit: Visit) -> str | None:
+        """The node's peer; for a capability the present peer that is least busy, or None.
 
-        If that peer refused the visit's last work as busy, the next one in this order.
+        If a peer refused the visit's last work as busy, it comes last.
         """
         if node.capability is None:
             return node.peer
-        now_ms = self.clock.millis()
-        able = (
-            peer.peer_id
-            for peer in self.presence.all()
-            if (peer.workspace_id, peer.channel) == (self.identity.workspace, channel)
-            and node.capability in peer.card.capabilities
-            and peer.peer_id != self.identity.self_id
-            and self.presence.of(peer, now_ms) == "active"
-        )
-        ordered = sorted(able)
-        after = [peer for peer in ordered if visit.retries and visit.peer is not None and peer > visit.peer]
-        return next(iter(after + ordered), None)
+        able = [one.peer_id for one in self.handovers.candidates(tx, channel, node.capability)]
+        return min(able, key=lambda peer: bool(visit.retries) and peer == visit.peer, default=None)
 
     def _thread(self, run: Run) -> str:
         """The thread of all works of a run."""
@@ -72,7 +62,7 @@ class WorkOpener:
         cannot be sent; nothing is written then.
         """
         value = render(node.input, self._input_scope(tx, run, visit, node))
-        peer = self._peer_of(run.channel, node, visit)
+        peer = self._peer_of(tx, run.channel, node, visit)
         if peer is None:
             return None
         if node.opening_format is None:

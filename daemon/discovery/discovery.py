@@ -22,6 +22,7 @@ from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
 from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of, version_of
 from aghbus.protocol.agh.effects import AnswerWhois, Discovered
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import LEAVING_KEY, load_of
 from aghbus.protocol.agh.identifiers import subject_for
 
 SMALL_CATALOG: Final = 16_384
@@ -115,6 +116,11 @@ class Discovery:
         peer = envelope.workspace_id, envelope.channel, effect.card.peer_id
         if not filtered or self._presence.knows(*peer):  # else nothing would remove the entry
             self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext, version_of(ext))
+        if ext.get(LEAVING_KEY) is True and envelope.kind == "greet":
+            self._presence.leave(*peer)
+            return
+        if envelope.kind == "greet":
+            self._presence.note_load(effect.card.peer_id, load_of(ext))
         joined = ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms)
         foreign = envelope.kind == "greet" and INSTANCE_KEY not in ext
         if foreign and (self._greeter.is_restart(envelope) or joined):  # a daemon of this project asks all peers

@@ -1,6 +1,7 @@
 """Announcing this daemon: regularly, after joining, and to peers that do not know it yet (specification, section 7)."""
 
 import asyncio
+import contextlib
 from typing import Any, Final
 
 from aghbus.daemon.base.background import BackgroundTasks
@@ -8,9 +9,12 @@ from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import LEAVING_KEY
 from aghbus.protocol.agh.limits import GREET_INTERVAL
+from aghbus.store.errors import StoreUnavailable
 
 JOINED_KEY: Final = (
     "aghbus.joined"  # in the ext of a greet after joining or returning: pending messages may be sent now
@@ -39,6 +43,7 @@ class Greeter:
         background: BackgroundTasks,
         own_card: OwnCard,
         publisher: DiscoveryPublisher,
+        load: OwnLoad,
         restored: Restored | None,
     ) -> None:
         """`restored` is the epoch of the store."""
@@ -49,7 +54,9 @@ class Greeter:
         self._background = background
         self._own_card = own_card
         self._publisher = publisher
+        self._load = load
         self._restored = restored
+        self._closed = False
         self._regreeted = float("-inf")
         self._waiting: dict[Place, asyncio.TimerHandle] = {}  # greets for peers that appeared
         self._last: dict[Place, float] = {}  # of these, the monotonic second
@@ -58,14 +65,28 @@ class Greeter:
 
     async def greet(self, *, joined: bool = False) -> None:
         """Announce ourselves on every channel; nothing when the link is down (the next link-up greets)."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._load.refresh()
         for workspace_id, channel in self._identity.channels:
             self._greet_on(workspace_id, channel, joined=joined)
 
-    def _greet_on(self, workspace_id: str, channel: str, *, joined: bool = False) -> None:
+    def leave(self) -> None:
+        """Say on every channel that this daemon stops."""
+        if self._link.state == "up":
+            for workspace_id, channel in self._identity.channels:
+                self._greet_on(workspace_id, channel, leaving=True)
+
+    def greet_soon(self) -> None:
+        """Greet on every channel soon: what the greets say has changed."""
+        for workspace_id, channel in self._identity.channels:
+            self.peer_appeared(workspace_id, channel)
+
+    def _greet_on(self, workspace_id: str, channel: str, *, joined: bool = False, leaving: bool = False) -> None:
         body: dict[str, Any] = {"peer_card": self._own_card.card().to_wire()}
         if (summary := self._settings.current.summary) is not None:
             body["summary"] = summary
-        ext: dict[str, Any] = {JOINED_KEY: True} if joined else {}
+        ext: dict[str, Any] = {JOINED_KEY: True} if joined else {LEAVING_KEY: True} if leaving else {}
+        ext |= self._load.extension
         if self._restored is not None and self._restored.matters(self._clock.millis()):
             ext |= self._restored.extension()
         self._publisher.send(self._publisher.draft("greet", workspace_id, channel, body, ext=ext))
@@ -105,7 +126,7 @@ class Greeter:
     def peer_appeared(self, workspace_id: str, channel: str) -> None:
         """A peer that does not ask for us has started to greet on this channel: greet soon, rather than at the next interval."""
         place = workspace_id, channel
-        if place in self._waiting:
+        if place in self._waiting or self._closed:
             return
         wait = self._last.get(place, float("-inf")) + GREET_BACK_EVERY - self._clock.monotonic()
         delay = max(wait, 0.0) + _GREET_BACK_JITTER * self._clock.fraction()
@@ -118,5 +139,6 @@ class Greeter:
 
     def close(self) -> None:
         """Greet no more peers that appeared."""
+        self._closed = True
         for timer in self._waiting.values():
             timer.cancel()

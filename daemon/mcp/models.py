@@ -41,8 +41,9 @@ class PeersArguments(Arguments):
 class OpenArguments(Arguments):
     """Hand work over."""
 
-    to: Annotated[str, Meta(description="peer id")]
     task: Annotated[str, Meta(min_length=1, description="what to do, complete in itself")]
+    to: Annotated[str, Meta(description="peer id, or")] = ""
+    capability: str = ""
     wait: Wait = 0
 
 

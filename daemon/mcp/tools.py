@@ -53,7 +53,7 @@ class BusTools:
             _tool(
                 "open_work",
                 self._open,
-                "Hand a piece of work to another agent. It is durable: it survives restarts.",
+                "Hand work to another agent. It survives restarts.",
                 t.WorksOutput,
             ),
             _tool(
@@ -87,7 +87,10 @@ class BusTools:
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
         if work_id is None:
-            work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task, ext=_trace(call)))).work_id
+            request = WorkOpenRequest(
+                to=ask.to or None, to_capability=ask.capability or None, text=ask.task, ext=_trace(call)
+            )
+            work_id = (await self.works.open_work(request)).work_id
             assert work_id is not None
             if call.client.tasks:
                 return {"resultType": "task", **await self.waiter.task(work_id)}

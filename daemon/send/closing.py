@@ -4,6 +4,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
+from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
@@ -24,6 +25,8 @@ _FORGOTTEN: Final = "the receiver does not know it any more: its store was lost,
 
 AUTOMATIC: Final = "msg_auto_"
 """How the ids of messages begin that the daemon sends without a request of the agent."""
+LATE: Final = f"{AUTOMATIC}not_accepted_"
+"""How the ids of rejections begin that the daemon sends because its agent did not accept in time: the peer may be asked again."""
 UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
 """How the ids of answers begin that the daemon sends once: others may have invented the names to which they go."""
 
@@ -31,19 +34,27 @@ UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
 class WorkCloser:
     """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
-    def __init__(self, context: DaemonContext) -> None:
+    def __init__(self, context: DaemonContext, handovers: Handovers) -> None:
+        self._handovers = handovers
         self._identity = context.identity
         self._settings = context.settings
         self._clock = context.clock
         self._counters = context.counters
 
-    def close(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
+    def close(
+        self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None
+    ) -> list[Outgoing]:
         """Send a closing receipt or trace to the other participant; nothing when our own copy of the work forbids it."""
-        envelope, rows = self._send(tx, work, kind, body)
+        envelope, rows = self._send(tx, work, kind, body, message_id)
         if envelope is not None:
             why = body.get("detail") or body.get("message")
             audit.note_policy(tx, self._clock.millis(), "work_closed", why, envelope=envelope)
         return rows
+
+    def reject_late(self, tx: Transaction, work: WorkView, why: str) -> list[Outgoing]:
+        """Reject a work that our agent has not accepted in time."""
+        body = receipt_body(work.opening_id, "rejected", "busy", why)
+        return self.close(tx, work, "receipt", body, self._clock.mint(LATE))
 
     def close_unanswered(self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any]) -> list[Outgoing]:
         """As `close`, when the other side did not answer in time. The bridge tells the agent that waits for the work."""
@@ -79,6 +90,13 @@ class WorkCloser:
         work = None
         if failed.work_id is not None:
             work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+        unopened = work is not None and work.opening_id == failed.message_id and not work.advanced
+        if (
+            work is not None
+            and unopened
+            and (rows := self.hand_on(tx, work, failed.detail, refused=bool(failed.reason)))
+        ):
+            return rows
         if self._concerns_agent(failed, work):
             inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
         if work is None or work.is_terminal:
@@ -90,6 +108,26 @@ class WorkCloser:
         code = failed.reason or ("expired" if failed.state == "expired" else "not_found")
         why = f"the opening message was not answered: {failed.detail}" if failed.detail != _FORGOTTEN else _FORGOTTEN
         return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
+
+    def hand_on(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> list[Outgoing]:
+        """Open a work that our agent opened for a capability at the next peer, after it has ended at this one. Nothing when it was
+        opened for one peer, or no other is left. `refused`: this peer is not asked again."""
+        then = self._handovers.next(tx, work, why, refused=refused)
+        if then is None:
+            return []
+        closing: list[Outgoing] = []
+        if not work.is_terminal:
+            detail = f"{why}: handed over to {then.peer}"
+            closing = self.close(tx, work, "receipt", receipt_body(work.opening_id, "canceled", detail=detail))
+        return closing + self._handovers.open(tx, work, then)
+
+    def may_wait(self, tx: Transaction, work: WorkView) -> bool:
+        """Whether a work that was not accepted in time stays where it is: no other peer is left, and the caller gave no limit."""
+        return self._handovers.may_wait(tx, work)
+
+    def hand_on_from_gone(self, tx: Transaction) -> list[Outgoing]:
+        """Hand works over whose peer is gone."""
+        return [row for work, why in self._handovers.gone(tx) for row in self.hand_on(tx, work, why, refused=False)]
 
     def _concerns_agent(self, failed: Failed, work: WorkView | None) -> bool:
         """Whether our agent is told: of its messages, of steps of its works, and when a work of its own did not end as our daemon

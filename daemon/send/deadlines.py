@@ -1,29 +1,34 @@
-"""Deadlines of works: when one passes, the daemon closes the work on both sides by a receipt or trace."""
+"""Deadlines of works: when one passes, the daemon closes the work on both sides by a receipt or trace, or hands it over."""
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import Any, Final
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
-from aghbus.daemon.send.closing import WorkCloser
+from aghbus.daemon.send.closing import LATE, WorkCloser
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
-from aghbus.protocol.agh.bodies import receipt_body
+from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.agh.bodies import Receipt, receipt_body
+from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import accept_limit
 from aghbus.protocol.agh.lifecycle import WorkView, event_of
 from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import deadlines, inbox, works
+from aghbus.store.tables import deadlines, handovers, inbox, works
 from aghbus.store.tables.deadlines import Overdue
 from aghbus.store.tables.outbox import Outgoing
 
 _LONGEST: Final = 60.0  # seconds between two checks: the wall clock may be set while we wait
 _AFTER_FAILURE: Final = 1.0  # seconds
+_PRESENCE: Final = 5.0  # seconds between two looks at the peers of works that may be handed over
 OTHERS_ACCEPT_WITHIN: Final = 86_400
 """Seconds within which our agent accepts a work that one of others opened; then it is rejected as busy."""
 
@@ -40,6 +45,7 @@ class Deadlines:
         publisher: Publisher,
         notifier: Notifier,
         waiters: InboxWaiters,
+        presence: PresenceTable,
     ) -> None:
         self._store = store
         self._settings = context.settings
@@ -49,6 +55,7 @@ class Deadlines:
         self._publisher = publisher
         self._notifier = notifier
         self._waiters = waiters
+        self._presence = presence
         self._counters = context.counters
         self._changed = asyncio.Event()
 
@@ -62,7 +69,8 @@ class Deadlines:
         *,
         by_other: bool = False,
     ) -> None:
-        """Set or move the deadlines of the work that an envelope opened or advanced in `tx`.
+        """Set or move the deadlines of the work that an envelope opened or advanced in `tx`. One of our agent that its target
+        rejected is handed over, if it can be: `applied` gets the outbox rows.
 
         The limits are in seconds; None: as configured. `by_other`: one of others opened it.
         """
@@ -75,11 +83,16 @@ class Deadlines:
             progress = configured.progress_within if progress_within is None else progress_within
             if by_other:
                 accept = min(accept or OTHERS_ACCEPT_WITHIN, OTHERS_ACCEPT_WITHIN)
+            sent_ms = None
+            if work.target in self._identity and (asked := accept_limit(envelope.extensions())) is not None:
+                accept, sent_ms = min(accept or asked, asked), 1000 * envelope.ts + 999  # `ts` is cut to seconds
             if self._identity.participant_in(work) is not None and (accept or progress):
                 now_ms = self._clock_changes.now_after_clock_check(tx)
-                deadlines.begin(tx, work, _millis(accept), _millis(progress), now_ms)
+                deadlines.begin(tx, work, _millis(accept), _millis(progress), min(now_ms, sent_ms or now_ms))
                 tx.after_commit(self._changed.set)
             return
+        if applied.before.state == "submitted" and work.state == "failed":
+            self._hand_on(tx, envelope, applied, work)
         if not applied.may_be_due:
             return
         now_ms = self._clock_changes.now_after_clock_check(tx)
@@ -88,6 +101,19 @@ class Deadlines:
         said_so = applied.before.state == "submitted" or event_of(envelope) == "receipt:accepted"
         accepted = by_target and work.state != "submitted" and said_so
         deadlines.moved(tx, work, accepted=accepted, traced=traced, now_ms=now_ms)
+
+    def _hand_on(self, tx: Transaction, envelope: Envelope, applied: Applied, work: WorkView) -> None:
+        body = envelope.body
+        if not isinstance(body, Receipt) or envelope.sender != work.target or work.initiator not in self._identity:
+            return
+        why = f"{body.reason_code}: {body.detail}" if body.detail else str(body.reason_code)
+        rows = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
+        if rows:
+            applied.outgoing += tuple(rows)
+            if applied.delivered and applied.seq is not None:  # our agent reads how the last one ends
+                inbox.settle(tx, applied.seq)
+                applied.delivered = False
+            tx.after_commit(self._changed.set)
 
     async def run(self) -> None:
         """Close overdue works, until cancelled."""
@@ -104,17 +130,48 @@ class Deadlines:
         left = _LONGEST if due_ms is None else self._clock_changes.seconds_until(due_ms)
         await wait_set(self._changed, min(max(left, 0.0), _LONGEST))
 
+    async def decline(self) -> None:
+        """The daemon stops: works that our agent has not accepted, and that their initiators can give to another peer, go back."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._store.write(self._decline)
+
+    def _decline(self, tx: Transaction) -> None:
+        for work, raw in handovers.unaccepted(tx):
+            if accept_limit(decode_json(raw).get("ext") or {}) is not None:
+                tx.after_commit(partial(self._publish, self._closer.reject_late(tx, work, "the daemon stops")))
+
+    async def follow_presence(self) -> None:
+        """Look at works that may be handed over when peers come and go, until cancelled."""
+        while True:
+            await self._presence.changed.wait(_PRESENCE)
+            self._changed.set()
+
     def _close_overdue(self, tx: Transaction) -> int | None:
         for late in deadlines.overdue(tx, self._clock_changes.now_after_clock_check(tx)):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
-                kind, body = self._closing(work, late)
-                closing = self._closer.close_unanswered(tx, work, kind, body)
-                self._notify(tx, work, closing, body)
-                tx.after_commit(partial(self._publish, closing))
-                tx.after_commit(partial(self._counters.add, "deadlines.passed"))
+                self._close(tx, work, late)
             deadlines.lift(tx, late)
+        if rows := self._closer.hand_on_from_gone(tx):
+            tx.after_commit(partial(self._publish, rows))
         return deadlines.next_due_ms(tx)
+
+    def _close(self, tx: Transaction, work: WorkView, late: Overdue) -> None:
+        kind, body = self._closing(work, late)
+        ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
+        if ours and unaccepted:
+            if rows := self._closer.hand_on(tx, work, body["detail"], refused=False):
+                tx.after_commit(partial(self._publish, rows))
+                return
+            if self._closer.may_wait(tx, work):
+                return
+        if unaccepted and not ours:
+            closing = self._closer.reject_late(tx, work, body["detail"])
+        else:
+            closing = self._closer.close_unanswered(tx, work, kind, body)
+        self._notify(tx, work, closing, body)
+        tx.after_commit(partial(self._publish, closing))
+        tx.after_commit(partial(self._counters.add, "deadlines.passed"))
 
     def _publish(self, rows: list[Outgoing]) -> None:
         if rows:

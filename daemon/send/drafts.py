@@ -62,17 +62,22 @@ class DraftBuilder:
             causation_id=ask.causation_id,
         )
 
-    def for_opening(self, ask: WorkOpenRequest) -> Draft:
-        """The say or capability that opens a work."""
+    @property
+    def workspace(self) -> str:
+        """The workspace of this daemon."""
+        return self._identity.workspace
+
+    def for_opening(self, ask: WorkOpenRequest, to: str) -> Draft:
+        """The say or capability that opens a work for the peer `to`."""
         self_id, now_ms = self._identity.self_id, self._clock.millis()
         work_id = ask.work_id or self._clock.mint("work_", now_ms)
         if not is_emitted_work_id(work_id):
             raise InvalidRequest("work_id: must match ^work_[a-zA-Z0-9_-]{1,64}$")
-        if ask.to in self._identity:
+        if to in self._identity:
             raise InvalidRequest("to: is this daemon's own id; a work is opened for another peer")
         kind, body = self._opening(ask)
         channel = self._channel(ask.channel)
-        to = self._recipients.resolve(ask.to, channel)
+        to = self._recipients.resolve(to, channel)
         place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id, now_ms)
         return self._draft(kind, channel, body, to, place, ask, self_id, now_ms, work_id=work_id, trace_id=ask.trace_id)
 

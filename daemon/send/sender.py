@@ -20,6 +20,7 @@ from aghbus.daemon.state.spans import EnvelopeSpans
 from aghbus.host.tracing import KEYS as TRACE_KEYS
 from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import ACCEPT_KEY
 from aghbus.protocol.agh.lifecycle import CONTINUES, Reactions, State
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.messages import OutboxState, SendResponse
@@ -33,7 +34,7 @@ from aghbus.store.tables.outbox import Outgoing, following
 
 T = TypeVar("T")
 # Extensions that the daemon sets, other ones for each repetition of a request.
-_OURS: Final = (AFTER, CONTINUES, *TRACE_KEYS)
+_OURS: Final = (AFTER, CONTINUES, ACCEPT_KEY, *TRACE_KEYS)
 
 
 class Sender:

@@ -14,6 +14,7 @@ from aghbus.daemon.send.drafts import DraftBuilder
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
+from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.protocol.agh.envelope import fresh_until
 from aghbus.protocol.api.messages import (
     DirectsResponse,
@@ -48,6 +49,7 @@ class MessageService:
     own_id: str
     held_back: HeldBack
     waiting_for: Callable[[], str | None]  # why queued messages are not published now
+    own_load: OwnLoad
 
     def send(self, request: SendRequest) -> Awaitable[SendResponse]:
         """Commit one envelope, which is then sent."""
@@ -102,7 +104,8 @@ class MessageService:
 
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
         """The event stream, in pages of events that are ready together."""
-        return follow(self.store, self.notifier, query.since, query)
+        stream = follow(self.store, self.notifier, query.since, query)
+        return self.own_load.connected(query.takes, stream) if query.takes else stream
 
 
 class _Times(msgspec.Struct):

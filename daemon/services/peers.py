@@ -28,7 +28,7 @@ class PeerService:
         now_ms = self.clock.millis()
         found = [self._own(channel, now_ms) for channel in self.settings.current.channels]
         for peer in self.presence.all():
-            presence = self.presence.of(peer, now_ms)
+            presence, load = self.presence.of(peer, now_ms), self.presence.load_of(peer.peer_id)
             if presence == "expired" and not query.all:
                 continue
             found.append(
@@ -44,6 +44,8 @@ class PeerService:
                     aghbus=peer.acknowledges,
                     version=self.presence.version_of(peer.peer_id) or None,
                     summary=peer.summary,
+                    open_works=None if load is None else load.open,
+                    takes=None if load is None else load.takes,
                 )
             )
         return PeersResponse(

@@ -4,24 +4,27 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.drafts import DraftBuilder
+from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
 from aghbus.daemon.services.messages import chosen_fields, secret_rules
 from aghbus.protocol.agh.lifecycle import STANDSTILL
+from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import OpenedWork, SendResponse
 from aghbus.protocol.api.queries import EventsQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import Work, WorkActionRequest, WorkOpenRequest, WorkResponse, WorksResponse, WorkVerb
-from aghbus.protocol.base.errors import NotFound
+from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import works
+from aghbus.store.tables import handovers, works
 
 _WORK_FIELDS = frozenset({"work_id"})
 
@@ -36,30 +39,51 @@ class WorkService:
     recipients: Recipients
     settings: LiveSettings
     notifier: Notifier
+    handovers: Handovers
 
     def open_work(self, request: WorkOpenRequest) -> Awaitable[OpenedWork]:
         """Open a work for a peer."""
-        draft = self.drafts.for_opening(request)
-        repeats = None if request.id is None else chosen_fields(request)
+        if (request.to is None) == (request.to_capability is None):
+            raise InvalidRequest("to: either `to` or `to_capability` says who gets the work")
+        if request.hedge and request.to_capability is None:
+            raise InvalidRequest("hedge: is for a work with `to_capability`")
+        draft = None if request.to is None else self.drafts.for_opening(request, request.to)
+        return self.sender.send_all(partial(self._open, request, draft))
 
-        def job(_tx: Transaction, batch: Batch) -> OpenedWork:
-            sent = batch.send(
-                draft,
-                repeats=repeats,
-                **secret_rules(request),
-                accept_within=request.accept_within,
-                progress_within=request.progress_within,
-                reactions=request.reactions or self.settings.current.work.reactions,
-            )
-            return OpenedWork(**msgspec.structs.asdict(self.recipients.note(sent)))
+    def _open(self, request: WorkOpenRequest, draft: Draft | None, tx: Transaction, batch: Batch) -> OpenedWork:
+        handover = None
+        if draft is None:
+            if request.id is not None and (first := batch.sent_before(self.drafts.workspace, request.id)) is not None:
+                return self._opened(first)
+            request, handover = self.handovers.addressed(tx, request)
+            draft = self.drafts.for_opening(request, request.to or "")
+        sent = batch.send(
+            draft,
+            repeats=None if request.id is None else chosen_fields(request),
+            **secret_rules(request),
+            accept_within=request.accept_within,
+            progress_within=request.progress_within,
+            reactions=request.reactions or self.settings.current.work.reactions,
+        )
+        if handover is not None:
+            work = works.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
+            assert work is not None
+            handovers.put(tx, work, handover)
+        return self._opened(sent)
 
-        return self.sender.send_all(job)
+    def _opened(self, sent: SendResponse) -> OpenedWork:
+        return OpenedWork(**msgspec.structs.asdict(self.recipients.note(sent)))
 
     def act_on_work(self, work_id: str, verb: WorkVerb, request: WorkActionRequest) -> Awaitable[SendResponse]:
         """Carry out one action on a work that this daemon takes part in."""
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, work_id, request.channel)
+            while known is not None and known.work.is_terminal:
+                successor = handovers.successor(tx, known.work)
+                if successor is None:
+                    break
+                known = works.find(tx, successor, known.work.channel)
             if known is None:
                 raise _unknown(work_id)
             draft = self.drafts.for_work_action(known.work, verb, request, known.trace_id, batch.now_ms)
@@ -91,7 +115,9 @@ class WorkService:
         if query.wait and _moves(found.work):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(query.wait):
-                    await self._standstill(found.work)
+                    while _moves(found.work) and not self.notifier.closed:
+                        await self._standstill(found.work)
+                        found = await self._found(work_id, query)
             return await self._found(work_id, query)
         return found
 

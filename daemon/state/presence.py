@@ -10,6 +10,7 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.discovery import is_reference_card, matches
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import Candidate, Load
 from aghbus.protocol.agh.presence import PeerSeen, presence_of
 
 MAX_PEERS = 10_000  # peers kept; the ones seen longest ago are dropped first, contacts last
@@ -57,6 +58,8 @@ class PresenceTable:
         self._versions: dict[
             str, str
         ] = {}  # of peers of this project that greeted since the start; "" is older than 0.1.0
+        self._loads: dict[str, Load] = {}  # by peer id, as its last greet tells
+        self._left: dict[PeerKey, None] = {}  # peers that said that they stop, and were not seen since
         self.changed = Notifier()
 
     def load(self, known: Iterable[PeerSeen]) -> None:
@@ -89,6 +92,7 @@ class PresenceTable:
             acknowledges=self.of_this_project.get(card.peer_id),
             summary=(before.summary if before else None) if isinstance(summary, UnsetType) else summary,
         )
+        self._left.pop(key, None)
         self._put(key, peer)
         here = before is not None and self.of(before, now_ms) == "active"
         if before is None or not here or before.card.capabilities != card.capabilities:
@@ -154,6 +158,8 @@ class PresenceTable:
                 self._dropped.add(oldest)
             self.of_this_project.pop(oldest[2], None)
             self._versions.pop(oldest[2], None)
+            self._loads.pop(oldest[2], None)
+            self._left.pop(oldest, None)
 
     def _least_needed(self) -> PeerKey:
         """The peer seen longest ago: of those that are no contacts, if there are any."""
@@ -181,6 +187,40 @@ class PresenceTable:
         if able and version is not None:
             self._versions[peer_id] = version
 
+    def note_load(self, peer_id: str, load: Load | None) -> None:
+        """Record what a greet of the peer tells of its load."""
+        self._loads.pop(peer_id, None)
+        if load is not None:
+            self._loads[peer_id] = load
+
+    def load_of(self, peer_id: str) -> Load | None:
+        """The load of a peer, as its last greet tells."""
+        return self._loads.get(peer_id)
+
+    def leave(self, workspace_id: str, channel: str, peer_id: str) -> None:
+        """The peer said that it stops: it counts as expired until it is seen again."""
+        key = (workspace_id, channel, peer_id)
+        if key in self._peers:
+            self._left[key] = None
+            self.changed.notify()
+
+    def candidates(self, workspace_id: str, channel: str, capability: str, now_ms: int) -> list[Candidate]:
+        """The active peers that announce a capability."""
+        return [
+            Candidate(
+                peer_id=peer.peer_id,
+                is_contact=self.is_contact(peer.peer_id),
+                trust=peer.trust,
+                load=self._loads.get(peer.peer_id),
+                ours=0,
+                last_seen_ms=peer.last_seen_ms,
+            )
+            for peer in self._peers.values()
+            if (peer.workspace_id, peer.channel) == (workspace_id, channel)
+            and capability in peer.card.capabilities
+            and self.of(peer, now_ms) == "active"
+        ]
+
     def version_of(self, peer_id: str) -> str | None:
         """The version of the peer's daemon; "" before 0.1.0, None if it has not greeted since our start, or is another program."""
         return self._versions.get(peer_id)
@@ -203,6 +243,8 @@ class PresenceTable:
 
     def of(self, peer: PeerSeen, now_ms: int) -> str:
         """The presence of a peer: `active`, `inactive` or `expired`."""
+        if self._left and _key(peer) in self._left:
+            return "expired"
         return presence_of(peer.last_seen_ms, now_ms, self._interval)
 
     def is_active(self, envelope: Envelope, now_ms: int) -> bool:

@@ -28,6 +28,9 @@ class Peer(ResponseModel):
     # of its aghbus, as it says; null for another implementation or an aghbus before 0.1.0, and while it is not known
     version: str | None
     summary: str | None  # of its last greet, null without one
+    # how many works are open at it, and how many its workers carry out at a time, as its last greet tells; null without that
+    open_works: int | None = None
+    takes: int | None = None
 
 
 class PeersResponse(ResponseModel):

@@ -66,11 +66,17 @@ class MessagesQuery(EnvelopeFilter, frozen=True):
     last: bool = False  # the newest ones instead of the oldest
 
 
+MAX_TAKES: Final = 10_000
+"""Works that one consumer carries out at a time."""
+
+
 class EventsQuery(EnvelopeFilter, frozen=True):
     """Events of the stream."""
 
     since: Since | None = None  # those after this sequence; from now on without it
     inbox: bool = False  # only messages in the inbox that are not acked
+    # how many works the reader of this stream carries out at a time: greets tell peers the sum (docs/hand-over.md)
+    takes: Annotated[int, Meta(ge=0, le=MAX_TAKES)] = 0
 
 
 class PeersQuery(Query, frozen=True):

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.agh.errors import REASON_CODES
@@ -26,9 +27,10 @@ Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted(REASON_CODES)})]
 
 
 class WorkOpenRequest(RequestModel):
-    """Open a work for a peer."""
+    """Open a work for a peer, or for a capability."""
 
-    to: PeerName  # the target; a nickname that only one handle has addresses that handle
+    # the target; a nickname that only one handle has addresses that handle
+    to: PeerName | None = None
     text: NonBlank | None = None  # the task; required unless `capability_id` is given
     intent: str | None = "request"  # of the opening say, null for none
     artifacts: References | None = None  # references to artifacts, any JSON values
@@ -39,10 +41,14 @@ class WorkOpenRequest(RequestModel):
     work_id: NewWorkId | None = None  # an id of the caller's own
     trace_id: MessageId | None = None  # correlation id of the caller
     expires_in: Lifetime | None = None  # life of the envelope in seconds, as configured without it
-    # seconds until the work is canceled if it was not accepted (0: never, null: as configured)
+    # seconds until the work is canceled if it was not accepted, or handed over (0: never, null: as configured)
     accept_within: Delay | None = None
     # seconds without progress until the work is canceled (0: never, null: as configured)
     progress_within: Delay | None = None
+    # instead of `to`: a present peer that announces this capability, and the next one if it does not accept (docs/hand-over.md)
+    to_capability: NonBlank | None = None
+    # of a work for a capability: hand it over, too, when its peer is gone that had accepted it; both may then run
+    hedge: bool = False
     # what of it reaches our inbox: questions and the end (`all`), `questions`, or `none`; as configured without it
     reactions: Reactions | None = None
     ext: dict[str, Any] | None = None  # extension members of the envelope
@@ -94,6 +100,9 @@ class Work(ResponseModel):
     message: str | None  # of the last trace, null without one
     result: Any  # of the last trace with a result or artifacts, null without one
     artifacts: list[Any] | None  # references to artifacts of that trace, null without them
+    capability: str | None = None  # for which it was opened, null for a work for one peer
+    # of a work that was handed over to this one: the id under which it was opened, which stands for this one, too
+    first_id: str | None = None
 
 
 class HistoryEntry(ResponseModel):
@@ -115,6 +124,14 @@ class HistoryEntry(ResponseModel):
     damaged: bool  # whether the stored envelope is damaged: its content is not shown
 
 
+class WorkAttempt(ResponseModel):
+    """A work for a capability that was handed over."""
+
+    work_id: str  # of the work at this peer
+    peer: str  # that had it
+    why: str  # it was handed over
+
+
 class WorkResponse(ResponseModel):
     """A work with its history."""
 
@@ -122,6 +139,8 @@ class WorkResponse(ResponseModel):
     history: list[HistoryEntry]  # oldest first; of a long one the newest part
     history_omitted: int  # number of earlier steps that are not in this answer
     next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
+    # of a work for a capability, those before this one, oldest first: its history begins with theirs
+    attempts: list[WorkAttempt] = msgspec.field(default_factory=list)
 
 
 class WorksResponse(ResponseModel):

@@ -93,13 +93,17 @@ CREATE TABLE works (
     accept_ms INTEGER, -- how long it may wait for acceptance, in milliseconds; null: without limit
     progress_ms INTEGER, -- how long it may go without a sign of progress, in milliseconds; null: without limit
     due_ms INTEGER, -- when the deadline that applies now passes
-    others_bytes INTEGER -- of its messages, if it is one of others (daemon/state/lanes.py); null: it is not
+    others_bytes INTEGER, -- of its messages, if it is one of others (daemon/state/lanes.py); null: it is not
+    handover BLOB, -- JSON, if we opened it for a capability (protocol/agh/handover.py); else null
+    next TEXT -- work_id of the work to which it was handed over; null: it was not
 ) STRICT;
 
 -- The key of the lifecycle (spec section 6). The id leads: a request names a work by its id alone.
 CREATE UNIQUE INDEX works_by_id ON works (work_id, channel, workspace_id);
 -- The list of works, latest change first in each state; how many are open. One index, because every step of a work writes it.
 CREATE INDEX works_states ON works (state, last_seq);
+-- Works that may be handed over.
+CREATE INDEX works_handovers ON works (id) WHERE handover IS NOT NULL AND terminal_id IS NULL;
 -- The next deadline.
 CREATE INDEX works_due ON works (due_ms) WHERE due_ms IS NOT NULL;
 

@@ -8,9 +8,10 @@ import msgspec
 from aghbus.protocol.agh.bodies import Capability, Receipt, Say, Trace
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
-from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkResponse, WorksResponse
+from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkAttempt, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
@@ -49,7 +50,8 @@ _ROW: Final = "SELECT id FROM works WHERE workspace_id = ? AND channel = ? AND w
 _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id = ? AND channel = ? AND work_id = ?"
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
-    w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END, w.id
+    w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END,
+    w.handover, w.next, w.id
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 # One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit.
@@ -64,7 +66,8 @@ _HISTORY: Final = f"""
 FROM works AS w
 JOIN envelopes AS e ON e.work_id = w.work_id AND e.workspace_id = w.workspace_id AND e.channel = w.channel
 WHERE e.seq IN ({SEQS_OF_WORK}) AND e.seq >= w.opened_seq AND e.outcome IN ('opened', 'advanced', 'unchanged')
-    AND e.state_after IS NOT NULL AND w.id = ? AND e.seq < ?
+    AND e.state_after IS NOT NULL AND w.work_id = ? AND w.workspace_id = ? AND w.channel = ?
+    AND e.seq < ?
 """
 _SELECT_STEPS: Final = f"""
 SELECT seq, msg_id, kind, event, sender, outcome, state_before, state_after, received_ms,
@@ -244,7 +247,7 @@ async def works(
 
     `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out.
     """
-    clauses, params = ["w.last_seq < ?"], list[Any]([_END if before is None else before])
+    clauses, params = ["w.next IS NULL", "w.last_seq < ?"], list[Any]([_END if before is None else before])
     for clause, value in (("w.role = ?", role), ("? IN (w.initiator, w.target)", peer), ("w.channel = ?", channel)):
         if value is not None:
             clauses.append(clause)
@@ -266,27 +269,38 @@ async def work(
     """A work with its history before sequence `before`, oldest step first; the latest of that id when `channel` leaves it
     open. None when unknown.
 
-    Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES.
+    Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES. A work that was handed over is the
+    one that took its place, with the history of both.
     """
-    clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
-    rows = await fetch(
-        reader,
-        f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1",
-        [1 << 62, work_id, *params],
-    )
-    if not rows:
+    row = await _row(reader, work_id, channel)
+    while row is not None and row[18] is not None and (then := await _row(reader, row[18], row[2])) is not None:
+        row = then
+    if row is None:
         return None
-    work_key, end = rows[0][-1], _END if before is None else before
-    log = reader.log
-    steps = await fetch(reader, _SELECT_STEPS, [*log.of_work(work_id), work_key, end, HISTORY_ENTRIES, HISTORY_BYTES])
-    first = steps[0][0] if steps else end
-    ((omitted,),) = await fetch(reader, _COUNT_STEPS, [*log.of_work(work_id), work_key, first])
+    kept, end = _handover(row), _END if before is None else before
+    tried = () if kept is None else kept.tried
+    steps: list[Row] = []
+    omitted = 0
+    for each in (row[0], *(one.work_id for one in reversed(tried))):
+        log, params = reader.log.of_work(each), [each, *row[1:3], end]
+        found = await fetch(reader, _SELECT_STEPS, [*log, *params, HISTORY_ENTRIES - len(steps), HISTORY_BYTES])
+        steps = [*found, *steps]
+        ((left,),) = await fetch(reader, _COUNT_STEPS, [*log, *params[:3], found[0][0] if found else end])
+        omitted += left
     return WorkResponse(
-        work=_work_of(rows[0]),
-        history=[_step_of(row) for row in steps],
+        work=_work_of(row),
+        history=[_step_of(step) for step in steps],
         history_omitted=omitted,
-        next_before=first if omitted else None,
+        next_before=steps[0][0] if omitted and steps else None,
+        attempts=[WorkAttempt(work_id=one.work_id, peer=one.peer, why=one.why) for one in tried],
     )
+
+
+async def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
+    clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
+    sql = f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1"
+    rows = await fetch(reader, sql, [1 << 62, work_id, *params])
+    return rows[0] if rows else None
 
 
 async def counts(reader: Reader) -> dict[str, int]:
@@ -354,7 +368,19 @@ def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
     rooms = (container if surface == "thread" else None, container if surface == "direct" else None)
     body = {} if row[16] is None else _body(row[16])
-    return as_struct(Work, (*row[:4], *rooms, *row[5:16]), result=body.get("result"), artifacts=_references(body))
+    kept = _handover(row)
+    return as_struct(
+        Work,
+        (*row[:4], *rooms, *row[5:16]),
+        result=body.get("result"),
+        artifacts=_references(body),
+        capability=None if kept is None else kept.capability,
+        first_id=kept.tried[0].work_id if kept is not None and kept.tried else None,
+    )
+
+
+def _handover(row: Row) -> Handover | None:
+    return None if row[17] is None else msgspec.json.decode(row[17], type=Handover)
 
 
 def _step_of(row: Row) -> HistoryEntry:

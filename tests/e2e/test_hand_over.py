@@ -1,0 +1,210 @@
+"""Works for a capability: the least busy peer gets one, and another one does it if that peer does not (docs/hand-over.md)."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aghbus.client import Client, Endpoint
+from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
+
+FAST = ("--discovery-interval", "2s")
+CAPABILITY = ("--capability", "test.run")
+
+
+class Site:
+    """A daemon that opens works, and peers with the capability by their names."""
+
+    def __init__(self, home: Home, stack: ExitStack, *names: str) -> None:
+        self.home, self.stack = home, stack
+        self.peers = {name: stack.enter_context(Daemon(home, name, *FAST, *CAPABILITY)) for name in names}
+        self.ops = stack.enter_context(Daemon(home, "ops", *FAST))
+        for name in names:
+            wait_for(partial(self.ops.knows, name), 30, f"ops to know {name}")
+
+    def open(self, **more: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self.ops.post("/v1/works", to_capability="test.run", text="run it", **more)
+        return found
+
+    def work(self, work_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.ops.get(f"/v1/works/{work_id}")
+        return found
+
+    def take(self, name: str, verb: str, **more: Any) -> str:
+        """The next work in the inbox of a peer, answered by `verb`."""
+        item = self.peers[name].post("/v1/inbox/next", wait=30)["item"]
+        work_id: str = item["message"]["work_id"]
+        self.peers[name].post(f"/v1/works/{work_id}/{verb}", **more)
+        return work_id
+
+    def other(self, name: str) -> str:
+        return next(one for one in self.peers if one != name)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def site(tmp_path: Path, stack: ExitStack) -> Site:
+    return Site(Home(tmp_path), stack, "one", "two")
+
+
+def test_a_rejected_work_is_done_by_the_next_peer_under_one_id(site: Site) -> None:
+    opened = site.open(reactions="all")
+    first, second = opened["to"], site.other(opened["to"])
+    site.take(first, "reject", reason="unsupported_profile", message="no disk")
+    wait_for(lambda: site.work(opened["work_id"])["work"]["target"] == second, 30, "the second peer")
+    at_second = site.take(second, "accept")
+    site.peers[second].post(f"/v1/works/{at_second}/complete", result={"passed": True})
+
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert (done["work"]["state"], done["work"]["result"]) == ("completed", {"passed": True})
+    assert (done["work"]["work_id"], done["work"]["first_id"]) == (at_second, opened["work_id"])
+    assert [(one["peer"], one["work_id"]) for one in done["attempts"]] == [(first, opened["work_id"])]
+    assert "no disk" in done["attempts"][0]["why"]
+    assert [step["after"] for step in done["history"]] == ["submitted", "failed", "submitted", "working", "completed"]
+    assert [work["work_id"] for work in site.ops.get("/v1/works")["works"]] == [at_second]
+    told = [item["message"]["envelope"]["body"] for item in site.ops.get("/v1/inbox")["items"]]
+    assert [body["state"] for body in told] == ["completed"]  # nothing of the first peer
+
+
+def test_rejected_by_all_ends_it(site: Site) -> None:
+    opened = site.open()
+    site.take(opened["to"], "reject", message="full")
+    site.take(site.other(opened["to"]), "reject", message="full, too")
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert (done["work"]["state"], done["work"]["message"]) == ("failed", "full, too")
+    assert len(done["attempts"]) == 1
+
+
+def test_not_accepted_in_time_goes_on_and_is_closed_at_the_first(site: Site) -> None:
+    opened = site.open(accept_within=1)
+    first, second = opened["to"], site.other(opened["to"])
+    at_second = site.take(second, "accept")
+    site.peers[second].post(f"/v1/works/{at_second}/complete")
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert (done["work"]["state"], done["work"]["target"]) == ("completed", second)
+    wait_for(
+        lambda: site.peers[first].state_of(opened["work_id"]) in ("failed", "canceled"), 30, "the end at the first"
+    )
+    assert site.peers[first].get("/v1/inbox")["items"] == []
+    with pytest.raises(HttpError, match="work_closed"):
+        site.peers[first].post(f"/v1/works/{opened['work_id']}/accept")
+
+
+def test_nobody_accepts_within_the_limit(site: Site) -> None:
+    opened = site.open(accept_within=1)
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert done["work"]["state"] in ("failed", "canceled")
+    assert "not accepted within 1 s" in done["work"]["message"]
+    assert [one["peer"] for one in done["attempts"]] == [opened["to"]]
+
+
+def test_a_peer_that_stops_gives_its_works_back_at_once(site: Site) -> None:
+    opened = site.open()
+    first, second = opened["to"], site.other(opened["to"])
+    wait_for(lambda: site.peers[first].get("/v1/inbox")["counts"]["ready"] == 1, 30, "the work")
+    assert site.peers[first].stop() == 0
+    at_second = site.take(second, "accept")
+    assert site.work(opened["work_id"])["work"]["work_id"] == at_second
+    wait_for(lambda: not site.ops.knows(first), 1, "the peer to be gone")  # long before its greets are missed
+    site.peers[first].start()
+    assert site.peers[first].state_of(opened["work_id"]) == "failed"
+
+
+def test_a_killed_peer_is_given_up_before_it_has_the_work(site: Site) -> None:
+    site.peers["one"].kill()
+    site.peers["two"].kill()
+    opened = site.open()  # both are still thought to be present
+    second = site.other(opened["to"])
+    site.peers[second].start()
+    at_second = site.take(second, "accept")
+    assert site.work(opened["work_id"])["work"]["work_id"] == at_second
+    site.peers[opened["to"]].start()
+    wait_for(lambda: site.ops.knows(opened["to"]), 30, "the first peer")
+    assert site.peers[opened["to"]].get("/v1/inbox")["items"] == []
+
+
+def test_a_hedged_work_goes_on_when_its_peer_dies(site: Site) -> None:
+    opened = site.open(hedge=True)
+    first, second = opened["to"], site.other(opened["to"])
+    site.take(first, "accept")
+    wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+    site.peers[first].kill()
+    at_second = site.take(second, "accept")
+    assert site.work(opened["work_id"])["work"]["work_id"] == at_second
+    site.peers[first].start()
+    wait_for(lambda: site.peers[first].state_of(opened["work_id"]) == "canceled", 30, "the cancellation")
+
+
+def test_an_accepted_work_stays_with_its_peer(site: Site) -> None:
+    opened = site.open()
+    first = opened["to"]
+    site.take(first, "accept")
+    wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+    assert site.peers[first].stop() == 0
+    wait_for(lambda: not site.ops.knows(first), 30, "the peer to be gone")
+    site.peers[first].start()
+    site.peers[first].post(f"/v1/works/{opened['work_id']}/complete")
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert (done["work"]["state"], done["attempts"]) == ("completed", [])
+
+
+def test_the_handle_stands_for_the_work_over_a_restart(site: Site) -> None:
+    opened = site.open()
+    site.take(opened["to"], "reject")
+    second = site.other(opened["to"])
+    wait_for(lambda: site.work(opened["work_id"])["work"]["target"] == second, 30, "the second peer")
+    site.ops.kill()
+    site.ops.start()
+    at_second = site.take(second, "accept")
+    wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+    site.ops.post(f"/v1/works/{opened['work_id']}/cancel")
+    wait_for(lambda: site.peers[second].state_of(at_second) == "canceled", 30, "the cancellation")
+
+
+def test_the_least_busy_peer_gets_the_next_work(site: Site) -> None:
+    for name, daemon in site.peers.items():  # workers that carry out four and two works at a time
+        worker = UnixClient(daemon.socket_path)
+        worker.request("GET", f"/v1/events?takes={4 if name == 'one' else 2}")
+        site.stack.callback(worker.close)
+        assert worker.getresponse().status == 200
+    wait_for(lambda: {"one": 4, "two": 2}.items() <= loads(site.ops).items(), 30, "the loads")
+    given = [site.open()["to"] for _ in range(6)]
+    assert sorted(given) == ["one"] * 4 + ["two"] * 2
+
+
+def test_the_same_id_opens_once(site: Site) -> None:
+    first = site.open(id="msg_mine")
+    site.open()
+    assert site.open(id="msg_mine")["work_id"] == first["work_id"]
+
+
+def test_without_a_peer_it_is_refused(tmp_path: Path, stack: ExitStack) -> None:
+    site = Site(Home(tmp_path), stack)
+    with pytest.raises(HttpError, match=r"no present peer announces the capability test\.run"):
+        site.open()
+    with pytest.raises(HttpError, match="either `to` or `to_capability`"):
+        site.ops.post("/v1/works", text="run it")
+
+
+def test_the_client_follows_its_work_to_the_next_peer(site: Site) -> None:
+    with closing(Client(Endpoint(path=str(site.ops.socket_path)))) as client:
+        work = client.start(to_capability="test.run", text="run it")
+        first = site.work(work.id)["work"]["target"]
+        site.take(first, "reject")
+        second = site.other(first)
+        at_second = site.take(second, "accept")
+        site.peers[second].post(f"/v1/works/{at_second}/complete", message="done")
+        done = work.result(timeout=30)
+        assert (work.id, done.state, done.message, done.target) == (work.id, "completed", "done", second)
+
+
+def loads(daemon: Daemon) -> dict[str, int | None]:
+    return {peer["peer_id"]: peer["takes"] for peer in daemon.get("/v1/peers")["peers"]}
