@@ -114,7 +114,7 @@ class Worker:
         """
         await self._begin(endpoint).run(on_ready)
 
-    async def handle(self, job: Job | AsyncJob) -> None:
+    async def handle(self, job: AsyncJob) -> None:
         """Accept one job, let its handler carry it out, and report, as `run` does with those that it takes. Errors are logged."""
         self._check()
         execution = Execution(self._handlers, self._middleware, job.core.core)
