@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from aghbus.client.http import Endpoint as Endpoint
     from aghbus.client.work.clients import AsyncClient as AsyncClient
     from aghbus.client.work.clients import Client as Client
+    from aghbus.client.work.execution import current_job as current_job
     from aghbus.client.work.handle import AsyncWorkHandle as AsyncWorkHandle
     from aghbus.client.work.handle import WorkHandle as WorkHandle
     from aghbus.client.work.handle import WorkTimeout as WorkTimeout
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from aghbus.client.work.job import AsyncJob as AsyncJob
     from aghbus.client.work.job import Job as Job
     from aghbus.client.work.job import JobCanceled as JobCanceled
-    from aghbus.client.work.serving import current_job as current_job
     from aghbus.client.work.worker import Worker as Worker
     from aghbus.protocol.api.inbox import InboxItem as InboxItem
     from aghbus.protocol.api.messages import Event as Event
@@ -109,7 +109,7 @@ __all__ = [
 ]
 
 _HOMES = (
-    *("client.work.clients", "client.work.job", "client.work.worker", "client.work.handlers", "client.work.serving"),
+    *("client.work.clients", "client.work.job", "client.work.worker", "client.work.handlers", "client.work.execution"),
     *("client.work.handle", "client.core.refusals", "client.errors", "client.http"),
     *("protocol.api.inbox", "protocol.api.messages", "protocol.api.peers", "protocol.api.works"),
 )

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.daemons import Home
+from tests.support.daemons import Daemon, Home
 from tests.support.natsutil import NatsServer
-from tests.support.nursery import NURSERY
 
 # A shared machine stalls for half a second at times: how long an example takes says nothing about the code.
 # So many examples find what they find over the days; `--hypothesis-profile thorough` (make test-long) looks harder at once.
@@ -22,7 +21,7 @@ settings.load_profile("aghbus")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-NURSERY.opened = True
+Daemon.forked = True
 
 
 @pytest.fixture

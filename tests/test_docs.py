@@ -8,7 +8,20 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-TOPS: Final = ("bench", "cli", "client", "daemon", "deploy", "docs", "examples", "host", "protocol", "store", "tests")
+TOPS: Final = (
+    "bench",
+    "cli",
+    "client",
+    "daemon",
+    "deploy",
+    "docs",
+    "examples",
+    "host",
+    "protocol",
+    "store",
+    "testing",
+    "tests",
+)
 SUFFIXES: Final = {".conf", ".md", ".py", ".service", ".toml", ".yaml", ".yml"}
 FILES: Final = sorted(path for name in TOPS for path in (ROOT / name).rglob("*") if path.suffix in SUFFIXES)
 PAGES: Final = [*sorted(ROOT.glob("*.md")), *(path for path in FILES if path.suffix == ".md")]

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import sys
-import time
 
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.text import fields
 from aghbus.cli.context import Context
 from aghbus.cli.sandbox.bench import messages, whois, works
-from aghbus.cli.sandbox.sandbox import START_SECONDS, Sandbox, eventually
+from aghbus.cli.sandbox.interruptible import interruptible_sandbox
 from aghbus.client.api import Api
-from aghbus.client.errors import ClientError
+from aghbus.client.errors import Unexpected
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
+from aghbus.testing.sandbox import Sandbox
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from aghbus.testing.peer import Peer
 
 ASKER, WORKER = "bench-ops", "bench-worker"
-BROKER_SECONDS = 5.0
-"""Seconds for a given broker to accept a daemon, after the first failed attempt: a wrong address must not take half a minute."""
+TIMEOUT = 30.0
+"""Seconds for each step of a request."""
 _FLAGS = {"nats": "--nats", "nats_creds": "--nats-creds", "durability": "--durability"}
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Measure between two temporary daemons on a broker. Always cleans up."""
-    with Sandbox(os.environ) as sandbox:
+    with interruptible_sandbox() as sandbox:
         try:
             answer = _measure(sandbox, values)
         finally:
@@ -40,12 +43,8 @@ def _measure(sandbox: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     # Its own workspace: no other peer of the broker receives these messages.
     flags += ["--workspace", f"bench_{secrets.token_hex(4)}", "--trust-admit", "all"]
     flags += ["--inbox-capacity", "1000000", "--inbox-max-bytes", "1GiB", "--store-retention-size", "2GiB"]
-    worker, ops = (sandbox.start(name, *flags) for name in (WORKER, ASKER))
     _draw("starting two daemons")
-    if values["nats"]:
-        _until_connected(ops)
-    for api in (worker, ops):
-        sandbox.until_ready(api)
+    worker, ops = (Api(peer.endpoint, TIMEOUT) for peer in _started(sandbox, flags))
     calls, count = int(values["calls"]), int(values["messages"])
     found: dict[str, Any] = {"broker": _broker(ops)}
     found["whois"] = whois(ops, WORKER, calls, _progress("1/3 whois"))
@@ -54,25 +53,14 @@ def _measure(sandbox: Sandbox, values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _until_connected(api: Api) -> None:
-    """Wait until the daemon reports its connection to the measured broker. Raises AnswerIsNo with the connection's error
-    if that persists; `until_ready` reports a daemon that does not start at all."""
-    failed_at = 0.0
-    why = ""
-
-    def settled() -> bool:
-        nonlocal failed_at, why
-        try:
-            broker = api.get("/v1/status")["broker"]
-        except ClientError:
-            return False
-        why = broker["last_error"] or ""
-        failed_at = failed_at or (time.monotonic() if why else 0.0)
-        return broker["state"] == "up" or bool(failed_at and time.monotonic() - failed_at > BROKER_SECONDS)
-
-    if eventually(settled, START_SECONDS) and why and api.get("/v1/status")["broker"]["state"] != "up":
+def _started(sandbox: Sandbox, flags: list[str]) -> tuple[Peer, ...]:
+    try:
+        return sandbox.peers(WORKER, ASKER, options=flags)
+    except Unexpected as error:
+        if error.code != "broker_unreachable":
+            raise
         hint = "see --nats and --nats-creds; without --nats the daemons bring their own broker"
-        raise AnswerIsNo(f"the broker cannot be used: {why}", hint, code="broker_unreachable")
+        raise AnswerIsNo(error.message, hint, code=error.code) from None
 
 
 def _broker(ops: Api) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import indented, safe
 from aghbus.cli.context import Context
 from aghbus.cli.sandbox.demo import Demo
-from aghbus.cli.sandbox.sandbox import Sandbox
+from aghbus.cli.sandbox.interruptible import interruptible_sandbox
 from aghbus.client.errors import ClientError
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
@@ -19,7 +18,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Run every step and print it; 0 only if all of them passed. Always cleans up."""
     began = time.monotonic()
     scenes: list[dict[str, Any]] = []
-    with Sandbox(os.environ) as sandbox:
+    with interruptible_sandbox() as sandbox:
         try:
             good = all(_play(context, scenes, title, action) for title, action in Demo(sandbox).scenes())
         finally:

@@ -1,1 +1,1 @@
-"""Temporary daemons for `aghctl demo` and `aghctl bench`."""
+"""What `aghctl demo` and `aghctl bench` do with temporary daemons (aghbus.testing.sandbox)."""

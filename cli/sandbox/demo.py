@@ -7,19 +7,20 @@ import socket
 from collections.abc import Callable, Iterator
 
 from aghbus.cli.app.errors import AnswerIsNo
-from aghbus.cli.sandbox.sandbox import Sandbox, eventually
 from aghbus.client.api import Api
 from aghbus.client.errors import Unexpected
 from aghbus.client.http import quote
+from aghbus.client.locate import locations
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.base.annotations import Any
+from aghbus.testing.sandbox import Sandbox, eventually
 
 Scene = tuple[str, Callable[[], str]]
 
 PATIENCE = 10.0
 """Seconds for a message to go from one daemon to the other, on a busy machine; milliseconds on an idle one."""
 TIMEOUT = 10.0
-"""Seconds for each step with the demo's own NATS server."""
+"""Seconds for each step with the demo's own daemons and NATS server."""
 ASKER, WORKER = "demo-ops", "demo-worker"
 TASK = "Run the migration smoke test"
 RESULT = {"passed": True, "tests": 42}
@@ -30,7 +31,7 @@ class Demo:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._work = ""
+        self._work = self._broker_dir = ""
         self._ops: Api
         self._worker: Api
 
@@ -45,10 +46,9 @@ class Demo:
         yield "a duplicate: the first message is published again", self._duplicate
 
     def _start(self) -> str:
-        self._worker = self._sandbox.start(WORKER, "--capability", "test.run", "--capability", "code.patch")
-        self._ops = self._sandbox.start(ASKER)
-        for api in (self._worker, self._ops):
-            self._sandbox.until_ready(api)
+        started = self._sandbox.peers(ASKER, WORKER, capabilities={WORKER: ["test.run", "code.patch"]})
+        self._broker_dir = locations(ASKER, started[0].env).broker_dir
+        self._ops, self._worker = (Api(peer.endpoint, TIMEOUT) for peer in started)
         return f"{ASKER} and {WORKER} are ready and share an embedded broker"
 
     def _discover(self) -> str:
@@ -103,7 +103,7 @@ class Demo:
     def _publish_again(self, message_id: str) -> None:
         """Publish the stored envelope again, as a sender's retry or a broker's redelivery would."""
         envelope = self._ops.get(f"/v1/messages/{quote(message_id)}")["envelope"]
-        folder = self._sandbox.places(ASKER).broker_dir
+        folder = self._broker_dir
         with open(f"{folder}/broker.json", encoding="ascii") as file:  # noqa: PTH123 - pathlib is slow to load
             port = int(json.load(file)["port"])
         with open(f"{folder}/token", encoding="ascii") as file:  # noqa: PTH123 - as above

@@ -206,7 +206,12 @@ class Core:
 
     def _within(self, seconds: float) -> Core:
         """The same daemon for calls that take `seconds` at most, as far as they wait for it."""
-        return Core(self.endpoint, self.timeout, self.runtime, min(self.patience, max(0.0, seconds)))
+        return self.variant(patience=min(self.patience, max(0.0, seconds)))
+
+    def variant(self, *, runtime: Threads | None = None, patience: float | None = None) -> Core:
+        """The same daemon with another runtime, or another patience."""
+        patience = self.patience if patience is None else patience
+        return Core(self.endpoint, self.timeout, runtime or self.runtime, patience)
 
     async def _is_ready(self) -> bool | None:
         return (await self._within(0.0).call(Operations.status)).ready or None

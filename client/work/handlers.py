@@ -106,7 +106,7 @@ def report_of(value: Any) -> tuple[str | None, dict[str, Any] | None]:
         _check(value)
         return value, None
     try:
-        plain = msgspec.to_builtins(value, enc_hook=_encoded, str_keys=True)
+        plain = msgspec.to_builtins(value, enc_hook=encoded, str_keys=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultError(f"the handler returned a {type(value).__name__} that JSON cannot have: {error}") from None
     result = plain if isinstance(plain, dict) else {"value": plain}
@@ -114,7 +114,7 @@ def report_of(value: Any) -> tuple[str | None, dict[str, Any] | None]:
     return None, result
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """A value that msgspec does not know: a pydantic model."""
     dump = getattr(value, "model_dump", None)
     if dump is None:

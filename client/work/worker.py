@@ -12,10 +12,12 @@ from typing import Any, Concatenate, Final, TypeVar
 from aghbus.client.errors import UsageError
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import TIMEOUT, FoundEndpoint
+from aghbus.client.work.execution import Execution
 from aghbus.client.work.feed import LEASE
 from aghbus.client.work.handlers import Handler, Middleware, Retry
 from aghbus.client.work.job import AsyncJob, Job
 from aghbus.client.work.serving import Serving, ServingOptions
+from aghbus.protocol.agh.bodies import asked_capability
 
 H = TypeVar("H", bound=Callable[Concatenate[Job, ...], Any] | Callable[Concatenate[AsyncJob, ...], Awaitable[Any]])
 
@@ -106,14 +108,24 @@ class Worker:
             with suppress(RuntimeError):  # it has ended
                 serving.loop.call_soon_threadsafe(serving.stop)
 
-    async def serve(self) -> None:
-        """Work until `stop`, as `run` does, in a running event loop. Raises UsageError when no handler was declared, or the
-        daemon does not announce a capability."""
-        await self._begin().run()
+    async def serve(self, endpoint: Endpoint | None = None, *, on_ready: Callable[[], object] | None = None) -> None:
+        """Work until `stop`, as `run` does, in a running event loop; for the daemon at `endpoint`, if it is given. `on_ready` is
+        called when works are taken. Raises UsageError when no handler was declared, or the daemon does not announce a capability.
+        """
+        await self._begin(endpoint).run(on_ready)
 
-    def _begin(self) -> Serving:
+    async def handle(self, job: AsyncJob) -> None:
+        """Accept one job, let its handler carry it out, and report, as `run` does with those that it takes. Errors are logged."""
+        self._check()
+        execution = Execution(self._handlers, self._middleware, job.core.core)
+        await execution.carry_out(job.core, asked_capability(job.body, self._handlers))
+
+    def _check(self) -> None:
         if not self._handlers:
             raise UsageError("the worker has no handler", "declare one: @worker.capability(ID)")
-        endpoint = self._endpoint or FoundEndpoint(self._name)
+
+    def _begin(self, endpoint: Endpoint | None = None) -> Serving:
+        self._check()
+        endpoint = endpoint or self._endpoint or FoundEndpoint(self._name)
         self._serving = Serving(endpoint, self._handlers, self._middleware, self._options)
         return self._serving

@@ -6,23 +6,15 @@ from aghbus.daemon.base.clock import expiry
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
-from aghbus.protocol.agh.bodies import receipt_body
-from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.limits import MAX_LIFETIME
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendRequest
+from aghbus.protocol.api.work_actions import message_of
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkVerb
 from aghbus.protocol.base.errors import InvalidRequest, Refused
 
-_TRACE_STATES: Final = {
-    "update": "working",
-    "need-input": "needs_input",
-    "complete": "completed",
-    "fail": "failed",
-    "cancel": "canceled",
-}
 _SENDABLE: Final = ("say", "capability", "receipt", "trace")
 
 
@@ -98,7 +90,7 @@ class DraftBuilder:
                 f"work {work.work_id} belongs to {work.initiator} and {work.target}; it is only observed here",
                 code="actor_not_allowed",
             )
-        kind, body = self._step(work, own_id, verb, ask)
+        kind, body = message_of(work, own_id, verb, ask)
         return self._draft(
             kind,
             work.channel,
@@ -139,38 +131,6 @@ class DraftBuilder:
                 return record.document
         known = ", ".join(record.id for record in self._own_card.catalog.records) or "none"
         raise InvalidRequest(f"capability_id: {capability_id!r} is not in the catalog", hint=f"known: {known}")
-
-    def _step(self, work: WorkView, own_id: str, verb: WorkVerb, ask: WorkActionRequest) -> tuple[str, dict[str, Any]]:
-        ours = work.target == own_id
-        if verb == "say":
-            if not ask.message:
-                raise InvalidRequest("message: is required")
-            return "say", {"text": ask.message}
-        if verb in ("accept", "reject") or (verb == "cancel" and not ours):
-            return "receipt", self._receipt(work, verb, ask)
-        if not ours:
-            raise Refused(
-                f"only the target of work {work.work_id}, {work.target}, reports on it",
-                code="actor_not_allowed",
-                hint="the initiator can `say` something in it, or `cancel` it",
-            )
-        body: dict[str, Any] = {"state": _TRACE_STATES[verb]}
-        if ask.message is not None:
-            body["message"] = ask.message
-        if ask.result is not None:
-            body["result"] = ask.result
-        if ask.artifacts:
-            body["artifact_refs"] = ask.artifacts
-        return "trace", body
-
-    def _receipt(self, work: WorkView, verb: WorkVerb, ask: WorkActionRequest) -> dict[str, Any]:
-        if ask.result is not None or ask.artifacts:
-            raise InvalidRequest(f"result: a {verb} is a receipt and carries no result or artifacts")
-        status = {"accept": "accepted", "reject": "rejected", "cancel": "canceled"}[verb]
-        reason = ask.reason or ("busy" if verb == "reject" else None)
-        if reason is not None and (verb == "accept" or reason not in REASON_CODES):
-            raise InvalidRequest(f"reason: must be one of {', '.join(sorted(REASON_CODES))}, and none on accept")
-        return receipt_body(work.opening_id, status, reason, ask.message)
 
     def _channel(self, channel: str | None) -> str:
         identity = self._identity

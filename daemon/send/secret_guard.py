@@ -18,15 +18,13 @@ from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.base.errors import InvalidRequest
-from aghbus.protocol.base.refused_text import form_of, refused_paths, without_refused
-from aghbus.protocol.base.secret_patterns import Path, looks_like_secret_text, may_hold_secrets, secret_paths
+from aghbus.protocol.base.refused_text import refused_paths, without_refused
+from aghbus.protocol.base.secret_check import CODE, first_secret, secret_like, shown
+from aghbus.protocol.base.secret_patterns import Path, may_hold_secrets
 from aghbus.store.engine.commit.transaction import Transaction
 
-CODE: Final = "secret_like"
-_CHECKED: Final = ("body", "ext")
 _BODY: Final = b'"body":'
 _AFTER: Final = b'"%b":' % AFTER.encode()  # in `ext`, which is the last member
-_HIDDEN: Final = "***"  # for a key that is itself a credential
 
 
 class SecretGuard:
@@ -71,12 +69,7 @@ class SecretGuard:
         found = first_secret(document)
         if found is None:
             return
-        error = InvalidRequest(
-            f"{found}: looks like a credential, and everybody on the channel could read it",
-            hint="leave it out, or say allow_secrets: true (aghctl: --allow-secrets) if it is none",
-            code=CODE,
-        )
-        self._report(tx, error, envelope, found, mode)
+        self._report(tx, secret_like(found), envelope, found, mode)
 
     def _check_refused(self, tx: Transaction, envelope: Envelope, mode: str) -> None:
         document = envelope.document()
@@ -88,7 +81,7 @@ class SecretGuard:
         )
         if found is None:
             return
-        path, form = _shown(found[0]), found[1]
+        path, form = shown(found[0]), found[1]
         error = InvalidRequest(
             f"{path}: has the form of a credential (pattern {form}), and {envelope.to} is a Go reference, which drops such "
             "messages (docs/interop.md)",
@@ -118,22 +111,3 @@ class SecretGuard:
         self._log_limiter.event(
             logging.WARNING, "secrets", "sent what looks like a credential", id=message_id, path=path
         )
-
-
-def first_secret(document: dict[str, Any]) -> str | None:
-    """The path of the first apparent credential in body or ext, as `body.result.api_key` or `ext.list[2]`; None without one."""
-    for name in _CHECKED:
-        path = next(secret_paths(document.get(name)), None)
-        if path is not None:
-            return _shown((name, *path))
-    return None
-
-
-def _shown(path: Path) -> str:
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{_HIDDEN if looks_like_secret_text(part) or form_of(part) else part}"
-    return text.removeprefix(".")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
+from tests.support.leftovers import processes_with
 
 Bus = tuple[Home, Daemon, Daemon]
 
@@ -282,16 +283,6 @@ def demo(tmp_path: Path, *args: str, command: str = "demo") -> subprocess.Popen[
     return subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def left_over(folder: Path) -> list[str]:
-    """Command lines of the processes whose environment names `folder`: a demo's daemons, broker and its guard."""
-    found = []
-    for process in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if process.name.isdigit() and os.fsencode(folder) in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text())
-    return found
-
-
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 def test_the_demo_passes_and_cleans_up(short_tmp: Path) -> None:
     with demo(short_tmp, "-o", "json") as process:
@@ -302,32 +293,34 @@ def test_the_demo_passes_and_cleans_up(short_tmp: Path) -> None:
     assert len(transcript["steps"]) == 7
     assert all(step["ok"] for step in transcript["steps"])
     assert list(short_tmp.iterdir()) == []
-    assert left_over(short_tmp) == []
+    assert processes_with(str(short_tmp)) == []
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Signals) -> None:
     with demo(short_tmp, "-o", "jsonl") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["ok"] is True  # both daemons are running now
-        assert len(left_over(short_tmp)) > 2
+        assert len(processes_with(str(short_tmp))) > 2
         process.send_signal(number)
         process.communicate(timeout=90)
-    assert process.returncode == 130
+    assert process.returncode == (-number if number == signal.SIGKILL else 130)
+    if number == signal.SIGKILL:  # another process cleans up
+        wait_for(lambda: not list(short_tmp.iterdir()) and not processes_with(str(short_tmp)), 30, "the clean-up")
     assert list(short_tmp.iterdir()) == []
-    assert left_over(short_tmp) == []
+    assert processes_with(str(short_tmp)) == []
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 def test_a_bench_whose_terminal_is_closed_cleans_up(short_tmp: Path) -> None:
     with demo(short_tmp, "--calls", "1000000", command="bench") as process:
-        wait_for(lambda: len(left_over(short_tmp)) > 3, 60, "the daemons and their broker")
+        wait_for(lambda: len(processes_with(str(short_tmp))) > 3, 60, "the daemons and their broker")
         process.send_signal(signal.SIGHUP)
         process.communicate(timeout=90)
     assert process.returncode == 130
     assert list(short_tmp.iterdir()) == []
-    assert left_over(short_tmp) == []
+    assert processes_with(str(short_tmp)) == []
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
@@ -342,7 +335,7 @@ def test_a_demo_without_a_reader_cleans_up(short_tmp: Path, lost: str) -> None:
     os.close(writer)
     assert done.returncode == (0 if lost == "stderr" else 141)
     assert list(short_tmp.iterdir()) == []
-    assert left_over(short_tmp) == []
+    assert processes_with(str(short_tmp)) == []
 
 
 @pytest.fixture

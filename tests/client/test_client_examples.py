@@ -1,7 +1,8 @@
-"""The programs of docs/client.md are those of examples/, and they run against real daemons."""
+"""The programs of docs/client.md and docs/testing.md are those of examples/, and they run against real daemons."""
 
 import json
 import re
+import shutil
 import signal
 import site
 import subprocess
@@ -18,7 +19,11 @@ from tests.support.tools import require_pyright
 
 ROOT: Final = Path(__file__).parents[2]
 EXAMPLES: Final = ROOT / "examples"
-NAMES: Final = ("give_work.py", "worker.py", "jobs.py", "events.py", "two_works.py")
+PAGES: Final = {
+    "client.md": ("give_work.py", "worker.py", "jobs.py", "events.py", "two_works.py"),
+    "testing.md": ("test_worker.py", "test_bus.py", "sandbox.py"),
+}
+"""The programs of each page, in their order."""
 
 
 @pytest.fixture
@@ -36,10 +41,25 @@ def start(home: Home, daemon: str, name: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_the_page_shows_the_programs() -> None:
-    shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "client.md").read_text("utf-8"), re.DOTALL)
-    assert shown == [(EXAMPLES / name).read_text("utf-8") for name in NAMES]
-    assert {path.name for path in EXAMPLES.glob("*.py")} == set(NAMES)
+def test_the_pages_show_the_programs() -> None:
+    for page, names in PAGES.items():
+        shown = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text("utf-8"), re.DOTALL)
+        assert shown == [(EXAMPLES / name).read_text("utf-8") for name in names]
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(
+        name for names in PAGES.values() for name in names
+    )
+
+
+def test_the_tests_and_the_sandbox_of_the_page_about_testing_run(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES, tmp_path / "examples")
+    settings = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-W", "error")
+    for command, last in (
+        (["-m", "pytest", "-q", "-p", "no:cacheprovider", *settings], r"5 passed in .*"),
+        (["sandbox.py"], r"\{'passed': True\}"),
+    ):
+        command = [sys.executable, *command]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+        assert re.fullmatch(last, (done.stdout.splitlines() or [""])[-1]), done.stdout + done.stderr
 
 
 def test_the_worker_is_asked_and_answers_and_drains_at_sigterm(home: Home) -> None:
@@ -85,7 +105,7 @@ def test_the_programs_are_clean_for_pyright(tmp_path: Path) -> None:
     settings = {
         "typeCheckingMode": "strict",
         "include": [str(EXAMPLES)],
-        "extraPaths": [str(ROOT / "tests" / "typecheck"), *site.getsitepackages()],
+        "extraPaths": [str(EXAMPLES), str(ROOT / "tests" / "typecheck"), *site.getsitepackages()],
     }
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     done = subprocess.run([checker, "-p", str(tmp_path)], capture_output=True, text=True, timeout=300, check=False)

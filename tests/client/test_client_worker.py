@@ -15,7 +15,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from aghbus.client import AsyncJob, Client, Endpoint, Job, Retry, Unreachable, UsageError, Worker, current_job
+from aghbus.client import (
+    AsyncClient,
+    AsyncJob,
+    Client,
+    Endpoint,
+    Job,
+    Retry,
+    Unreachable,
+    UsageError,
+    Worker,
+    current_job,
+)
 from aghbus.protocol.api.works import Work
 from tests.support.client_pair import Pair, Running
 from tests.support.daemons import Daemon, Home, wait_for
@@ -432,3 +443,18 @@ def test_a_second_signal_returns_the_running_job_at_once(pair: Pair, tmp_path: P
     worker.capability("test.run")(lambda job: f"attempt {job.attempt}")
     with serving(worker):
         assert opened.result().message == "attempt 2"
+
+
+async def test_a_worker_handles_a_job_that_was_taken_otherwise(pair: Pair) -> None:
+    worker = Worker()
+
+    @worker.capability("test.run")
+    def run_tests(job: Job) -> str:
+        return job.ask("which branch?")
+
+    (work,) = given(pair, 1, intent="test.run", on_question=lambda _: "main")
+    async for job in AsyncClient(Endpoint(path=str(pair.worker.socket_path))).jobs("test.run"):
+        await worker.handle(job)
+        break
+    done: Work = await asyncio.to_thread(work.result)
+    assert (done.state, done.message) == ("completed", "main")
