@@ -57,6 +57,7 @@ from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import BrokerView, StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
+from aghbus.daemon.services.wait_reasons import WaitReasons
 from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
@@ -252,7 +253,11 @@ class DaemonParts:
         stored = MessageService(
             store, notifier, sender, drafts, recipients, settings, identity.self_id, held_back, self._waiting_for
         )
-        works = WorkService(store, sender, drafts, recipients, settings, notifier)
+        unresponsive = self.publisher.unresponsive
+        reasons = WaitReasons(
+            store, self.presence, self.lanes, self.link, clock, held_back, unresponsive, self._waiting_for
+        )
+        works = WorkService(store, sender, drafts, recipients, settings, notifier, reasons)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission

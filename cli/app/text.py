@@ -151,12 +151,30 @@ def moment(milliseconds: int) -> str:
 
 def span(seconds: float) -> str:
     """A length of time in its two largest units: `42s`, `3m 10s`, `5h 2m`, `3d 4h`."""
-    whole = max(0, int(seconds))
-    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}" + (f" {rest}{smaller_unit}" if rest else "")
-    return f"{whole}s"
+    from aghbus.protocol.base.durations import span
+
+    return span(seconds)
+
+
+def local_times(text: str) -> str:
+    """A sentence of the daemon, its UTC times (`2026-11-24T16:46:00Z`) as local ones: `16:46:00`, `tomorrow 16:46`."""
+    import re
+
+    return re.sub(r"(\bat )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:Z| UTC)", _local_time, text)
+
+
+def _local_time(found: Any) -> str:
+    from datetime import datetime
+
+    try:
+        then = datetime.fromisoformat(f"{found[2]}T{found[3]}+00:00").astimezone()
+        days = (then.date() - datetime.now().date()).days
+    except (OverflowError, ValueError):
+        return str(found[0])
+    if days == 0:
+        return f"{found[1] or ''}{then:%H:%M:%S}"
+    day = {1: "tomorrow", -1: "yesterday"}.get(days, f"{then:%Y-%m-%d}")
+    return f"{day} {then:%H:%M}"
 
 
 def ago(milliseconds: int) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
-from aghbus.client.core.core import Core
+from aghbus.client.core.core import Core, WorkTimeout, continues
 from aghbus.client.core.method import Asynchronous, Blocking, Method, StreamMethod
-from aghbus.client.errors import ClientError, UsageError
+from aghbus.client.errors import UsageError
 from aghbus.protocol.agh.lifecycle import STANDSTILL, TERMINAL_STATES
 from aghbus.protocol.api.messages import Event, Message, OpenedWork, SendResponse
 from aghbus.protocol.api.operations import Operations
@@ -26,16 +26,6 @@ Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""
 Progress = Callable[[str], object]
 """Gets the text of each progress report of a work."""
-
-
-class WorkTimeout(ClientError, TimeoutError):
-    """The time to wait for a work is over; `work_id` is its id, and it continues."""
-
-    default_code = "timeout"
-
-    def __init__(self, work_id: str, seconds: float) -> None:
-        super().__init__(f"the work {work_id} has not ended after {seconds:g} s", _continues(work_id))
-        self.work_id = work_id
 
 
 class Opening(TypedDict, total=False):
@@ -77,8 +67,8 @@ class HandleCore:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
                     work = await self._standstill(left)
-                except TimeoutError:
-                    raise WorkTimeout(self.work_id, timeout or 0.0) from None
+                except WorkTimeout as error:
+                    raise WorkTimeout(self.work_id, timeout or 0.0, error.why) from None
                 if work.state in TERMINAL_STATES or self._on_question is None:
                     return work
                 answer = self._on_question(work.message or "")
@@ -86,7 +76,7 @@ class HandleCore:
         except WorkTimeout:
             raise
         except BaseException as error:
-            error.add_note(f"the work {self.work_id} continues: {_continues(self.work_id)}")
+            error.add_note(f"the work {self.work_id} continues: {continues(self.work_id)}")
             raise
 
     async def _standstill(self, timeout: float | None) -> Work:
@@ -96,16 +86,24 @@ class HandleCore:
         if work.state in STANDSTILL and work.last_seq <= self._told:
             return work
         query = EventsQuery(work_id=self.work_id, channel=self.channel, since=self._told)
-        async with aclosing(self.core.events(query, timeout=timeout)) as events:
-            async for event in events:
-                self._told = max(self._told, event.seq)
-                if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
-                    work = await self.core.work(self.work_id, self.channel)
-                    if work.state in STANDSTILL:
-                        return work
-                elif (text := _progress(event.message)) is not None:
-                    self._on_progress(text)
+        try:
+            async with aclosing(self.core.events(query, timeout=timeout)) as events:
+                async for event in events:
+                    if (still := await self._told_of(event)) is not None:
+                        return still
+        except TimeoutError:
+            return await self.core.wait(self.work_id, channel=self.channel, timeout=0.0)
         raise AssertionError("a stream of events has no end")
+
+    async def _told_of(self, event: Event) -> Work | None:
+        """Tell `on_progress` of an event; the work if it stands still."""
+        self._told = max(self._told, event.seq)
+        if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
+            work = await self.core.work(self.work_id, self.channel)
+            return work if work.state in STANDSTILL else None
+        if self._on_progress is not None and (text := _progress(event.message)) is not None:
+            self._on_progress(text)
+        return None
 
     async def say(self, text: str) -> SendResponse:
         """Say something in the work: an answer to its question, or more about it."""
@@ -212,10 +210,6 @@ async def peer_with(core: Core, capability: str, channel: str | None = None) -> 
     if not present:
         return (await core.wait_capability(capability, core.timeout)).peer_id
     return max(present, key=lambda peer: (peer.trust == "verified", peer.last_seen_ms)).peer_id
-
-
-def _continues(work_id: str) -> str:
-    return f'client.wait("{work_id}") waits for it, client.act_on_work("{work_id}", "cancel") cancels it'
 
 
 def _ends(event: Event) -> bool:
