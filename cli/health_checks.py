@@ -139,7 +139,7 @@ def _works(context: Context, works: list[dict[str, Any]]) -> list[dict[str, str]
     if unnamed:
         hint = "`aghctl work list --state submitted` lists works, and `work show` says why one does not move"
         rows.append(check_row("works", "warn", f"{unnamed} more have not changed for {UNANSWERED_SECONDS} s", hint))
-    return rows or [check_row("works", "ok", f"{counted(len(works), 'open work')}, each with somebody who has it")]
+    return rows or [check_row("works", "ok", f"{counted(len(works), 'open work')}, none needs attention")]
 
 
 def _sentence(why: dict[str, Any]) -> str:

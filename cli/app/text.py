@@ -127,11 +127,29 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return GAP.join(padded).rstrip()
 
 
-def fields(pairs: Iterable[tuple[str, object]]) -> str:
-    """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out."""
+def fields(pairs: Iterable[tuple[str, object]], columns: int | None = None) -> str:
+    """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out. Values are broken between
+    words at `columns` (default: terminal)."""
     shown = [(label, safe(value)) for label, value in pairs if value is not None and value != ""]
     size = max((len(label) for label, _ in shown), default=0)
-    return "\n".join(f"{label:<{size}}{GAP}{value}" for label, value in shown)
+    return "\n".join(wrapped(f"{label:<{size}}{GAP}", value, columns) for label, value in shown)
+
+
+def wrapped(head: str, text: str, columns: int | None = None) -> str:
+    """`head` and `text`, which is broken between words at `columns` (default: terminal) and continued below its begin. A word that
+    is longer stays whole: it may be an id."""
+    bound = terminal_columns() if columns is None else columns
+    if not bound:
+        return head + text
+    room = max(bound - width(head), MIN_LAST_COLUMN)
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        if width(lines[-1]) + 1 + width(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return head + ("\n" + " " * width(head)).join(lines)
 
 
 def indented(text: str, by: str = "  ") -> str:
