@@ -20,7 +20,10 @@ from aghbus.protocol.base.spelling import near_peers
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import wait_facts
 
-_COMPARED: Final = 1_000  # names of peers, the latest seen: anybody may greet under ten thousand
+_COMPARED: Final = (
+    300  # peers, the latest seen, whose names are compared with an unknown one: anybody may greet under thousands
+)
+_LONGEST: Final = 64  # characters of such a name: comparing takes time with its square
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +63,8 @@ class WaitReasons:
         )
 
     def _near(self, work: Work, peer: str) -> tuple[str, ...]:
-        return tuple(near_peers(peer, self.presence.latest(work.workspace_id, work.channel, _COMPARED)))
+        known = self.presence.latest(work.workspace_id, work.channel, _COMPARED)
+        return tuple(near_peers(peer[:_LONGEST], [each for each in known if len(each) <= _LONGEST]))
 
     def _link_down(self) -> tuple[int, str] | None:
         link = self.link
