@@ -191,13 +191,8 @@ def _undelivered(facts: Facts, own: OwnMessage, head: str) -> WaitReason:
         why = facts.queue or "it is published next"
         return _reason("queued", head, why, *tail, hint="`aghctl status` shows the problems of this daemon")
     tries = "1 try" if own.tries == 1 else f"{own.tries} tries"
-    return _reason(
-        "unanswered",
-        head,
-        f"{peer} is there, and has not answered after {tries}",
-        *tail,
-        hint="see the log of its daemon",
-    )
+    silent = f"{peer} was seen {facts.ago(facts.seen_ms)}, and has not answered after {tries}"
+    return _reason("unanswered", head, silent, *tail, hint="see the log of its daemon")
 
 
 def _broker(down: tuple[int, str]) -> str:

@@ -117,7 +117,7 @@ TABLE: Final[list[tuple[str, str, dict[str, Any], str, str]]] = [
     ),
     (
         *("initiator", "submitted", {"opening": sent("published", tries=3), "due_ms": NOW + 3 * MINUTE}, "unanswered"),
-        f"published 4m ago; patch-worker is there, and has not answered after 3 tries; {EXPIRES}; deadline in 3m",
+        f"published 4m ago; patch-worker was seen 10s ago, and has not answered after 3 tries; {EXPIRES}; deadline in 3m",
     ),
     (
         *("initiator", "submitted", {"opening": sent("receipted"), "due_ms": NOW + 3 * MINUTE}, "not_accepted"),
