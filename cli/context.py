@@ -61,6 +61,10 @@ class Context:
         given = [f"{flag} {shell(self.options[key])}" for key, flag in _DAEMON_FLAGS.items() if self.options[key]]
         return " ".join(["aghctl", *given, words])
 
+    def pasteable(self, hint: str) -> str:
+        """A hint of the daemon, whose commands (`aghctl …`) get the same options."""
+        return hint.replace("`aghctl ", f"`{self.command('')}")
+
     @property
     def timeout(self) -> float:
         """Seconds to wait for the daemon."""

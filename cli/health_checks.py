@@ -7,6 +7,7 @@ import time
 from aghbus.cli.app.text import ago, counted
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError
+from aghbus.client.http import quote
 from aghbus.protocol.base.annotations import Any
 
 REPLAY_AGE = 300
@@ -15,6 +16,8 @@ SUSPICIOUS_SKEW = 60
 """Seconds between two clocks that are worth a warning; well below the replay age."""
 TASK_WRITE = "task.write"
 """The capability that other implementations accept in signed cards only (docs/interop.md)."""
+OPEN_STATES = ["submitted", "working", "needs_input"]
+"""States of works that have not ended (specification, section 6)."""
 RECENT_MESSAGES = 50
 """Messages whose times are compared."""
 SENT_MESSAGES = 500
@@ -22,7 +25,11 @@ SENT_MESSAGES = 500
 UNANSWERED_SECONDS = 30
 """Age of a message that should have been answered."""
 NAMED = 5
-"""Peers that one check names at most."""
+"""Peers or works that one check names at most."""
+OPEN_WORKS = 100
+"""Open works, latest change first, among which those that do not move are looked for."""
+EXAMINED = 20
+"""Works, longest without a change first, of which the daemon is asked why they do not move."""
 OLDEST_NOW = 1_735_689_600
 """Unix seconds of 2025-01-01, before this program was written: a clock that shows less was never set."""
 
@@ -40,6 +47,7 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
         received = context.api.get("/v1/messages", [("last", True), ("limit", RECENT_MESSAGES), ("direction", ["in"])])
         sent = context.api.get("/v1/messages", [("last", True), ("limit", SENT_MESSAGES), ("direction", ["out"])])
         known = context.api.get("/v1/peers", [("all", True)])["peers"]
+        open_works = context.api.get("/v1/works", [("state", OPEN_STATES), ("limit", OPEN_WORKS)])["works"]
     except ClientError as error:
         hint = "see its log, or raise --timeout" if "`aghctl doctor`" in error.hint else error.hint
         return [own_clock, check_row("daemon", "fail", error.message, hint)]
@@ -51,6 +59,7 @@ def check_daemon(context: Context) -> list[dict[str, str]]:
         _peers(known),
         *_own_card(known),
         _unanswered(sent["messages"], known),
+        *_works(context, open_works),
         _clocks(received["messages"]),
         _requests(status["requests"]),
         _problems(status),
@@ -101,7 +110,7 @@ def _peers(known: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _unanswered(messages: list[dict[str, Any]], known: list[dict[str, Any]]) -> dict[str, str]:
-    """Messages to peers that are not there, and openings that a present peer has not answered."""
+    """Messages to peers that are not there, and messages in works that a present peer has not answered; but for openings."""
     presence = {peer["peer_id"]: peer["presence"] for peer in known}
     before_ms = (time.time() - UNANSWERED_SECONDS) * 1000
     waiting: dict[str, int] = {}
@@ -117,8 +126,42 @@ def _unanswered(messages: list[dict[str, Any]], known: list[dict[str, Any]]) -> 
     return check_row("unanswered messages", "warn", ", ".join(shown[:NAMED]) + more, hint)
 
 
+def _works(context: Context, works: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A warning for each of the works that do not move, those first that have not for the longest time."""
+    before_ms = (time.time() - UNANSWERED_SECONDS) * 1000
+    still = [work for work in reversed(works) if work["updated_ms"] < before_ms and work["role"] != "observer"]
+    found = [(work, why) for work in still[:EXAMINED] if (why := _reason(context, work))]
+    rows = [
+        check_row(f"work {work['work_id']}", "warn", f"{_with(work)}: {_sentence(why)}", why["hint"])
+        for work, why in found[:NAMED]
+    ]
+    unnamed = len(found) - len(rows) + len(still[EXAMINED:])
+    if unnamed:
+        hint = "`aghctl work list --state submitted` lists works, and `work show` says why one does not move"
+        rows.append(check_row("works", "warn", f"{unnamed} more have not changed for {UNANSWERED_SECONDS} s", hint))
+    return rows or [check_row("works", "ok", f"{counted(len(works), 'open work')}, none needs attention")]
+
+
+def _sentence(why: dict[str, Any]) -> str:
+    return f"{why['text']}: “{why['said']}”" if why["said"] else str(why["text"])
+
+
+def _with(work: dict[str, Any]) -> str:
+    return f"for {work['target']}" if work["role"] == "initiator" else f"from {work['initiator']}"
+
+
+def _reason(context: Context, work: dict[str, Any]) -> dict[str, Any] | None:
+    """Why a work does not move; None if somebody has it, or it has ended meanwhile."""
+    from aghbus.protocol.api.wait_reason import MOVING
+
+    query = [("channel", work["channel"]), ("before", "1")]
+    why: dict[str, Any] | None = context.api.get(f"/v1/works/{quote(work['work_id'])}", query)["why"]
+    return None if why is None or why["code"] in MOVING else why
+
+
 def _is_pending(message: dict[str, Any], before_ms: float) -> bool:
     answerable = message["to"] is not None and message["kind"] in ("say", "capability", "trace")
+    answerable = answerable and message["outcome"] != "opened"  # `_works` says why nobody has taken it
     return answerable and message["delivery"] in ("queued", "published") and message["received_ms"] < before_ms
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from aghbus.client.core.core import WorkTimeout as WorkTimeout
     from aghbus.client.core.refusals import ActorNotAllowed as ActorNotAllowed
     from aghbus.client.core.refusals import BadRequest as BadRequest
     from aghbus.client.core.refusals import Conflict as Conflict
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from aghbus.client.work.execution import current_job as current_job
     from aghbus.client.work.handle import AsyncWorkHandle as AsyncWorkHandle
     from aghbus.client.work.handle import WorkHandle as WorkHandle
-    from aghbus.client.work.handle import WorkTimeout as WorkTimeout
     from aghbus.client.work.handlers import PayloadError as PayloadError
     from aghbus.client.work.handlers import ResultError as ResultError
     from aghbus.client.work.handlers import Retry as Retry
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from aghbus.protocol.api.messages import Event as Event
     from aghbus.protocol.api.messages import Message as Message
     from aghbus.protocol.api.peers import Peer as Peer
+    from aghbus.protocol.api.works import WaitReason as WaitReason
     from aghbus.protocol.api.works import Work as Work
 
 __all__ = [
@@ -99,6 +100,7 @@ __all__ = [
     "Unreachable",
     "UnsupportedMediaType",
     "UsageError",
+    "WaitReason",
     "Work",
     "WorkClosed",
     "WorkContainerMismatch",

@@ -21,9 +21,16 @@ EVENTS = "/v1/events"
 
 
 def follow(
-    api: Api, query: Query, since: int | None, on_lost: Callable[[str], None], path: str = EVENTS
+    api: Api,
+    query: Query,
+    since: int | None,
+    on_lost: Callable[[str], None],
+    path: str = EVENTS,
+    on_idle: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
     """Events of the stream at `path` after the sequence `since` (None: from where the daemon begins), without end.
+
+    `on_idle` is called at each keep-alive of the daemon, every 15 seconds without an event.
 
     When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed immediately. Raises RefusedByDaemon for a bad query.
@@ -31,7 +38,7 @@ def follow(
     response = _connect(api, path, query, since)
     while True:
         try:
-            for event in _events(response):
+            for event in _events(response, on_idle):
                 if event.get("type") == "gap":
                     yield event
                 elif since is None or event["seq"] > since:
@@ -65,9 +72,14 @@ def _reconnect(api: Api, path: str, query: Query, since: int | None) -> Response
             retry.pause(error)
 
 
-def _events(response: Response) -> Iterator[dict[str, Any]]:
-    for data in messages(response.pieces()):
-        yield json.loads(data)
+def _events(response: Response, on_idle: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    parser = EventParser()
+    for piece in response.pieces():
+        found = parser.feed(piece)
+        for _, data in found:
+            yield json.loads(data)
+        if not found:
+            on_idle()
 
 
 def messages(pieces: Iterator[bytes]) -> Iterator[bytes]:

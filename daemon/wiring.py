@@ -58,6 +58,7 @@ from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import BrokerView, StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
+from aghbus.daemon.services.wait_reasons import WaitReasons
 from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
@@ -268,7 +269,11 @@ class DaemonParts:
             self._waiting_for,
             self.own_load,
         )
-        works = WorkService(store, sender, drafts, recipients, settings, notifier, self.handovers)
+        unresponsive = self.publisher.unresponsive
+        reasons = WaitReasons(
+            store, self.presence, self.lanes, self.link, clock, held_back, unresponsive, self._waiting_for
+        )
+        works = WorkService(store, sender, drafts, recipients, settings, notifier, self.handovers, reasons)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission

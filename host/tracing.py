@@ -65,7 +65,7 @@ class Tracing:
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
-            raise TracingUnavailable("traces need the extra: pip install 'aghbus[otel]'") from error
+            raise TracingUnavailable("traces need the extra `otel` of aghbus (docs/operations.md#traces)") from error
         named = Resource.create({"service.name": service, "service.instance.id": instance, "service.version": VERSION})
         self._provider = TracerProvider(resource=named.merge(OTELResourceDetector().detect()))
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -51,3 +51,9 @@ def test_every_page_that_a_file_names_exists() -> None:
     files = [path for path in FILES if path.relative_to(ROOT).parts[0] != "tests"]  # tests have invented names, too
     named = {name for path in files for name in re.findall(r"\bdocs/[\w/.-]+\.(?:md|json)\b", path.read_text("utf-8"))}
     assert sorted(name for name in named if not (ROOT / name).is_file()) == []
+
+
+def test_no_page_installs_aghbus_from_a_registry_that_does_not_have_it() -> None:
+    named = re.compile(r"\b(?:pip|pipx|uv tool) install [^\n#]*(?<![\w/.-])aghbus(?![\w.-]*\.whl)")
+    assert {page.name: found for page in PAGES if (found := named.findall(page.read_text("utf-8")))} == {}
+    assert named.search("# x/bin/pip install aghbus") and named.search("pip install 'aghbus[otel]'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from aghbus.client.errors import ClientError, ConfigurationError, RefusedByDaemon, Unreachable, UsageError
 
 YES = 0
@@ -20,12 +22,18 @@ EXIT_CODES = (
     (NO, "the answer is no: no peer answered, the inbox is empty, the work failed, a check failed"),
     (USAGE, "the command line is wrong"),
     (UNREACHABLE, "the daemon cannot be reached"),
-    (REFUSED, "the daemon refused the request; its code, message and hint are shown"),
+    (REFUSED, "the daemon refused the request, or there is no such thing; code, message and hint are shown"),
     (UNEXPECTED, "an unexpected error"),
     (INTERRUPTED, "interrupted (Ctrl-C)"),
     (BROKEN_PIPE, "the reader of standard output closed it"),
 )
 """Every exit code with its meaning: `aghctl --help` and docs/cli.md print this table."""
+
+
+class Missing(ClientError):
+    """The command names an instance or a file of one that does not exist: what the daemon would refuse as `not_found`."""
+
+    default_code = "not_found"
 
 
 class AnswerIsNo(ClientError):
@@ -40,9 +48,17 @@ _EXIT_CODES = (
     (UsageError, USAGE),
     (Unreachable, UNREACHABLE),
     (RefusedByDaemon, REFUSED),
+    (Missing, REFUSED),
 )
 
 
 def exit_code_of(error: ClientError) -> int:
     """The exit code for an error that ends the command."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), UNEXPECTED)
+
+
+def unusable(path: object, message: str, hint: str, code: str) -> ClientError:
+    """The error of a file of an instance that cannot be used: Missing if there is none."""
+    if not os.path.lexists(str(path)):
+        return Missing(message, hint)
+    return AnswerIsNo(message, hint, code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import compact, cut, fields, indented, moment, quoted, readable, safe, size
+from aghbus.cli.app.text import compact, cut, fields, indented, local_times, moment, quoted, readable, safe, size
 from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
@@ -75,12 +75,20 @@ def sent_line(sent: dict[str, Any]) -> str:
     return f"sent to {to} in {where} ({safe(sent['id'])}, {safe(sent['state'])})"
 
 
-def work_head(work: dict[str, Any]) -> str:
-    """Parties, state and result of a work as labelled lines."""
+def reason_line(why: dict[str, Any]) -> str:
+    """Why a work does not move (`WaitReason`), in one sentence."""
+    said = f": {quoted(why['said'])}" if why["said"] else ""
+    return local_times(safe(why["text"])) + said
+
+
+def work_head(work: dict[str, Any], why: dict[str, Any] | None = None) -> str:
+    """Parties, state and result of a work as labelled lines; `why` it does not move."""
     head = fields(
         [
             ("work", work["work_id"]),
             ("state", work["state"]),
+            ("why", reason_line(why) if why else None),
+            ("hint", why["hint"] if why else None),
             ("from", work["initiator"]),
             ("for", work["target"]),
             ("our role", work["role"]),

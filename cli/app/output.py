@@ -5,6 +5,7 @@ JSON is written in ASCII: no character that an untrusted peer chose acts on a te
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from aghbus.client.errors import ClientError
@@ -64,6 +65,11 @@ class Output:
         """A remark on standard error, in the human form only."""
         if self.human:
             write_error(text + "\n")
+
+    def waiting(self, text: str) -> None:
+        """What the command waits for, on standard error, for a person at a terminal."""
+        if os.isatty(2):
+            self.note(text)
 
     def error(self, error: ClientError) -> None:
         """An error on standard error: `aghctl: …` and its hint, or `{code, message, hint}`."""

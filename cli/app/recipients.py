@@ -10,9 +10,6 @@ from aghbus.client.api import Api
 from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
 
-NEAR = 3
-"""Names that are suggested for one that is not known."""
-
 TO_CAPABILITY = Argument(
     "--to-capability", metavar="ID", completer=capabilities, help="whoever has this capability, instead of --to"
 )
@@ -48,17 +45,8 @@ def note_absent(api: Api, output: Output, sent: dict[str, Any]) -> None:
         seen = max((peer["last_seen_ms"] for peer in peers if peer["peer_id"] == to), default=0)
         output.note(f"{safe(to)} was last seen {ago(seen)}: it gets this when it is back, until it expires")
         return
-    near = _near(to, [peer["peer_id"] for peer in peers if peer["presence"] != "local"])
+    from aghbus.protocol.base.spelling import near_peers
+
+    near = near_peers(to, [peer["peer_id"] for peer in peers if peer["presence"] != "local"])
     meant = f"; did you mean {' or '.join(map(safe, near))}?" if near else "; `aghctl peers` lists the known ones"
     output.note(f"no peer called {safe(to)} is known: it gets this if it appears before it expires{meant}")
-
-
-def _near(name: str, known: list[str]) -> list[str]:
-    """Handles and nicknames that agree with `name` up to the @, then similar names."""
-    import difflib
-
-    nickname = name.partition("@")[0]
-    same = [peer for peer in known if peer.partition("@")[0] == nickname]
-    nicknames = {peer.partition("@")[0]: peer for peer in known}
-    similar = [nicknames[found] for found in difflib.get_close_matches(nickname, nicknames, n=NEAR)]
-    return list(dict.fromkeys([*same, *similar]))[:NEAR]

@@ -127,11 +127,29 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return GAP.join(padded).rstrip()
 
 
-def fields(pairs: Iterable[tuple[str, object]]) -> str:
-    """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out."""
+def fields(pairs: Iterable[tuple[str, object]], columns: int | None = None) -> str:
+    """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out. Values are broken between
+    words at `columns` (default: terminal)."""
     shown = [(label, safe(value)) for label, value in pairs if value is not None and value != ""]
     size = max((len(label) for label, _ in shown), default=0)
-    return "\n".join(f"{label:<{size}}{GAP}{value}" for label, value in shown)
+    return "\n".join(wrapped(f"{label:<{size}}{GAP}", value, columns) for label, value in shown)
+
+
+def wrapped(head: str, text: str, columns: int | None = None) -> str:
+    """`head` and `text`, which is broken between words at `columns` (default: terminal) and continued below its begin. A word that
+    is longer stays whole: it may be an id."""
+    bound = terminal_columns() if columns is None else columns
+    if not bound:
+        return head + text
+    room = max(bound - width(head), MIN_LAST_COLUMN)
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        if width(lines[-1]) + 1 + width(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return head + ("\n" + " " * width(head)).join(lines)
 
 
 def indented(text: str, by: str = "  ") -> str:
@@ -151,12 +169,30 @@ def moment(milliseconds: int) -> str:
 
 def span(seconds: float) -> str:
     """A length of time in its two largest units: `42s`, `3m 10s`, `5h 2m`, `3d 4h`."""
-    whole = max(0, int(seconds))
-    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}" + (f" {rest}{smaller_unit}" if rest else "")
-    return f"{whole}s"
+    from aghbus.protocol.base.durations import span
+
+    return span(seconds)
+
+
+def local_times(text: str) -> str:
+    """A sentence of the daemon, its UTC times (`2026-11-24T16:46:00Z`) as local ones: `16:46:00`, `tomorrow 16:46`."""
+    import re
+
+    return re.sub(r"(\bat )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:Z| UTC)", _local_time, text)
+
+
+def _local_time(found: Any) -> str:
+    from datetime import datetime
+
+    try:
+        then = datetime.fromisoformat(f"{found[2]}T{found[3]}+00:00").astimezone()
+        days = (then.date() - datetime.now().date()).days
+    except (OverflowError, ValueError):
+        return str(found[0])
+    if days == 0:
+        return f"{found[1] or ''}{then:%H:%M:%S}"
+    day = {1: "tomorrow", -1: "yesterday"}.get(days, f"{then:%Y-%m-%d}")
+    return f"{day} {then:%H:%M}"
 
 
 def ago(milliseconds: int) -> str:

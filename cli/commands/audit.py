@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import whole
-from aghbus.cli.app.errors import NO, YES, AnswerIsNo
+from aghbus.cli.app.errors import NO, YES, unusable
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
@@ -100,7 +100,7 @@ def _reading(context: Context, values: dict[str, Any]) -> Iterator[AuditReader]:
         with open_audit_log(Path(named)) as reader:
             yield reader
     except StoreError as error:
-        raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
+        raise unusable(error.path, str(error), f"{error.hint}; --store or --name says which store", "store") from None
     except DatabaseError as error:
         raise Unexpected(f"the store cannot be read: {error}", "see `aghd check-store`", code="store") from None
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 
-from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.errors import YES, AnswerIsNo, unusable
 from aghbus.cli.app.text import counted, safe, size
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
@@ -32,20 +32,21 @@ def run(context: Context, values: dict[str, Any]) -> int:
     from aghbus.store.errors import StoreError
 
     target, folder = _target(values)
+    store = Path(values["store"] or context.places.store_path)
     part = target.with_name(f"{target.name}.part")
     try:
         keys = _keys(Path(context.places.state_dir)) if values["with_keys"] else []
         _require_free(target, [folder / path.name for path in keys] if folder else [], force=values["force"])
         make_private_folder(target.parent)
         discard(part)  # of a backup that was interrupted
-        made = copy_store(Path(values["store"] or context.places.store_path), part, _progress(context))
+        made = copy_store(store, part, _progress(context))
         _place(part, target)
         if folder is not None:
             _write(folder / _HEAD, f"{made.head}\n".encode())
         for path in keys:
             _write(target.parent / path.name, path.read_bytes())
     except StoreError as error:
-        raise AnswerIsNo(str(error), f"{error.hint}; --store or --name says which store", code="store") from None
+        raise unusable(store, str(error), f"{error.hint}; --store or --name says which store", "store") from None
     except OSError as error:
         raise AnswerIsNo(
             f"{error.filename}: {os.strerror(error.errno or 0)}", "name another place", code="file"

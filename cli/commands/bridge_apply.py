@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.input import read_all
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
@@ -73,7 +73,7 @@ def _of_work(context: Context, work_id: str, channel: str | None) -> tuple[Any, 
     ended = next(step for step in reversed(detail["history"]) if step["event"] == "trace:completed")
     trace = _stored(context, work, ended["seq"] - 1, id=ended["id"], sender=work["target"], kind="trace")
     if trace is None:
-        raise AnswerIsNo("the trace that completed the work is not stored any more", "", "not_found")
+        raise Missing("the trace that completed the work is not stored any more")
     return _output(context, trace), _opening(context, work, detail["history"])
 
 

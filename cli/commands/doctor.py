@@ -6,7 +6,7 @@ import os
 import sys
 
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.text import safe
+from aghbus.cli.app.text import local_times, safe, wrapped
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import check_daemon, check_row
 from aghbus.client.locate import running
@@ -25,7 +25,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     rows = [_python(), _nats_server(), _socket_folder(context)]
     for one in _instances(context):
         checks = [_configuration(one), *_store_file(one), *check_daemon(one)]
-        rows += [{**row, "instance": one.instance} for row in checks]
+        rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": one.instance} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: _lines(answer["checks"]))
     return YES if good else NO
@@ -47,8 +47,9 @@ def _lines(rows: list[dict[str, str]]) -> str:
 
 
 def _line(row: dict[str, str], instance: str) -> str:
-    hint = f"\n      hint: {safe(row['hint'])}" if row["hint"] else ""
-    return f"{row['state']:<4}  {instance}{row['check']}: {safe(row['detail'])}{hint}"
+    text = f"{instance}{safe(row['check'])}: {local_times(safe(row['detail']))}"
+    hint = ["", wrapped("      hint: ", safe(row["hint"]))] if row["hint"] else []
+    return wrapped(f"{row['state']:<4}  ", text) + "\n".join(hint)
 
 
 def _python() -> dict[str, str]:

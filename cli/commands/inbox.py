@@ -46,6 +46,7 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
 
 def run_follow(context: Context, values: dict[str, Any]) -> int:
     """Stream unread messages, then new ones, until interrupted. Leases nothing."""
+    context.output.waiting("unread messages, then new ones as they arrive; Ctrl-C ends it")
     for event in follow(context.api, [("inbox", True)], 0, lost_note(context)):
         context.output.event(event, event_line)
     return YES

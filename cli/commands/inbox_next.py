@@ -6,7 +6,7 @@ from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.message_text import body_line, not_delivered
-from aghbus.cli.app.text import fields, moment, safe, shell
+from aghbus.cli.app.text import fields, moment, safe, shell, span
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -14,6 +14,8 @@ from aghbus.protocol.base.annotations import Any
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Lease the oldest ready message, or acknowledge it immediately; raises AnswerIsNo when there is none."""
+    if values["wait"]:
+        context.output.waiting(f"waiting up to {span(values['wait'])} for a message; Ctrl-C ends it")
     answer = context.api.post("/v1/inbox/next", request_body(values), wait=values["wait"] or 0.0)
     if answer["item"] is None:
         if not context.output.human:

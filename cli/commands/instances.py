@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from aghbus.cli.app.completers import instances
-from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.text import ago, safe, size, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
@@ -27,14 +27,14 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_rm(context: Context, values: dict[str, Any]) -> int:
-    """Remove the state of one instance; raises AnswerIsNo when it is missing, runs, or has a key that is to be kept."""
+    """Remove the state of one instance; raises Missing, and AnswerIsNo when it runs, or has a key that is to be kept."""
     import shutil
 
     from aghbus.host.file_lock import FileLock
 
     places = locations(values["instance"], context.env)
     if not os.path.isdir(places.state_dir):  # noqa: PTH112 - pathlib is slow to load
-        raise AnswerIsNo(f"there is no instance called {places.name}", "`aghctl instances list` shows all")
+        raise Missing(f"there is no instance called {places.name}", "`aghctl instances list` shows all")
     lock = FileLock(f"{places.store_path}.lock")
     try:
         if not lock.try_lock(shared=False):

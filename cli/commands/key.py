@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 
-from aghbus.cli.app.errors import YES, AnswerIsNo
+from aghbus.cli.app.errors import YES, AnswerIsNo, unusable
 from aghbus.cli.app.text import counted, safe
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Argument, Command
@@ -164,7 +164,7 @@ def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
     try:
         return path, read_key(path, _passphrase(values))
     except KeyFileError as error:
-        raise _refusal(error) from None
+        raise unusable(error.path, str(error), error.hint, "key_file") from None
 
 
 def _passphrase(values: dict[str, Any]) -> bytes | None:

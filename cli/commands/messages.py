@@ -8,7 +8,7 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.output import dumps
-from aghbus.cli.app.text import fields, moment, safe
+from aghbus.cli.app.text import fields, local_times, moment, safe
 from aghbus.cli.context import Context
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
@@ -60,13 +60,20 @@ def _show(message: dict[str, Any]) -> str:
             ("work", message["work_id"]),
             ("trust", message["trust"]),
             ("stored", moment(message["received_ms"])),
+            ("sent", _second(message["envelope"].get("ts"))),
+            ("expires", _second(message["envelope"].get("expires_at"))),
             ("lifecycle", verdict),
-            ("delivery", delivery),
+            ("delivery", local_times(safe(delivery)) if delivery else None),
             ("damaged", "the stored bytes changed: see `aghd check-store`" if message.get("damaged") else None),
         ]
     )
     envelope = "\n".join(map(safe, dumps(message["envelope"], pretty=True).split("\n")))
     return f"{head}\n\n{envelope}"
+
+
+def _second(value: object) -> str | None:
+    """A time of an envelope, in Unix seconds, as people read it; None without one."""
+    return moment(1000 * value) if isinstance(value, int) else None
 
 
 COMMANDS = {

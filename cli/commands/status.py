@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.text import counted, fields, safe, size, span
+from aghbus.cli.app.text import counted, fields, local_times, safe, size, span, wrapped
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
@@ -19,7 +19,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 
 def _human(requests: str, status: dict[str, Any]) -> str:
-    counters = {name: count for name, count in status["counters"].items() if count}
     pairs = [
         ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
         ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
@@ -40,9 +39,21 @@ def _human(requests: str, status: dict[str, Any]) -> str:
         ("queues", _counts(status["queues"])),
         ("quarantined", status["quarantined"]),
         ("observing", "yes" if status["observe"] else None),
-        ("counters", _counts(counters)),
     ]
-    return "\n".join([fields(pairs), *(f"problem: {safe(problem)}" for problem in status["problems"])])
+    problems = [wrapped("problem: ", local_times(safe(problem))) for problem in status["problems"]]
+    return "\n".join([fields(pairs), *counter_lines(status["counters"]), *problems])
+
+
+def counter_lines(counters: dict[str, int]) -> list[str]:
+    """The counters that are not zero, a line for each part of the daemon."""
+    parts: dict[str, dict[str, int]] = {}
+    for name, count in sorted(counters.items()):
+        part, _, event = name.partition(".")
+        if count:
+            parts.setdefault(part, {})[event or part] = count
+    if not parts:
+        return []
+    return ["counters", fields((f"  {part}", _counts(events)) for part, events in parts.items())]
 
 
 def _former(one: dict[str, Any]) -> str:

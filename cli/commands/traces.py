@@ -19,6 +19,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     since = values["since"]
     if since is None:  # a named start, not "now", so that a restart of the daemon before the first event leaves no hole
         since = context.api.get("/v1/status")["store"]["last_seq"]
+    what = "messages" if values["all"] else "traces and receipts"
+    context.output.waiting(f"waiting for {what} after #{since}; Ctrl-C ends it")
     for event in follow(context.api, query(values), since, lost_note(context)):
         context.output.event(event, event_line)
     return YES

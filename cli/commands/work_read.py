@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
@@ -30,7 +32,7 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
     query = [(name, values[name]) for name in ("channel", "before")]
     detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
-    context.output.answer(detail, _show)
+    context.output.answer(detail, partial(_show, context))
     return YES
 
 
@@ -48,11 +50,12 @@ def _peer(work: dict[str, Any]) -> str:
     return f"from {work['initiator']}" if work["role"] == "target" else f"{work['initiator']} → {work['target']}"
 
 
-def _show(detail: dict[str, Any]) -> str:
+def _show(context: Context, detail: dict[str, Any]) -> str:
+    why = detail["why"] and {**detail["why"], "hint": context.pasteable(detail["why"]["hint"])}
     omitted = f"({detail['history_omitted']} earlier steps: --before {detail['next_before']})"
     return "\n".join(
         [
-            work_head(detail["work"]),
+            work_head(detail["work"], why),
             *_artifacts(detail["history"]),
             "",
             *([omitted] if detail["history_omitted"] else []),

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import seconds
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.message_text import TERMINAL, event_line, sent_line
+from aghbus.cli.app.message_text import TERMINAL, event_line, reason_line, sent_line
 from aghbus.cli.app.options import SENDING
 from aghbus.cli.app.recipients import note_absent
 from aghbus.cli.app.text import readable, safe, shell
 from aghbus.cli.commands.work_open import OPENING, open_work
-from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.commands.work_watch import ReasonNotes, lost_note
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
 from aghbus.client.http import quote
@@ -34,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     note_absent(context.api, context.output, sent)
     with _bounded(values["wait"]):
         _follow(context, sent)
-    answer = _outcome(context, sent)
+    answer = _outcome(_work(context, sent))
     context.output.answer(answer, _human)
     context.output.note(_next_step(context, answer))
     return YES if answer["state"] == "completed" else NO
@@ -64,7 +64,8 @@ def _bounded(wait: float | None) -> Iterator[None]:
 def _follow(context: Context, sent: dict[str, Any]) -> None:
     """Print what happens as notes, until the work has ended or asks something."""
     query = [("work", sent["work_id"]), ("channel", sent["channel"])]
-    for event in follow(context.api, query, sent["seq"], lost_note(context)):
+    notes = ReasonNotes(context, sent["work_id"], sent["channel"])
+    for event in follow(context.api, query, sent["seq"], lost_note(context), on_idle=notes.idle):
         context.output.note(event_line(event))
         if event["type"] == "gap" and _work(context, sent)["work"]["state"] in _SETTLED:
             return
@@ -76,9 +77,8 @@ def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
     return context.api.get(f"/v1/works/{quote(sent['work_id'])}", [("channel", sent["channel"])])
 
 
-def _outcome(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
+def _outcome(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer of this command: the work as it is now, with the reason and artifacts of its last step."""
-    answer = _work(context, sent)
     work, last = answer["work"], answer["history"][-1]
     return {
         "work_id": work["work_id"],
@@ -88,6 +88,7 @@ def _outcome(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
         "reason": last["reason"],
         "result": work["result"],
         "artifacts": last["artifacts"] or [],
+        "why": answer["why"],
     }
 
 
@@ -101,6 +102,7 @@ def _human(answer: dict[str, Any]) -> str:
 
 
 def _next_step(context: Context, answer: dict[str, Any]) -> str:
+    why = answer["why"]
     work, state = shell(answer["work_id"]), answer["state"]
     reason = f" ({safe(answer['reason'])})" if answer["reason"] else ""
     line = f"{safe(answer['work_id'])} {safe(state)}{reason}"
@@ -108,7 +110,10 @@ def _next_step(context: Context, answer: dict[str, Any]) -> str:
     if state == "needs_input":
         say = context.command(f"work say {work} TEXT")
         return f"{line}\nanswer: {say}\nthen: {watch}"
-    return line if state in TERMINAL else f"{line}: it has not ended in time\nfollow it: {watch}"
+    if why is None:
+        return line
+    hint = f"\nhint: {safe(context.pasteable(why['hint']))}" if why["hint"] else ""
+    return f"{line}: it has not ended in time\nwhy: {reason_line(why)}{hint}\nfollow it: {watch}"
 
 
 COMMANDS = {

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
 from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.message_text import TERMINAL, event_line
+from aghbus.cli.app.message_text import TERMINAL, event_line, reason_line
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
+from aghbus.client.errors import ClientError
 from aghbus.client.events import follow
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
+
+FIRST_REASON = 10.0
+"""Seconds after which a person is told why a work does not move."""
+REPEATED_REASON = 120.0
+"""Seconds after which the same reason is told again."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -27,7 +35,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str, Any]) -> str:
     """The terminal state. Retention may have removed the last envelope of a work that had already ended."""
     ended = str(work["state"]) if work["state"] in TERMINAL else ""
-    for event in follow(context.api, query, 0, lost_note(context)):
+    notes = ReasonNotes(context, work["work_id"], work["channel"])
+    for event in follow(context.api, query, 0, lost_note(context), on_idle=notes.idle):
         context.output.event(event, event_line)
         after = (event.get("work") or {}).get("after")
         if after in TERMINAL:
@@ -40,6 +49,29 @@ def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str
 def lost_note(context: Context) -> Any:
     """A callback that notes that the stream was interrupted and is being resumed."""
     return lambda why: context.output.note(f"({safe(why)}; reconnecting for up to {context.timeout:.0f} s)")
+
+
+class ReasonNotes:
+    """Notes why a work does not move, for a person who waits for it: after a while, when the reason changes, and now and then."""
+
+    def __init__(self, context: Context, work_id: str, channel: str) -> None:
+        self._context = context
+        self._where, self._only = f"/v1/works/{quote(work_id)}", [("channel", channel), ("before", "1")]
+        self._code = ""
+        self._due = time.monotonic() + FIRST_REASON
+
+    def idle(self) -> None:
+        """Nothing has happened."""
+        now = time.monotonic()
+        if not self._context.output.human or now < self._due - (REPEATED_REASON if self._code else 0):
+            return
+        try:
+            why = self._context.api.get(self._where, self._only)["why"]
+        except ClientError:  # the stream reports a daemon that is away
+            return
+        if why is not None and (why["code"] != self._code or now >= self._due):
+            self._code, self._due = why["code"], now + REPEATED_REASON
+            self._context.output.note(f"({reason_line(why)})")
 
 
 COMMANDS = {

@@ -10,7 +10,10 @@ from aghbus.cli.app.output import Output
 from aghbus.cli.app.text import moment, safe
 
 EVENTS = (
-    ("ready", "the worker takes work; `sandbox` (`bubblewrap` or `landlock`)"),
+    (
+        "ready",
+        "the worker takes work: `capabilities` (empty: any), `command`, `concurrency`, `sandbox` (`bubblewrap` or `landlock`)",
+    ),
     ("waiting", "a work is left until its peer is admitted"),
     ("taken", "the message of a work is leased"),
     ("accepted", "receipt `accepted` is sent"),
@@ -62,4 +65,4 @@ def _human(item: dict[str, Any]) -> str:
 
 
 def _words(value: object) -> object:
-    return ", ".join(map(str, value)) if isinstance(value, list) else value
+    return (", ".join(map(str, value)) or "any") if isinstance(value, list) else value

@@ -102,7 +102,8 @@ class CommandRunner:
         if sandbox is not None and sandbox.warning:
             self._reporter.emit("problem", message=sandbox.warning)
         more = {} if sandbox is None else {"sandbox": sandbox.name}
-        self._reporter.emit("ready", capabilities=list(options.capabilities), concurrency=options.concurrency, **more)
+        serves = {"capabilities": list(options.capabilities), "command": options.command[0]}
+        self._reporter.emit("ready", **serves, concurrency=options.concurrency, **more)
 
     async def _serve(self) -> None:
         taking = asyncio.create_task(self._take_works())

@@ -25,7 +25,7 @@ from aghbus.protocol.api.operation import Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.peers import WhoisMatch
 from aghbus.protocol.api.queries import EventsQuery
-from aghbus.protocol.api.works import Work, WorkActionRequest, WorkVerb
+from aghbus.protocol.api.works import WaitReason, Work, WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.base.formats import Format
 
@@ -38,6 +38,21 @@ NO_HISTORY = 1
 """`before` of an empty history."""
 POLL_PAUSE = 0.1
 """Seconds between two questions whether a daemon or a peer is there."""
+
+
+class WorkTimeout(ClientError, TimeoutError):
+    """The time to wait for a work is over; `work_id` is its id, and it continues. `why` says why it does not move (docs/why.md),
+    None while the daemon is away."""
+
+    default_code = "timeout"
+
+    def __init__(self, work_id: str, seconds: float, why: WaitReason | None) -> None:
+        from aghbus.protocol.api.wait_reason import spoken
+
+        reason = "the daemon is away" if why is None else spoken(why)
+        super().__init__(f"the work {work_id} has not ended after {seconds:g} s: {reason}", continues(work_id))
+        self.work_id = work_id
+        self.why = why
 
 
 class Core:
@@ -173,22 +188,22 @@ class Core:
     async def wait(self, work_id: str, *, channel: str | None = None, timeout: float | None = None) -> Work:
         """Wait until a work has ended, or its target asks something (state `needs_input`; `message` is the question).
 
-        Raises TimeoutError after `timeout` seconds, and NotFound. `work` has its history.
+        Raises WorkTimeout after `timeout` seconds, and NotFound. `work` has its history.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
             core, wait = self._within(left), max(0.0, min(left, LONGEST_WAIT))
             try:
-                work = (await core.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)).work
+                found = await core.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)
             except Unreachable:
                 if time.monotonic() < deadline:
                     raise
-                raise TimeoutError(f"the daemon was away, and the work {work_id} has not ended in time") from None
-            if work.state in STANDSTILL:
-                return work
+                raise WorkTimeout(work_id, timeout or 0.0, None) from None
+            if found.work.state in STANDSTILL:
+                return found.work
             if left <= 0:
-                raise TimeoutError(f"the work {work_id} has not ended in time")
+                raise WorkTimeout(work_id, timeout or 0.0, found.why)
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until the daemon runs and is connected to its broker. Raises TimeoutError after `timeout` seconds."""
@@ -232,6 +247,11 @@ class Core:
             if time.monotonic() >= deadline:
                 raise TimeoutError(late)
             await self.runtime.sleep(POLL_PAUSE)
+
+
+def continues(work_id: str) -> str:
+    """What to do about a work that is not waited for any more."""
+    return f'client.wait("{work_id}") waits for it, client.act_on_work("{work_id}", "cancel") cancels it'
 
 
 async def _error(response: Incoming) -> ClientError:

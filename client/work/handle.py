@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
-from aghbus.client.core.core import Core
+from aghbus.client.core.core import Core, WorkTimeout, continues
 from aghbus.client.core.method import Asynchronous, Blocking, Method, StreamMethod
 from aghbus.client.core.refusals import NotFound
-from aghbus.client.errors import ClientError, UsageError
+from aghbus.client.errors import UsageError
 from aghbus.protocol.agh.lifecycle import STANDSTILL, TERMINAL_STATES
 from aghbus.protocol.api.messages import Event, Message, OpenedWork, SendResponse
 from aghbus.protocol.api.operations import Operations
@@ -27,16 +27,6 @@ Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""
 Progress = Callable[[str], object]
 """Gets the text of each progress report of a work."""
-
-
-class WorkTimeout(ClientError, TimeoutError):
-    """The time to wait for a work is over; `work_id` is its id, and it continues."""
-
-    default_code = "timeout"
-
-    def __init__(self, work_id: str, seconds: float) -> None:
-        super().__init__(f"the work {work_id} has not ended after {seconds:g} s", _continues(work_id))
-        self.work_id = work_id
 
 
 class Opening(TypedDict, total=False):
@@ -79,8 +69,8 @@ class HandleCore:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 try:
                     work = await self._standstill(left)
-                except TimeoutError:
-                    raise WorkTimeout(self.work_id, timeout or 0.0) from None
+                except WorkTimeout as error:
+                    raise WorkTimeout(self.work_id, timeout or 0.0, error.why) from None
                 if work.state in TERMINAL_STATES or self._on_question is None:
                     return work
                 answer = self._on_question(work.message or "")
@@ -88,7 +78,7 @@ class HandleCore:
         except WorkTimeout:
             raise
         except BaseException as error:
-            error.add_note(f"the work {self.work_id} continues: {_continues(self.work_id)}")
+            error.add_note(f"the work {self.work_id} continues: {continues(self.work_id)}")
             raise
 
     async def _standstill(self, timeout: float | None) -> Work:
@@ -97,16 +87,24 @@ class HandleCore:
         work = await self.core.work(self.work_id, self.channel)
         if work.state in STANDSTILL and work.last_seq <= self._told:
             return work
-        async with aclosing(self._events(work.work_id, self._told, timeout)) as events:
-            async for event in events:
-                self._told = max(self._told, event.seq)
-                if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
-                    work = await self.core.work(self.work_id, self.channel)
-                    if work.state in STANDSTILL:
-                        return work
-                elif (text := _progress(event.message)) is not None:
-                    self._on_progress(text)
+        try:
+            async with aclosing(self._events(work.work_id, self._told, timeout)) as events:
+                async for event in events:
+                    if (still := await self._told_of(event)) is not None:
+                        return still
+        except TimeoutError:
+            return await self.core.wait(self.work_id, channel=self.channel, timeout=0.0)
         raise AssertionError("a stream of events has no end")
+
+    async def _told_of(self, event: Event) -> Work | None:
+        """Tell `on_progress` of an event; the work if it stands still."""
+        self._told = max(self._told, event.seq)
+        if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
+            work = await self.core.work(self.work_id, self.channel)
+            return work if work.state in STANDSTILL else None
+        if self._on_progress is not None and (text := _progress(event.message)) is not None:
+            self._on_progress(text)
+        return None
 
     async def say(self, text: str) -> SendResponse:
         """Say something in the work: an answer to its question, or more about it."""
@@ -215,10 +213,6 @@ async def run(
     `act_on_work(work.work_id, "say", message=…)`, then `wait`. Raises WorkTimeout; the work continues then.
     """
     return await (await start(core, to, text, to_capability=to_capability, **given)).result(timeout)
-
-
-def _continues(work_id: str) -> str:
-    return f'client.wait("{work_id}") waits for it, client.act_on_work("{work_id}", "cancel") cancels it'
 
 
 def _ends(event: Event) -> bool:

@@ -1,6 +1,6 @@
 """From flags, environment and files to `Settings`: the files that are read, and the rules between keys."""
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ CONFIG_VARIABLE: Final = "AGHD_CONFIG"
 """The environment variable for `--config`."""
 
 _ENVIRONMENT: Final = "environment"
+_NAME: Final = tuple(key for key in KEYS if key.name == "name")
 _SECRETS: Final = tuple(key.name for key in KEYS if key.spec.secret)
 
 
@@ -80,7 +81,7 @@ def load_settings(
     else:
         files.read_usual(given, env)
     found = merge([given, *files.layers])
-    problems = files.problems + _settle_alternatives(found)
+    problems = files.problems + _overridden_names(files.layers, found) + _settle_alternatives(found)
     values, broken = read_values(KEYS, found)
     problems += broken
     origins = {key.name: found[key.name].origin if key.name in found else "default" for key in KEYS}
@@ -140,6 +141,13 @@ class _Files:
         if any(secret in layer for secret in _SECRETS) and Path(path).stat().st_mode & 0o077:
             self.notes.append(f"{path} contains a secret and others may read it; chmod 600 would keep it")
         return layer
+
+
+def _overridden_names(layers: Iterable[Mapping[str, Found]], found: Mapping[str, Found]) -> list[Problem]:
+    """The problems of names in files that a stronger layer overrides: nearly every command line names the instance, and a bad name
+    in the file would stay unseen."""
+    given = (layer for layer in layers if "name" in layer and layer["name"] is not found.get("name"))
+    return [problem for layer in given for problem in read_values(_NAME, layer)[1]]
 
 
 def _settle_alternatives(found: dict[str, Found]) -> list[Problem]:

@@ -19,6 +19,7 @@ from aghbus.daemon.config.bridge_settings import (
 from aghbus.daemon.config.layers import ConfigKey, Key, declared_keys
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.config.value_types import (
+    CAPABILITY_ID,
     CARD_TEXT,
     LISTEN_ADDRESS,
     LOOPBACK_ADDRESS,
@@ -362,7 +363,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     capabilities: Annotated[
         tuple[str, ...],
-        Key(Texts(CARD_TEXT), "ids of capabilities to claim without a record", flag="--capability", reload=True),
+        Key(Texts(CAPABILITY_ID), "ids of capabilities to claim without a record", flag="--capability", reload=True),
     ] = ()
     catalog: Annotated[
         str | None,

@@ -14,7 +14,7 @@ import msgspec
 from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES
 from aghbus.protocol.base.addresses import is_ip_address, is_loopback
 from aghbus.protocol.base.durations import format_duration, parse_duration
-from aghbus.protocol.base.text import byte_length, has_control, is_blank, trim
+from aghbus.protocol.base.text import WHITE_SPACE, byte_length, has_control, is_blank, trim
 
 SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Bytes in one unit (IEC 80000-13)."""
@@ -166,11 +166,12 @@ class Text(ValueRule, frozen=True):
 
     text: str
     accepts: Callable[[str], bool]
+    hint: str = ""
 
     def read(self, raw: object, source: ValueSource) -> str:
         """The text, never trimmed into shape."""
         if not isinstance(raw, str) or not self.accepts(raw):
-            raise InvalidValue
+            raise InvalidValue(self.hint)
         return raw
 
 
@@ -193,6 +194,13 @@ CARD_TEXT: Final = Text(
     _is_card_text,
 )
 """A line of a Peer Card."""
+
+CAPABILITY_ID: Final = Text(
+    f"an id of 1 to {MAX_CARD_ENTRY_BYTES} bytes without white space, commas and control characters, such as test.run",
+    lambda text: _is_card_text(text) and not set(text) & {*WHITE_SPACE, ","},
+    "several ids are several entries: --capability test.run --capability code.patch",
+)
+"""A capability that we claim. The protocol allows any text on a card; a list in one text would be one capability."""
 
 
 class SecretText(ValueRule, frozen=True):

@@ -25,7 +25,7 @@ from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
-from aghbus.protocol.api.works import HistoryEntry, Work, WorkResponse, WorksResponse
+from aghbus.protocol.api.works import HistoryEntry, WaitReason, Work, WorkResponse, WorksResponse
 
 MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""
@@ -90,12 +90,20 @@ def work(found: WorkResponse, note: str | None = None) -> WorksOutput:
     own = _own(found.work)
     newest = fitting(_step(each, own, found.work.trust) for each in reversed(found.history))
     omitted = found.history_omitted + len(found.history) - len(newest)
-    notes = [note, f"{omitted} earlier steps are left out." if omitted else None]
+    why = None if found.why is None else _why(found.why, found.work)
+    notes = [note, f"{omitted} earlier steps are left out." if omitted else None, why]
     return WorksOutput(
         works=[_work(found.work, last=False)],
         history=newest[::-1],
         note=_given(" ".join(part for part in notes if part) or None),
     )
+
+
+def _why(found: WaitReason, work: Work) -> str:
+    """Why a work does not move; the words in it are those of the other side, or of our agent about the message of it."""
+    text = f"Now: {plain(found.text, _BRIEF)}"
+    peer = work.target if work.role == "initiator" else work.initiator
+    return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=_BRIEF)}"
 
 
 def _own(found: Work) -> str | None:

@@ -67,7 +67,7 @@ class WorkWaiter:
 
     async def _current(self, work_id: str) -> Work:
         """The work without its history, which may be long."""
-        return (await self.works.get_work(work_id, WorkQuery(before=_NO_HISTORY))).work
+        return (await self.works.find(work_id, WorkQuery(before=_NO_HISTORY))).work
 
     async def _ask(self, call: ToolCall, work: Work) -> bool:
         """Put the work's question to the user, and send the answer. False without one."""
@@ -82,7 +82,7 @@ class WorkWaiter:
         """
         asked, before = None, None
         while asked is None:
-            page = await self.works.get_work(work.work_id, WorkQuery(before=before))
+            page = await self.works.find(work.work_id, WorkQuery(before=before))
             asked = next((step for step in reversed(page.history) if step.event == _ASKED), None)
             before = page.next_before
             if asked is None and before is None:

@@ -115,6 +115,7 @@ class Link:
         self._keepalive = keepalive
         self._pong_wait = pong_wait
         self.state: LinkState = "connecting"  # until the first success, then up or down; closed after `close`
+        self.changed_at = time.time()  # Unix seconds: since when it is up, or not up
         self._up = asyncio.Event()
         self._connection: NatsConnection | None = None
         self._runner: asyncio.Task[None] | None = None
@@ -323,14 +324,14 @@ class Link:
         since = time.monotonic()
         info = connection.info
         self.max_payload = info.max_payload
-        self.state = "up"
+        self.state, self.changed_at = "up", time.time()
         level = logging.INFO if self.last_error is None else logging.WARNING  # as the loss that it ends was logged
         self.last_error = None
         self._up.set()
         event(_log, level, "link up", server=info.name, url=info.url, version=info.version)
         self._guarded(lambda: self._on_up(self))
         reason = await self._until_lost(connection)
-        self.state = "down"
+        self.state, self.changed_at = "down", time.time()
         self._up.clear()
         self.reconnects += 1
         self._connection = None

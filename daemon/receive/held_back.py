@@ -18,6 +18,7 @@ _SENDERS: Final = 5  # with a sentence of their own
 
 class _Held(NamedTuple):
     sender: str
+    work_id: str | None
     message_id: str
     after: str
     until: int  # Unix second from which on it is taken without its predecessor, or is not fresh any more
@@ -46,7 +47,9 @@ class HeldBack:
         if len(self._messages) >= MAX_HELD:
             del self._messages[next(iter(self._messages))]
         until = min(after.expires_at, envelope.fresh_until)
-        self._messages[key] = _Held(envelope.sender, envelope.id, after.id, until, self._clock.monotonic())
+        self._messages[key] = _Held(
+            envelope.sender, envelope.work_id, envelope.id, after.id, until, self._clock.monotonic()
+        )
 
     def problems(self) -> Iterator[str]:
         """One sentence for each of the senders with the most messages that were held back for seconds."""
@@ -63,3 +66,9 @@ class HeldBack:
     def explain(self, message_id: str) -> str | None:
         """Why message `message_id`, which is not stored, was not taken; None if it is not held back."""
         return next((one.sentence(1) for one in self._messages.values() if one.message_id == message_id), None)
+
+    def explain_work(self, work_id: str, sender: str) -> str | None:
+        """Why a message of `sender` in the work was not taken; None if none is held back."""
+        now = self._clock.seconds()
+        waiting = (one for key, one in self._messages.items() if key not in self._processed and one.until > now)
+        return next((one.sentence(1) for one in waiting if (one.work_id, one.sender) == (work_id, sender)), None)

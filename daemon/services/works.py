@@ -16,6 +16,7 @@ from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
 from aghbus.daemon.services.messages import chosen_fields, secret_rules
+from aghbus.daemon.services.wait_reasons import WaitReasons
 from aghbus.protocol.agh.lifecycle import STANDSTILL
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import OpenedWork, SendResponse
@@ -40,6 +41,7 @@ class WorkService:
     settings: LiveSettings
     notifier: Notifier
     handovers: Handovers
+    reasons: WaitReasons
 
     def open_work(self, request: WorkOpenRequest) -> Awaitable[OpenedWork]:
         """Open a work for a peer."""
@@ -110,18 +112,21 @@ class WorkService:
         )
 
     async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
-        """One work with its history, the latest of that id without a channel; after `wait`, or once it stands still."""
-        found = await self._found(work_id, query)
+        """One work with its history, the latest of that id without a channel; after `wait`, or once it stands still. It says why
+        the work does not move."""
+        found = await self.find(work_id, query)
         if query.wait and _moves(found.work):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(query.wait):
                     while _moves(found.work) and not self.notifier.closed:
                         await self._standstill(found.work)
-                        found = await self._found(work_id, query)
-            return await self._found(work_id, query)
+                        found = await self.find(work_id, query)
+            found = await self.find(work_id, query)
+        found.why = await self.reasons.of(found.work)
         return found
 
-    async def _found(self, work_id: str, query: WorkQuery) -> WorkResponse:
+    async def find(self, work_id: str, query: WorkQuery) -> WorkResponse:
+        """The same at once, without the reason why it does not move. Raises NotFound."""
         found = await works.work(self.store.reader, work_id, query.channel, before=query.before)
         if found is None:
             raise _unknown(work_id)

@@ -1,6 +1,7 @@
 """Presence: the peers seen on the joined channels, kept in memory and written to the store asynchronously."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -260,6 +261,14 @@ class PresenceTable:
     def knows(self, workspace_id: str, channel: str, peer_id: str) -> bool:
         """Whether `peer_id` is in the table for this channel, even if its presence has expired."""
         return (workspace_id, channel, peer_id) in self._peers
+
+    def seen(self, workspace_id: str, channel: str, peer_id: str) -> PeerSeen | None:
+        """The entry of `peer_id` on this channel, even if its presence has expired; None when it is not in the table."""
+        return self._peers.get((workspace_id, channel, peer_id))
+
+    def latest(self, workspace_id: str, channel: str, limit: int) -> list[str]:
+        """The ids on that channel among the `limit` entries seen last."""
+        return [key[2] for key in islice(reversed(self._peers), limit) if key[:2] == (workspace_id, channel)]
 
     def handles_of(self, workspace_id: str, channel: str, nickname: str) -> list[str]:
         """The handles on that channel that begin with `nickname@`."""

@@ -23,6 +23,31 @@ from aghbus.protocol.api.base import (
 
 Role = Literal["initiator", "target", "observer"]
 WorkVerb = Literal["accept", "update", "need-input", "complete", "fail", "reject", "cancel", "say"]
+WaitCode = Literal[
+    "broker_away",
+    "unknown_peer",
+    "peer_away",
+    "no_subscriber",
+    "queued",
+    "unanswered",
+    "not_delivered",
+    "waits_for_admission",
+    "not_accepted",
+    "working",
+    "held_back",
+    "asks",
+    "asks_chain",
+    "asked",
+    "in_inbox",
+    "leased",
+    "returned",
+    "dead",
+    "held",
+    "acknowledged",
+    "waits_for_works",
+    "observed",
+]
+"""Why a work does not move (docs/why.md)."""
 Reason = Annotated[str, Meta(extra_json_schema={"enum": sorted(REASON_CODES)})]
 
 
@@ -132,6 +157,15 @@ class WorkAttempt(ResponseModel):
     why: str  # it was handed over
 
 
+class WaitReason(ResponseModel):
+    """Why a work does not move (docs/why.md)."""
+
+    code: WaitCode  # stable, for programs
+    text: str  # one sentence, for people, without words of peers; its times are UTC: `2026-11-24T16:40:00Z`
+    said: str | None  # what a peer or an agent said, which belongs at the end of the sentence; null without it
+    hint: str  # what to do; may be empty
+
+
 class WorkResponse(ResponseModel):
     """A work with its history."""
 
@@ -141,6 +175,7 @@ class WorkResponse(ResponseModel):
     next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
     # of a work for a capability, those before this one, oldest first: its history begins with theirs
     attempts: list[WorkAttempt] = msgspec.field(default_factory=list)
+    why: WaitReason | None = None  # why the work does not move; null when it has ended
 
 
 class WorksResponse(ResponseModel):

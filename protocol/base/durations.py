@@ -23,3 +23,13 @@ def format_duration(seconds: float) -> str:
         if milliseconds % width == 0 and milliseconds:
             return f"{milliseconds // width}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
+
+
+def span(seconds: float) -> str:
+    """A length of time for people, in its two largest units: `42s`, `3m 10s`, `5h 2m`, `3d 4h`."""
+    whole = max(0, int(seconds))
+    for size, unit, smaller, smaller_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{unit}" + (f" {rest}{smaller_unit}" if rest else "")
+    return f"{whole}s"

@@ -92,7 +92,7 @@ def test_instances_are_listed_and_removed(home: Home) -> None:
         assert home.ctl_json("instances", "rm", "old")["removed"] == "old"
         assert home.ctl("--name", "ops", "status").returncode == 0
     assert [one["name"] for one in home.ctl_json("instances", "list")["instances"]] == ["ops"]
-    assert home.ctl("instances", "rm", "old").returncode == 1
+    assert home.ctl("instances", "rm", "old").returncode == 4
     assert home.ctl("instances", "rm", "../ops").returncode == 2
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aghbus.cli.main import entry
+from tests.support.daemons import Home
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -241,3 +242,20 @@ def test_an_empty_chain_file_is_called_empty(name: str, tmp_path: Path, capsys: 
     (tmp_path / name).write_text(" \n")
     assert entry(["chain", "check", str(tmp_path / name)]) == 1
     assert "is empty" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("instances", "rm", "nosuch"),
+        ("key", "show"),
+        ("key", "export-public"),
+        ("key", "rotate"),
+        ("audit", "head"),
+        ("backup", "copy"),
+    ],
+)
+def test_what_does_not_exist_has_the_exit_code_of_the_daemon_for_it(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = Home(tmp_path).ctl("--name", "nosuch", *words, "-o", "json")
+    assert (done.returncode, json.loads(done.stderr)["code"]) == (4, "not_found")
+    assert not Path("copy").exists()

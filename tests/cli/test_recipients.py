@@ -104,11 +104,12 @@ def test_doctor_names_unanswered_messages_and_peers_that_nobody_knows(
     with Daemon(own, "ops", "--discovery-interval", "2s") as ops:
         with Daemon(own, "gone", "--discovery-interval", "2s"):
             wait_for(lambda: ops.knows("gone"), 30, "presence")
-        ops.post("/v1/works", to="ghost", text="do it")
+        work_id = ops.post("/v1/works", to="ghost", text="do it")["work_id"]
         ops.post("/v1/messages", kind="say", body={"text": "hello"}, to="ghost")
         wait_for(lambda: not ops.get("/v1/status")["peers"]["active"], 30, "the peer to be inactive")
         monkeypatch.setattr(health_checks, "UNANSWERED_SECONDS", 0)
         rows = {row["check"]: row for row in health_checks.check_daemon(context)}
     assert rows["unanswered messages"]["state"] == "warn"
-    assert rows["unanswered messages"]["detail"] == "2 messages to ghost (no such peer is known)"
+    assert rows["unanswered messages"]["detail"] == "1 message to ghost (no such peer is known)"
+    assert "no peer ghost was ever seen" in rows[f"work {work_id}"]["detail"]
     assert "not seen for a while: gone (" in rows["peers"]["detail"]

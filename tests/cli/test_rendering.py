@@ -1,6 +1,9 @@
 """Text for a terminal: escaped, aligned, cut to its width."""
 
 import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -8,7 +11,22 @@ from hypothesis import strategies as st
 
 from aghbus.cli.app.message_text import artifact, body_line, event_line, message_line
 from aghbus.cli.app.output import dumps
-from aghbus.cli.app.text import counted, cut, fields, readable, safe, shell, size, span, table, width
+from aghbus.cli.app.text import (
+    MIN_LAST_COLUMN,
+    counted,
+    cut,
+    fields,
+    local_times,
+    readable,
+    safe,
+    shell,
+    size,
+    span,
+    table,
+    width,
+    wrapped,
+)
+from aghbus.cli.commands.status import counter_lines
 from aghbus.protocol.base.text import escape
 
 HOSTILE = "\x1b[31mred\x07\r\n\u202egnp.exe\u200b\x9b2J\x7f"
@@ -126,6 +144,50 @@ def test_a_pasted_hint_is_one_word_of_the_shell(text: str) -> None:
 
 def test_fields_without_a_value_are_left_out() -> None:
     assert fields([("a", None), ("bb", ""), ("ccc", 0), ("d", "x\ny")]) == "ccc  0\nd    x\\ny"
+
+
+def test_values_are_broken_between_words_only() -> None:
+    shown = fields([("broker", "up, nats://127.0.0.1:4222, round trip 1 ms"), ("at", "x" * 40)], columns=30)
+    assert shown.splitlines() == [
+        "broker  up,",
+        "        nats://127.0.0.1:4222,",
+        "        round trip 1 ms",
+        "at      " + "x" * 40,
+    ]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"])), st.integers(20, 100))
+def test_a_broken_text_has_its_words_and_its_width(text: str, columns: int) -> None:
+    lines = wrapped("ok    ", text, columns).split("\n")
+    assert " ".join(line[6:] for line in lines) == text
+    assert all(line[:6] == ("      " if number else "ok    ") for number, line in enumerate(lines))
+    assert all(" " not in line[6:] for line in lines if width(line) > max(columns, 6 + MIN_LAST_COLUMN))
+
+
+@pytest.fixture
+def in_india(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A user five and a half hours before UTC."""
+    monkeypatch.setenv("TZ", "IST-5:30")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(("days", "shown"), [(1, "tomorrow 12:00"), (-1, "yesterday 12:00")])
+def test_times_of_sentences_are_local(in_india: None, days: int, shown: str) -> None:
+    noon = datetime.now().replace(hour=12, minute=0, second=0, microsecond=0)
+    other = (noon + timedelta(days=days)).astimezone(UTC)
+    assert local_times(f"expires {other:%Y-%m-%dT%H:%M:%SZ}; x") == f"expires {shown}; x"
+    assert local_times(f"at {noon.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC") == "at 12:00:00"
+    assert local_times("since 2020-02-28T19:00:00Z") == "since 2020-02-29 00:30"
+    assert local_times("at 2020-99-28T19:00:00Z, 2020-02-28") == "at 2020-99-28T19:00:00Z, 2020-02-28"
+
+
+def test_counters_have_a_line_for_each_part_and_no_zeros() -> None:
+    shown = counter_lines({"outbox.published": 2, "receive.early": 0, "outbox.retried": 1, "acks": 3})
+    assert shown == ["counters", "  acks    acks 3\n  outbox  published 2, retried 1"]
+    assert counter_lines({"outbox.published": 0}) == []
 
 
 def test_one_is_singular() -> None:

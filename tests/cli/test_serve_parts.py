@@ -138,6 +138,8 @@ def test_a_process_is_named_by_its_start_too() -> None:
 def test_a_person_reads_lists_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
     Reporter(Output("human"), lambda: None).emit("ready", capabilities=["test.run", "code.patch"], concurrency=1)
     assert "capabilities test.run, code.patch" in capsys.readouterr().out
+    Reporter(Output("human"), lambda: None).emit("ready", capabilities=[], command="cat", concurrency=1)
+    assert capsys.readouterr().out.endswith("ready      capabilities any  command cat  concurrency 1\n")
 
 
 def test_only_the_whole_token_marks_a_process() -> None:

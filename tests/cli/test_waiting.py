@@ -4,10 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.terminals import TerminalProgram
 
 UNREACHABLE = ("--nats", "nats://127.0.0.1:1", "--log-format", "json")
 
@@ -85,3 +87,25 @@ def test_whois_without_an_answer_waits_the_whole_time(shared: Home, to: list[str
     done = shared.ctl("--name", "ops", "whois", "no.such.capability", *to, "--wait", "2.5s", "-o", "json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["elapsed_ms"] >= 2500
+
+
+WAITING = [
+    (["traces"], "waiting for traces and receipts after #"),
+    (["traces", "--all"], "waiting for messages after #"),
+    (["inbox", "follow"], "unread messages, then new ones as they arrive"),
+    (["inbox", "next", "--wait", "30s"], "waiting up to 30s for a message"),
+]
+
+
+@pytest.mark.parametrize(("words", "shown"), WAITING)
+def test_a_person_at_a_terminal_is_told_what_is_waited_for(
+    shared: Home, tmp_path: Path, words: list[str], shown: str
+) -> None:
+    command = [sys.executable, "-m", "aghbus.cli", "--name", "ops", *words]
+    with TerminalProgram(command, shared.env, tmp_path) as program:
+        wait_for(lambda: shown.encode() in program.shown, 30, shown)
+
+
+@pytest.mark.parametrize("words", [["-o", "json", "inbox", "next", "--wait", "1s"], ["inbox", "next", "--wait", "1s"]])
+def test_scripts_are_told_nothing_but_the_answer(shared: Home, words: list[str]) -> None:
+    assert b"waiting" not in shared.ctl("--name", "ops", *words).stderr

@@ -154,6 +154,17 @@ def test_an_overridden_value_is_not_validated(host: Host) -> None:
     assert load(host, {"workspace": "fine"}).settings.workspace == "fine"
 
 
+@pytest.mark.parametrize("named", [{}, {"name": "zz"}, {"name": "zz", "config": ".config/aghbus/aghbus.toml"}])
+@pytest.mark.parametrize("name", ["5", '"Bad Name"'])
+def test_a_bad_name_in_a_file_is_a_problem_also_where_it_is_overridden(
+    host: Host, name: str, named: dict[str, Any]
+) -> None:
+    path = write(host, "aghbus.toml", f"name = {name}\n")
+    (problem,) = problems_of(host, named)
+    assert (problem.key, problem.origin) == ("name", f"file {path}")
+    assert "must be 1 to 128 characters of a-z" in problem.rule
+
+
 @pytest.mark.parametrize(
     ("content", "rule"),
     [(b"name = \n", "is not TOML"), (b'name = "\xff"\n', "is not UTF-8"), (b"#" * (1 << 20) + b"#", "larger")],
@@ -207,6 +218,20 @@ def test_a_table_instead_of_a_value_and_the_reverse_are_problems(host: Host) -> 
 def test_values_that_break_their_rule_are_refused(host: Host, key: str, value: object) -> None:
     (problem,) = problems_of(host, {key: value})
     assert problem.key == key
+
+
+@pytest.mark.parametrize("name", ["Bad Cap", "test.run code.patch", "a\u00a0b", "a\u2003b"])
+def test_a_list_in_one_capability_is_refused_with_a_hint(host: Host, name: str) -> None:
+    (flag,) = problems_of(host, {"capabilities": [name]})
+    write(host, "aghbus.toml", f'capabilities = ["{name}"]\n')
+    (file,) = problems_of(host)
+    for problem in (flag, file):
+        assert problem.key == "capabilities" and "without white space, commas" in problem.rule
+        assert "--capability test.run --capability code.patch" in problem.hint
+    write(host, "aghbus.toml", 'capabilities = ["test.run,code.patch"]\n')  # commas separate entries in flags only
+    assert problems_of(host)[0].key == "capabilities"
+    write(host, "aghbus.toml", 'capabilities = ["goals:split", "Überprüfe/1"]\n')
+    assert load(host).settings.capabilities == ("goals:split", "Überprüfe/1")
 
 
 @pytest.mark.parametrize(

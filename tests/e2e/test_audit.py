@@ -185,6 +185,6 @@ def test_the_recipe_of_the_page_verifies_an_export(pair: tuple[Home, Daemon, Dae
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     home = Home(tmp_path)
     missing = home.ctl("audit", "verify", "--store", str(tmp_path / "none.db"))
-    assert missing.returncode == 1
+    assert missing.returncode == 4
     assert b"--store or --name" in missing.stderr
     assert home.ctl("audit", "verify", "--head", "12").returncode == 2

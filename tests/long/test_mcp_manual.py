@@ -1,57 +1,18 @@
 """docs/mcp.md, "Two coding agents in five minutes": its commands, and what the real hosts do then."""
 
-import re
 import shlex
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.support.agent_hosts import AgentHost, ClaudeCode, Codex
 from tests.support.daemons import Home, wait_for
+from tests.support.manuals import Step, fits, steps_of
 from tests.support.model_scripts import colleague
 from tests.support.terminals import TerminalProgram
 from tests.support.tools import require_agent_hosts
-
-_BLOCK = re.compile(r"^```(console|claude|codex)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-class Step(NamedTuple):
-    """A command (`$ `), something typed into a host (`> `), or nothing; and the lines that follow."""
-
-    where: str
-    given: str
-    shown: list[str]
-
-
-def steps_of(page: Path, section: str) -> list[Step]:
-    """The steps of one section, in their order."""
-    text = page.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    steps: list[Step] = []
-    for where, block in _BLOCK.findall(text):
-        for number, line in enumerate(block.splitlines()):
-            if line.startswith(("$ ", "> ")):
-                steps.append(Step(where, line, []))
-            elif number == 0:
-                steps.append(Step(where, "", [line]))
-            else:
-                steps[-1].shown.append(line)
-    return steps
-
-
-def fits(shown: list[str], found: list[str]) -> bool:
-    """Whether the lines are those of the transcript, in which `…` stands for anything. Spaces count as one."""
-    if not shown:
-        return True
-    pattern = "\n".join(".*".join(map(re.escape, re.split(r" ?… ?", line))) for line in map(_spaced, shown))
-    return re.search(rf"^{pattern}$", "\n".join(map(_spaced, found)), re.MULTILINE) is not None
-
-
-def _spaced(line: str) -> str:
-    return " ".join(line.split())
-
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 

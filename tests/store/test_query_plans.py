@@ -2,9 +2,9 @@
 
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import inbox, outbox, retry, works
+from aghbus.store.tables import inbox, outbox, retry, wait_facts, works
 from aghbus.store.tables.retry import RetrySchedule
-from tests.support.makers import BOB, NOW_MS, US, receive, say, sending
+from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending
 
 
 async def test_leasing_expiring_and_publishing_search_by_an_index(store: Store) -> None:
@@ -60,3 +60,18 @@ async def test_outbox_updates_use_no_ephemeral_tables(store: Store) -> None:
         return [row[1] for sql in changes for row in tx.db.execute(f"EXPLAIN {sql}")]
 
     assert "OpenEphemeral" not in await store.write(job)
+
+
+async def test_why_a_work_does_not_move_is_read_by_keys(store: Store) -> None:
+    await receive(store, say(work_id="work_1"))
+    found = await works.work(store.reader, "work_1")
+    assert found is not None
+    asked: list[str] = []
+    await store.reader.set_trace_callback(asked.append)
+    for role in ("target", "initiator"):
+        found.work.role = role
+        assert await wait_facts.read(store.reader, found.work, "msg_auto_") is not None
+    await store.reader.set_trace_callback(lambda _sql: None)
+    plans = [plan for sql in asked for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]
+    assert any("works_by_id" in plan for plan in plans)
+    assert {plan for plan in plans if plan.startswith("SCAN") and "VIRTUAL TABLE" not in plan} <= {"SCAN g"}  # segments
