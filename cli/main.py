@@ -51,7 +51,7 @@ def _exit_code(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str], output: Output) -> int:
     try:
-        command, values = PROGRAM.parse(words)
+        command, values = PROGRAM.parse(words or ["help"])
     except HelpRequested as request:
         write(str(request))
         return YES

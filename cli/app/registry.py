@@ -116,6 +116,50 @@ GROUPS = {
 }
 """First words that are not complete commands, with one line of help."""
 
+HABITS = {
+    "ps": "work list",
+    "ls": "work list",
+    "jobs": "work list",
+    "get": "work show",
+    "describe": "work show",
+    "ask": "work run",
+    "request": "work run",
+    "top": "status --watch, work list --watch",
+    "info": "status",
+    "ping": "whois",
+    "logs": "traces",
+    "log": "traces",
+    "tail": "traces",
+    "sub": "traces, inbox follow",
+    "subscribe": "traces, inbox follow",
+    "pub": "say",
+    "publish": "say",
+    "send": "say",
+    "config": "aghd config show",
+    "start": "aghd run",
+    "up": "aghd run",
+    "worker": "serve",
+    "work ls": "work list",
+    "work ps": "work list",
+    "work get": "work show",
+    "work describe": "work show",
+    "work status": "work show",
+    "work logs": "work watch",
+    "work follow": "work watch",
+    "work wait": "work watch",
+    "work new": "work open",
+    "work create": "work open",
+    "work send": "work open",
+    "work start": "work accept",
+    "work done": "work complete",
+    "inbox ls": "inbox list",
+    "inbox get": "inbox next",
+    "inbox watch": "inbox follow",
+    "messages ls": "messages list",
+    "messages get": "messages show",
+}
+"""Names of commands in nats, kubectl, gh and docker, and what does that here. Used in suggestions only."""
+
 
 PROGRAM = Program(
     "aghctl",
@@ -123,6 +167,7 @@ PROGRAM = Program(
     package="aghbus.cli.commands",
     commands=COMMANDS,
     groups=GROUPS,
+    habits=HABITS,
     global_arguments=GLOBAL_OPTIONS,
     examples=(
         "aghctl status",

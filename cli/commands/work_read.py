@@ -13,6 +13,8 @@ from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
+SYNONYMS = {"done": "completed", "open": "submitted", "running": "working", "waiting": "needs_input", "error": "failed"}
+"""What other programs call a state."""
 STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
 
 
@@ -105,7 +107,7 @@ COMMANDS = {
             "aghctl work list --limit 1000 --before 48211",
         ],
         arguments=[
-            Argument("--state", action="append", choices=STATES, help="only works in this state"),
+            Argument("--state", action="append", choices=STATES, synonyms=SYNONYMS, help="only works in this state"),
             Argument("--role", choices=("initiator", "target", "observer"), help="only works with us in this role"),
             Argument("--peer", completer=peers, help="only works with this peer"),
             CHANNEL,
