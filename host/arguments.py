@@ -38,6 +38,7 @@ class Argument:
 
     `group` is the title in the help text, `completer` one of argcomplete. `synonyms` maps words that people give in place of
     a choice to that choice, for a suggestion. `unless` names an option in place of which a positional argument is given.
+    `resolve` turns the value into the one that the command gets; the program calls it, with its own first argument.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Argument:
         completer: Callable[..., Any] | None = None,
         synonyms: Mapping[str, str] | None = None,
         unless: str = "",
+        resolve: Callable[[Any, Any], Any] | None = None,
         **options: Any,
     ) -> None:
         self.flags = flags
@@ -54,6 +56,7 @@ class Argument:
         self.completer = completer
         self.synonyms = synonyms or {}
         self.unless = unless
+        self.resolve = resolve
         if self.is_positional:
             if "choices" not in options:
                 options.setdefault("metavar", flags[0].upper())
@@ -82,6 +85,11 @@ class Argument:
         if not self.is_positional:
             return "/".join(self.spellings)
         return " or ".join(filter(None, (str(self.options.get("metavar") or self.dest), self.unless)))
+
+    @property
+    def substitute(self) -> str:
+        """The name of the option that may be given in its place; empty without one."""
+        return self.unless.removeprefix("--")
 
     @property
     def action(self) -> str:
@@ -173,7 +181,7 @@ def parse(words: Sequence[str], arguments: Sequence[Argument], trailing: str = "
     tail = words[len(head) + 1 :]
     values = {one.dest: list(one.default) if isinstance(one.default, list) else one.default for one in arguments}
     texts = _parse_options(head, [one for one in arguments if not one.is_positional], values)
-    by_place = [one for one in arguments if one.is_positional and not values.get(one.unless.removeprefix("--"))]
+    by_place = [one for one in arguments if one.is_positional and not values.get(one.substitute)]
     _parse_texts(texts if trailing else [*texts, *tail], by_place, values)
     if trailing:
         values[trailing] = [*values[trailing], *tail]

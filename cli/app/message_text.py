@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import compact, cut, fields, indented, moment, quoted, readable, safe, size
+from aghbus.cli.app.text import State, compact, cut, fields, indented, moment, painted, quoted, readable, safe, size
 from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
@@ -61,7 +61,7 @@ def event_line(event: dict[str, Any]) -> str:
     change = event.get("work")
     if not change:
         return line
-    after = safe(change["after"])
+    after = painted(change["after"])
     if change["outcome"] in ("opened", "advanced"):
         return f"{line}  [{after}]" if change["before"] == change["after"] else f"{line}  [→ {after}]"
     why = f", {safe(change['reason'])}" if change.get("reason") else ""
@@ -80,7 +80,7 @@ def work_head(work: dict[str, Any]) -> str:
     head = fields(
         [
             ("work", work["work_id"]),
-            ("state", work["state"]),
+            ("state", State(work["state"])),
             ("from", work["initiator"]),
             ("for", work["target"]),
             ("our role", work["role"]),

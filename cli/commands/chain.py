@@ -13,13 +13,14 @@ from aghbus.cli.chains.file import CHAIN_FILE, checked, read
 from aghbus.cli.chains.follow import conclude, follow, get, to_the_end
 from aghbus.cli.chains.text import change_line, run_text, runs_text
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
 _WAIT = Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)")
-_RUN = Argument("run", help="id of the run")
+_RUN = Argument("run", resolve=whole_run, help="id of the run, or its end: at least 4 characters")
 STATES = ("running", "waiting", "completed", "failed", "canceled")
 
 

@@ -6,7 +6,7 @@ from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import body_line, event_line, not_delivered
 from aghbus.cli.app.options import LIMIT
-from aghbus.cli.app.text import moment, table
+from aghbus.cli.app.text import Id, State, moment, table
 from aghbus.cli.commands.requests import note_others
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
@@ -40,8 +40,9 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
     if (why := not_delivered(message)) is not None:
         says = f"NOT DELIVERED ({why}): {says}"
     came = moment(message["received_ms"])
-    head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
-    return (*head, message["work_id"], item["work_state"], came, says)
+    head = (item["seq"], State(item["state"]), item["attempts"], message["sender"], message["trust"])
+    work = message["work_id"] and Id(message["work_id"])
+    return (*head, work, item["work_state"] and State(item["work_state"]), came, says)
 
 
 def run_follow(context: Context, values: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aghbus.cli.app.completers import capabilities
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.app.text import ago, table
+from aghbus.cli.app.text import State, ago, table
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -23,7 +23,7 @@ def _human(answer: dict[str, Any]) -> str:
     rows = [
         (
             peer["peer_id"],
-            peer["presence"],
+            State(peer["presence"]),
             peer["trust"],
             peer["channel"],
             "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),

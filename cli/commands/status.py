@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.text import counted, fields, safe, size, span
+from aghbus.cli.app.text import State, counted, fields, painted, safe, size, span
 from aghbus.cli.context import Context
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
@@ -21,7 +21,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def _human(requests: str, status: dict[str, Any]) -> str:
     counters = {name: count for name, count in status["counters"].items() if count}
     pairs = [
-        ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
+        ("name", status["name"]),
+        ("state", State("ready" if status["ready"] else "not ready")),
         ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
         *(("former peer", _former(one)) for one in status.get("former", [])),
         ("process", f"pid {status['pid']}, aghd {status['version']}, up {span(status['uptime_s'])}"),
@@ -42,7 +43,7 @@ def _human(requests: str, status: dict[str, Any]) -> str:
         ("observing", "yes" if status["observe"] else None),
         ("counters", _counts(counters)),
     ]
-    return "\n".join([fields(pairs), *(f"problem: {safe(problem)}" for problem in status["problems"])])
+    return "\n".join([fields(pairs), *(f"{painted('problem')}: {safe(problem)}" for problem in status["problems"])])
 
 
 def _former(one: dict[str, Any]) -> str:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import whole
-from aghbus.cli.app.completers import peers, works
+from aghbus.cli.app.arguments import since, whole
+from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, artifact, work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
-from aghbus.cli.app.text import ago, compact, counted, cut, indented, moment, quoted, safe, table
+from aghbus.cli.app.text import Id, State, ago, compact, counted, cut, indented, moment, painted, quoted, safe, table
 from aghbus.cli.context import Context
+from aghbus.cli.ids import gather, work_arguments
 from aghbus.client.http import quote
-from aghbus.host.command_line import Argument, Command
+from aghbus.host.command_line import Argument, Command, nonempty
 from aghbus.protocol.base.annotations import Any
 
 SYNONYMS = {"done": "completed", "open": "submitted", "running": "working", "waiting": "needs_input", "error": "failed"}
 """What other programs call a state."""
+LISTED = 100
+"""Works in a list without --limit."""
 STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
-    """List works by state, role and peer."""
-    query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit", "before")]
-    answer = context.api.get("/v1/works", query)
+    """List works by state, role, peer, text and time of the last change."""
+    query = [(name, values[name]) for name in ("state", "role", "peer", "text", "channel")]
+    query.append(("updated_since_ms", values["since"]))
+    answer = gather(context, "/v1/works", query, "works", values["limit"] or LISTED, values["before"])
     context.output.rows(answer, "works", _list, "no such work")
     if answer["next_before"] is not None:
         context.output.note(f"there are more: --before {answer['next_before']}")
@@ -38,7 +42,7 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
 
 def _list(answer: dict[str, Any]) -> str:
     rows = [
-        (work["work_id"], work["state"], _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
+        (Id(work["work_id"]), State(work["state"]), _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
         for work in answer["works"]
     ]
     return table(["WORK", "STATE", "PEER", "TRUST", "CHANGED", "TEXT"], rows)
@@ -72,9 +76,9 @@ def _artifacts(history: list[dict[str, Any]]) -> list[str]:
 def _step(step: dict[str, Any], shown: object) -> str:
     """One line of the history; without its result if it is `shown` above, that of the work."""
     change = (
-        safe(step["after"])
+        painted(step["after"])
         if step["before"] in (None, step["after"])
-        else f"{safe(step['before'])} → {safe(step['after'])}"
+        else f"{safe(step['before'])} → {painted(step['after'])}"
     )
     parts = [
         moment(step["at_ms"]),
@@ -104,12 +108,20 @@ COMMANDS = {
             "aghctl work list",
             "aghctl work list --state working --state needs_input",
             "aghctl work list --role target -o jsonl",
+            'aghctl work list --peer patch-worker --text "smoke test" --since 2h',
             "aghctl work list --limit 1000 --before 48211",
         ],
         arguments=[
             Argument("--state", action="append", choices=STATES, synonyms=SYNONYMS, help="only works in this state"),
             Argument("--role", choices=("initiator", "target", "observer"), help="only works with us in this role"),
             Argument("--peer", completer=peers, help="only works with this peer"),
+            Argument("--text", type=nonempty, help="only works with this in the first 200 characters of their text"),
+            Argument(
+                "--since",
+                metavar="TIME",
+                type=since,
+                help="only works that changed since: 2h (ago), 14:30 (today) or 2026-11-23T14:30",
+            ),
             CHANNEL,
             LIMIT,
             Argument(
@@ -122,7 +134,7 @@ COMMANDS = {
         description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
         examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
         arguments=[
-            Argument("work", completer=works, help="id of the work"),
+            *work_arguments(),
             CHANNEL,
             Argument("--before", metavar="SEQ", type=whole, help="the history before this local sequence"),
         ],

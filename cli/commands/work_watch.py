@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.message_text import TERMINAL, event_line
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.app.text import safe
+from aghbus.cli.app.text import painted, safe
 from aghbus.cli.context import Context
+from aghbus.cli.ids import work_arguments
 from aghbus.client.events import follow
 from aghbus.client.http import quote
-from aghbus.host.command_line import Argument, Command
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
 
 
@@ -20,7 +20,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     work = context.api.get(where, only)["work"]
     query = [("work", work["work_id"]), ("channel", work["channel"])]
     state = _until_end(context, query, work)
-    context.output.note(f"{safe(work['work_id'])} {state}")
+    context.output.note(f"{safe(work['work_id'])} {painted(state)}")
     return YES if state == "completed" else NO
 
 
@@ -50,6 +50,6 @@ COMMANDS = {
             "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        arguments=[Argument("work", completer=works, help="id of the work"), CHANNEL],
+        arguments=[*work_arguments(), CHANNEL],
     )
 }

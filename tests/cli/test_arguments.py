@@ -91,6 +91,7 @@ def test_every_declared_name_has_a_value(program: Program) -> None:
         "api": None,
         "token_file": None,
         "output": None,
+        "color": None,
         "timeout": None,
     }
 
