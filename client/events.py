@@ -28,7 +28,7 @@ def follow(
     When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed immediately. Raises RefusedByDaemon for a bad query.
     """
-    response = _connect(api, path, query, since)
+    response = subscribe(api, path, query, since)
     while True:
         try:
             for event in _events(response):
@@ -46,10 +46,11 @@ def follow(
         response = _reconnect(api, path, query, since)
 
 
-def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
+def subscribe(api: Api, path: str, query: Query, since: int | None, idle: float = IDLE_TIMEOUT) -> Response:
+    """A stream of events, whose body `messages` splits; reading it raises Unreachable after `idle` seconds without a byte."""
     where = target(path, [*query, ("since", None if since is None else str(since))])
     headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
-    response = request(api.endpoint, "GET", where, (), headers, IDLE_TIMEOUT)
+    response = request(api.endpoint, "GET", where, (), headers, idle)
     if response.status != 200:
         read_object(response)
     return response
@@ -60,7 +61,7 @@ def _reconnect(api: Api, path: str, query: Query, since: int | None) -> Response
     retry = Retry(api.timeout)
     while True:
         try:
-            return _connect(api, path, query, since)
+            return subscribe(api, path, query, since)
         except ClientError as error:
             retry.pause(error)
 

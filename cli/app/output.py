@@ -60,14 +60,14 @@ class Output:
     def text(self, text: str) -> None:
         """`text`, already escaped, as whole lines; nothing at all when it is empty."""
         if text:
-            write(self._colored(text, 1) + "\n")
+            write(self.colored(text, 1) + "\n")
 
     def note(self, text: str) -> None:
         """A remark on standard error, in the human form only."""
         if self.human:
-            write_error(self._colored(text, 2) + "\n")
+            write_error(self.colored(text, 2) + "\n")
 
-    def _colored(self, text: str, descriptor: int) -> str:
+    def colored(self, text: str, descriptor: int) -> str:
         """`text` as it is where the stream of this descriptor shows colours, else without them."""
         if "\x1b" not in text or shows_color(self.color, descriptor, os.environ):
             return text

@@ -10,6 +10,7 @@ from aghbus.cli.app.text import Id, State, moment, table
 from aghbus.cli.commands.requests import note_others
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
+from aghbus.cli.watch import WATCH, watch
 from aghbus.client.events import follow
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -17,12 +18,19 @@ from aghbus.protocol.base.annotations import Any
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
-    answer = context.api.get("/v1/inbox", [(name, values[name]) for name in ("state", "since", "limit")])
+    query = [(name, values[name]) for name in ("state", "since", "limit")]
+    if values["watch"]:
+        watch(context, lambda: context.api.get("/v1/inbox", query), _human, _rows)
+    answer = context.api.get("/v1/inbox", query)
     context.output.rows(answer, "items", _human, "no message is waiting")
     note_others(context, answer)
     if answer["next_since"] is not None:
         context.output.note(f"there are more: --since {answer['next_since']}")
     return YES
+
+
+def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
+    return {item["seq"]: item for item in answer["items"]}
 
 
 def _human(answer: dict[str, Any]) -> str:
@@ -56,7 +64,7 @@ COMMANDS = {
     "inbox list": Command(
         run_list,
         description="List the messages for our agent, oldest first. Without --state: those that are not acknowledged.",
-        examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
+        examples=["aghctl inbox list", "aghctl inbox list --state dead -o json", "aghctl inbox list --watch"],
         arguments=[
             Argument(
                 "--state",
@@ -66,6 +74,7 @@ COMMANDS = {
             ),
             Argument("--since", metavar="SEQ", type=whole, help="messages after this local sequence"),
             LIMIT,
+            WATCH,
         ],
     ),
     "inbox follow": Command(

@@ -7,14 +7,21 @@ from functools import partial
 from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import State, counted, fields, painted, safe, size, span
 from aghbus.cli.context import Context
+from aghbus.cli.watch import WATCH, watch
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
+
+VOLATILE = ("uptime_s", "counters", "broker", "store", "queues")
+"""Members that change without an event."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Show the state of the daemon; 1 when it is not ready."""
+    human = partial(_human, context.command("requests"))
+    if values["watch"]:
+        watch(context, lambda: context.api.get("/v1/status"), human, lambda status: {"": status}, volatile=VOLATILE)
     status = context.api.get("/v1/status")
-    context.output.answer(status, partial(_human, context.command("requests")))
+    context.output.answer(status, human)
     return YES if status["ready"] else NO
 
 
@@ -103,6 +110,7 @@ COMMANDS = {
             "Show the daemon: its identity, its broker connection, its store, its queues and its problems.\n"
             "Exits 1 if it is not ready: no broker, no live subscription, or a store that cannot be written."
         ),
-        examples=["aghctl status", "aghctl --name ops status -o json"],
+        examples=["aghctl status", "aghctl --name ops status -o json", "aghctl status --watch"],
+        arguments=[WATCH],
     )
 }

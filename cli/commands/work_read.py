@@ -10,6 +10,7 @@ from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import Id, State, ago, compact, counted, cut, indented, moment, painted, quoted, safe, table
 from aghbus.cli.context import Context
 from aghbus.cli.ids import gather, work_arguments
+from aghbus.cli.watch import WATCH, watch
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command, nonempty
 from aghbus.protocol.base.annotations import Any
@@ -25,7 +26,13 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     """List works by state, role, peer, text and time of the last change."""
     query = [(name, values[name]) for name in ("state", "role", "peer", "text", "channel")]
     query.append(("updated_since_ms", values["since"]))
-    answer = gather(context, "/v1/works", query, "works", values["limit"] or LISTED, values["before"])
+
+    def read() -> dict[str, Any]:
+        return gather(context, "/v1/works", query, "works", values["limit"] or LISTED, values["before"])
+
+    if values["watch"]:
+        watch(context, read, _list, _rows)
+    answer = read()
     context.output.rows(answer, "works", _list, "no such work")
     if answer["next_before"] is not None:
         context.output.note(f"there are more: --before {answer['next_before']}")
@@ -38,6 +45,10 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
     detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
     context.output.answer(detail, _show)
     return YES
+
+
+def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
+    return {(work["channel"], work["work_id"]): work for work in answer["works"]}
 
 
 def _list(answer: dict[str, Any]) -> str:
@@ -110,6 +121,7 @@ COMMANDS = {
             "aghctl work list --role target -o jsonl",
             'aghctl work list --peer patch-worker --text "smoke test" --since 2h',
             "aghctl work list --limit 1000 --before 48211",
+            "aghctl work list --state needs_input --watch",
         ],
         arguments=[
             Argument("--state", action="append", choices=STATES, synonyms=SYNONYMS, help="only works in this state"),
@@ -127,6 +139,7 @@ COMMANDS = {
             Argument(
                 "--before", metavar="SEQ", type=whole, help="works whose last message is before this local sequence"
             ),
+            WATCH,
         ],
     ),
     "work show": Command(
