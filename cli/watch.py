@@ -11,7 +11,7 @@ from aghbus.cli.app.text import plain, safe, width
 from aghbus.cli.context import Context
 from aghbus.client.api import Retry
 from aghbus.client.errors import ClientError, Unreachable
-from aghbus.client.events import EVENTS, messages, subscribe
+from aghbus.client.events import messages, subscribe
 from aghbus.client.http import Response
 from aghbus.host.command_line import Argument
 from aghbus.host.stdio import flush, write
@@ -54,7 +54,7 @@ def _follow(context: Context, read: Callable[[], Answer], view: _View) -> NoRetu
     retry: Retry | None = None  # before the first answer, an error ends the command
     while True:
         try:
-            stream = subscribe(context.api, EVENTS, (), None, POLL_SECONDS)  # first: an event after the answer counts
+            stream = subscribe(context.api, (), POLL_SECONDS)  # first: an event after the answer counts
             try:
                 view.show(read())
                 retry = Retry(context.timeout)

@@ -28,7 +28,7 @@ def follow(
     When the connection is lost `on_lost` is called with the reason; reconnecting is tried for `api.timeout` seconds before
     Unreachable is raised. The first connection must succeed immediately. Raises RefusedByDaemon for a bad query.
     """
-    response = subscribe(api, path, query, since)
+    response = _connect(api, path, query, since)
     while True:
         try:
             for event in _events(response):
@@ -46,8 +46,12 @@ def follow(
         response = _reconnect(api, path, query, since)
 
 
-def subscribe(api: Api, path: str, query: Query, since: int | None, idle: float = IDLE_TIMEOUT) -> Response:
-    """A stream of events, whose body `messages` splits; reading it raises Unreachable after `idle` seconds without a byte."""
+def subscribe(api: Api, query: Query, idle: float) -> Response:
+    """The events from now on, whose body `messages` splits; reading it raises Unreachable after `idle` seconds without a byte."""
+    return _connect(api, EVENTS, query, None, idle)
+
+
+def _connect(api: Api, path: str, query: Query, since: int | None, idle: float = IDLE_TIMEOUT) -> Response:
     where = target(path, [*query, ("since", None if since is None else str(since))])
     headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
     response = request(api.endpoint, "GET", where, (), headers, idle)
@@ -61,7 +65,7 @@ def _reconnect(api: Api, path: str, query: Query, since: int | None) -> Response
     retry = Retry(api.timeout)
     while True:
         try:
-            return subscribe(api, path, query, since)
+            return _connect(api, path, query, since)
         except ClientError as error:
             retry.pause(error)
 

@@ -75,14 +75,15 @@ def sent_line(sent: dict[str, Any]) -> str:
     return f"sent to {to} in {where} ({safe(sent['id'])}, {safe(sent['state'])})"
 
 
-def work_head(work: dict[str, Any]) -> str:
-    """Parties, state and result of a work as labelled lines."""
+def work_head(work: dict[str, Any], cause: str = "") -> str:
+    """Parties, state and result of a work as labelled lines; `cause` is what its opening names as its cause."""
     head = fields(
         [
             ("work", work["work_id"]),
             ("state", State(work["state"])),
             ("from", work["initiator"]),
             ("for", work["target"]),
+            ("caused by", cause),
             ("our role", work["role"]),
             ("in", work["thread_id"] or work["direct_id"]),
             ("channel", f"{work['workspace_id']}/{work['channel']}"),

@@ -18,7 +18,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """List the known peers, without asking the network."""
     query = [(name, values[name]) for name in ("capability", "channel", "all")]
     if values["watch"]:
-        watch(context, lambda: context.api.get("/v1/peers", query), _human, _rows, volatile=("first_seen_ms", "last_seen_ms"))
+        watch(
+            context,
+            lambda: context.api.get("/v1/peers", query),
+            _human,
+            _rows,
+            volatile=("first_seen_ms", "last_seen_ms"),
+        )
     context.output.rows(context.api.get("/v1/peers", query), "peers", _human, NOBODY)
     return YES
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aghbus.cli.app.arguments import since, whole
 from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, artifact, work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.text import Id, State, ago, compact, counted, cut, indented, moment, painted, quoted, safe, table
+from aghbus.cli.commands.work_watch import watch_to_end
 from aghbus.cli.context import Context
 from aghbus.cli.ids import gather, work_arguments
 from aghbus.cli.watch import WATCH, watch
+from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command, nonempty
 from aghbus.protocol.base.annotations import Any
@@ -43,7 +47,11 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
     query = [(name, values[name]) for name in ("channel", "before")]
     detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
-    context.output.answer(detail, _show)
+    human = partial(_show, _cause(context, detail))
+    if values["follow"]:
+        context.output.event(detail, human)
+        return watch_to_end(context, detail, detail["work"]["last_seq"])
+    context.output.answer(detail, human)
     return YES
 
 
@@ -65,11 +73,23 @@ def _peer(work: dict[str, Any]) -> str:
     return f"from {work['initiator']}" if work["role"] == "target" else f"{work['initiator']} → {work['target']}"
 
 
-def _show(detail: dict[str, Any]) -> str:
+def _cause(context: Context, detail: dict[str, Any]) -> str:
+    """The work, else the message, that the opening names as its cause; empty without one."""
+    message_id = next((step["causation_id"] for step in detail["history"][:1] if step["outcome"] == "opened"), None)
+    if message_id is None or not context.output.human:
+        return ""
+    try:
+        cause = context.api.get(f"/v1/messages/{quote(message_id)}")
+    except RefusedByDaemon:  # not stored here, or not any more
+        return str(message_id)
+    return str(cause["work_id"] or message_id)
+
+
+def _show(cause: str, detail: dict[str, Any]) -> str:
     omitted = f"({detail['history_omitted']} earlier steps: --before {detail['next_before']})"
     return "\n".join(
         [
-            work_head(detail["work"]),
+            work_head(detail["work"], cause),
             *_artifacts(detail["history"]),
             "",
             *([omitted] if detail["history_omitted"] else []),
@@ -144,12 +164,16 @@ COMMANDS = {
     ),
     "work show": Command(
         run_show,
-        description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
-        examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
+        description=(
+            "Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it. With\n"
+            "--follow it continues and exits as `work watch` does."
+        ),
+        examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json", "aghctl work show --last --follow"],
         arguments=[
             *work_arguments(),
             CHANNEL,
             Argument("--before", metavar="SEQ", type=whole, help="the history before this local sequence"),
+            Argument("-f", "--follow", action="store_true", help="then stream its events until it has ended"),
         ],
     ),
 }

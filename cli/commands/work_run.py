@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import seconds
-from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.errors import Interrupted, exit_code_of_work
 from aghbus.cli.app.message_text import TERMINAL, event_line, sent_line
 from aghbus.cli.app.options import SENDING
 from aghbus.cli.app.recipients import note_absent
-from aghbus.cli.app.text import readable, safe, shell
+from aghbus.cli.app.text import painted, readable, safe, shell
 from aghbus.cli.commands.work_open import OPENING, open_work
-from aghbus.cli.commands.work_watch import lost_note
+from aghbus.cli.commands.work_watch import lost_note, was_rejected
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
 from aghbus.client.http import quote
@@ -28,16 +28,29 @@ class _Expired(BaseException):
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Open the work, wait until it has ended or asks something, and print the result; 0 when it completed, else 1."""
-    sent = open_work(context, {**values, "reactions": "none"})
+    """Open the work, wait until it has ended or asks something, and print the result; the exit code tells its state."""
+    return run_to_end(context, open_work(context, {**values, "reactions": "none"}), values["wait"])
+
+
+def run_to_end(context: Context, sent: dict[str, Any], wait: float | None) -> int:
+    """The same for a work that was opened by `sent` (`SendResponse`), for `wait` seconds at most; None: without limit."""
     context.output.note(sent_line(sent))
     note_absent(context.api, context.output, sent)
-    with _bounded(values["wait"]):
-        _follow(context, sent)
-    answer = _outcome(context, sent)
+    try:
+        with _bounded(wait):
+            _follow(context, sent)
+    except KeyboardInterrupt:
+        raise _interrupted(context, sent["work_id"]) from None
+    detail = _work(context, sent)
+    answer = _outcome(detail)
     context.output.answer(answer, _human)
     context.output.note(_next_step(context, answer))
-    return YES if answer["state"] == "completed" else NO
+    return exit_code_of_work(answer["state"], rejected=was_rejected(detail["history"]))
+
+
+def _interrupted(context: Context, work_id: str) -> Interrupted:
+    watch, cancel = (context.command(f"work {verb} {shell(work_id)}") for verb in ("watch", "cancel"))
+    return Interrupted(f"interrupted: {work_id} goes on", f"`{watch}` follows it, `{cancel}` cancels it")
 
 
 @contextmanager
@@ -76,9 +89,8 @@ def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
     return context.api.get(f"/v1/works/{quote(sent['work_id'])}", [("channel", sent["channel"])])
 
 
-def _outcome(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
+def _outcome(answer: dict[str, Any]) -> dict[str, Any]:
     """The answer of this command: the work as it is now, with the reason and artifacts of its last step."""
-    answer = _work(context, sent)
     work, last = answer["work"], answer["history"][-1]
     return {
         "work_id": work["work_id"],
@@ -103,7 +115,7 @@ def _human(answer: dict[str, Any]) -> str:
 def _next_step(context: Context, answer: dict[str, Any]) -> str:
     work, state = shell(answer["work_id"]), answer["state"]
     reason = f" ({safe(answer['reason'])})" if answer["reason"] else ""
-    line = f"{safe(answer['work_id'])} {safe(state)}{reason}"
+    line = f"{safe(answer['work_id'])} {painted(state)}{reason}"
     watch = context.command(f"work watch {work}")
     if state == "needs_input":
         say = context.command(f"work say {work} TEXT")
@@ -116,7 +128,8 @@ COMMANDS = {
         run,
         description=(
             "Open a work for a peer, show its progress on standard error, and print its result when it has ended. Returns\n"
-            "also when the peer asks something, or when --wait has passed; the work goes on. Exits 0 when it completed, else 1.\n"
+            "also when the peer asks something, or when --wait has passed; the work goes on. Exits 0 when it\n"
+            "completed, 1 when it failed, 6 when it asks something, 7 when it was canceled or rejected, 8 when it has not ended.\n"
             "Nothing of this work reaches our inbox."
         ),
         examples=[
