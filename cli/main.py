@@ -51,14 +51,18 @@ def _exit_code(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str], output: Output) -> int:
     try:
-        command, values = PROGRAM.parse(words)
+        command, values = PROGRAM.parse(words or ["help"])
     except HelpRequested as request:
         write(str(request))
         return YES
     except CommandLineError as error:
         raise UsageError(error.message, error.hint) from None
-    output.form = values["output"] or "human"
-    return command.run(Context(values, output), values)
+    output.form, output.color = values["output"] or "human", values["color"] or "auto"
+    context = Context(values, output)
+    for argument in command.arguments:
+        if argument.resolve and (values[argument.dest] is not None or values.get(argument.substitute)):
+            values[argument.dest] = argument.resolve(context, values[argument.dest])
+    return command.run(context, values)
 
 
 def _report(error: ClientError, output: Output) -> int:

@@ -53,10 +53,15 @@ def follow(
         response = _reconnect(api, path, query, since)
 
 
-def _connect(api: Api, path: str, query: Query, since: int | None) -> Response:
+def subscribe(api: Api, query: Query, idle: float) -> Response:
+    """The events from now on, whose body `messages` splits; reading it raises Unreachable after `idle` seconds without a byte."""
+    return _connect(api, EVENTS, query, None, idle)
+
+
+def _connect(api: Api, path: str, query: Query, since: int | None, idle: float = IDLE_TIMEOUT) -> Response:
     where = target(path, [*query, ("since", None if since is None else str(since))])
     headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
-    response = request(api.endpoint, "GET", where, (), headers, IDLE_TIMEOUT)
+    response = request(api.endpoint, "GET", where, (), headers, idle)
     if response.status != 200:
         read_object(response)
     return response

@@ -2,7 +2,8 @@
 
 The same sources give the same bytes, wherever and whenever they are built, with the same Python and setuptools. All times are
 SOURCE_DATE_EPOCH, else that of the last commit; modes, owners and order are fixed. setuptools is that of the running Python, and
-nothing is downloaded. The wheel is built from the source distribution. Of a checkout only what git tracks is shipped.
+nothing is downloaded. The wheel is built from the source distribution. Of a checkout only what git tracks is shipped, and
+the manual pages, which are made here (deploy/man_pages.py) by the libraries that this Python has.
 """
 
 import gzip
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -30,12 +32,31 @@ def build(target: Path) -> list[Path]:
     with tempfile.TemporaryDirectory(prefix="aghbus-dist-") as name:
         sources, unpacked = Path(name, "sources"), Path(name, "unpacked")
         shutil.copytree(ROOT, sources, symlinks=True, ignore=_left_out(_tracked()))
+        _add_manual(sources, Path(name), epoch)
         sdist = _repack(_hook("build_sdist", sources, Path(name), epoch), target, epoch)
         with tarfile.open(sdist) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)  # older releases of Python 3.11 have none
             archive.extractall(unpacked)  # noqa: S202 - our own archive
         wheel = _hook("build_wheel", next(unpacked.iterdir()), target.resolve(), epoch)
     return [sdist, wheel]
+
+
+def _add_manual(sources: Path, scratch: Path, epoch: int) -> None:
+    """Writes the manual pages of the programs in `sources`; an unpacked source distribution has them."""
+    pages = sources / "share" / "man" / "man1"
+    if pages.exists():
+        return
+    pages.mkdir(parents=True)
+    project = tomllib.loads((sources / "pyproject.toml").read_text("utf-8"))
+    for package, folder in project["tool"]["setuptools"]["package-dir"].items():
+        place = scratch / "packages" / package.replace(".", "/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(sources / folder)
+    environment = {**os.environ, "PYTHONPATH": str(scratch / "packages"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, str(sources / "deploy" / "man_pages.py"), str(pages), str(epoch)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        sys.exit(f"the manual pages were not made: install the libraries of the programs (make).\n{done.stderr}")
 
 
 def _tracked() -> set[Path] | None:

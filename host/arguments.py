@@ -7,7 +7,7 @@ of a short command.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.spelling import nearest
@@ -36,15 +36,27 @@ class Argument:
     - `action` of an option: `append` (a list, empty at first), `store_true`, `count`, or `switch` (`--x` and `--no-x`);
     - `required`, `default`, `dest` (the name of the value).
 
-    `group` is the title in the help text, `completer` one of argcomplete.
+    `group` is the title in the help text, `completer` one of argcomplete. `synonyms` maps words that people give in place of
+    a choice to that choice, for a suggestion. `unless` names an option in place of which a positional argument is given.
+    `resolve` turns the value into the one that the command gets; the program calls it, with its own first argument.
     """
 
     def __init__(
-        self, *flags: str, group: str = "", completer: Callable[..., Any] | None = None, **options: Any
+        self,
+        *flags: str,
+        group: str = "",
+        completer: Callable[..., Any] | None = None,
+        synonyms: Mapping[str, str] | None = None,
+        unless: str = "",
+        resolve: Callable[[Any, Any], Any] | None = None,
+        **options: Any,
     ) -> None:
         self.flags = flags
         self.group = group
         self.completer = completer
+        self.synonyms = synonyms or {}
+        self.unless = unless
+        self.resolve = resolve
         if self.is_positional:
             if "choices" not in options:
                 options.setdefault("metavar", flags[0].upper())
@@ -70,7 +82,14 @@ class Argument:
     @property
     def label(self) -> str:
         """Its name in an error: the flags of an option, the placeholder of a positional argument."""
-        return str(self.options.get("metavar") or self.dest) if self.is_positional else "/".join(self.spellings)
+        if not self.is_positional:
+            return "/".join(self.spellings)
+        return " or ".join(filter(None, (str(self.options.get("metavar") or self.dest), self.unless)))
+
+    @property
+    def substitute(self) -> str:
+        """The name of the option that may be given in its place; empty without one."""
+        return self.unless.removeprefix("--")
 
     @property
     def action(self) -> str:
@@ -116,9 +135,10 @@ class Argument:
             raise CommandLineError(f"{self.label}: {error}") from None
         choices = self.options.get("choices")
         if choices is not None and value not in choices:
-            raise CommandLineError(
-                f"{self.label}: invalid choice: {value!r} (choose from {', '.join(map(repr, choices))})"
-            )
+            near = self.synonyms.get(text) or nearest(text, choices)
+            listed = ", ".join(map(repr, choices))
+            hint = f"did you mean {near}?" if near else ""
+            raise CommandLineError(f"{self.label}: invalid choice: {value!r} (choose from {listed})", hint)
         return value
 
 
@@ -161,7 +181,8 @@ def parse(words: Sequence[str], arguments: Sequence[Argument], trailing: str = "
     tail = words[len(head) + 1 :]
     values = {one.dest: list(one.default) if isinstance(one.default, list) else one.default for one in arguments}
     texts = _parse_options(head, [one for one in arguments if not one.is_positional], values)
-    _parse_texts(texts if trailing else [*texts, *tail], [one for one in arguments if one.is_positional], values)
+    by_place = [one for one in arguments if one.is_positional and not values.get(one.substitute)]
+    _parse_texts(texts if trailing else [*texts, *tail], by_place, values)
     if trailing:
         values[trailing] = [*values[trailing], *tail]
     return values
@@ -200,6 +221,9 @@ def _check_flags(words: Sequence[str], flags: set[str]) -> None:
     """Raise for the first unknown option, with a suggestion."""
     for word in words:
         flag = flag_of(word)
+        long = "-" + word.partition("=")[0]  # of `-name`, as other programs spell it
+        if long in flags:
+            raise CommandLineError(f"unknown option {long[1:]}", f"did you mean {long}?")
         if flag not in flags and _is_option(word):
             near = nearest(flag, flags)
             hint = f"did you mean {near}? --help lists all" if near else "--help lists all"

@@ -51,6 +51,7 @@ class Program:
 
     `commands` maps the full name of each command, of one to three words, to its module in `package` and one line of help.
     `groups` maps first words that are not complete commands to one line of help. The module holds a dict `COMMANDS` by full name.
+    `habits` maps words that name a command in other programs to the command that does it here, for a suggestion.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Program:
         package: str,
         commands: Mapping[str, tuple[str, str]],
         groups: Mapping[str, str],
+        habits: Mapping[str, str] | None = None,
         global_arguments: Sequence[Argument] = (),
         examples: Sequence[str] = (),
         epilog: str = "",
@@ -70,6 +72,7 @@ class Program:
         self.package = package
         self.commands = commands
         self.groups = groups
+        self.habits = habits or {}
         self.global_arguments = global_arguments
         self.examples = examples
         self.epilog = epilog
@@ -185,6 +188,15 @@ class Program:
     def _unknown(self, path: Sequence[str]) -> CommandLineError:
         prefix = f"{path[0]} " if path[0] in self.groups else ""
         word = path[1] if prefix else path[0]
-        near = nearest(word, self.below(prefix.strip()))
-        hint = f"did you mean {prefix}{near}?" if near else f"{self.name} {prefix}--help lists all"
+        meant = self._meant(prefix, word)
+        hint = f"did you mean {meant}?" if meant else f"{self.name} {prefix}--help lists all"
         return CommandLineError(f"unknown command {prefix}{word}", hint)
+
+    def _meant(self, prefix: str, word: str) -> str:
+        """The commands that an unknown word probably means; empty when there is none."""
+        if prefix + word in self.habits:
+            return self.habits[prefix + word]
+        if not prefix and (ending := [name for name in self.commands if name.endswith(f" {word}")]):
+            return ", ".join(ending)
+        near = nearest(word, self.below(prefix.strip()))
+        return f"{prefix}{near}" if near else ""

@@ -14,7 +14,7 @@ def command_help(
     prog: str, description: str, examples: Sequence[str], arguments: Sequence[Argument], common: Sequence[Argument]
 ) -> str:
     """The help text of a command; `common` are the arguments of every command."""
-    parser = _Parser(prog=prog, usage=_usage(prog, arguments), description=description, epilog=_examples(examples))
+    parser = _Parser(prog=prog, usage=usage(prog, arguments), description=description, epilog=_examples(examples))
     _add_arguments(parser, arguments)
     _add_common(parser, common)
     return parser.format_help()
@@ -98,14 +98,21 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=min(columns or 120, 120) - 2)
 
 
-def _usage(prog: str, arguments: Sequence[Argument]) -> str:
+def usage(prog: str, arguments: Sequence[Argument]) -> str:
     """The command line in one line: positional arguments, required options, `[options]`, and what follows `--`."""
     required = [f"{one.flags[-1]} {one.metavar}" for one in arguments if one.options.get("required")]
     by_place = [one for one in arguments if one.is_positional]
-    words = [f"[{one.metavar}]" if one.nargs == "?" else one.metavar for one in by_place if one.nargs != "*"]
+    words = [_word(one) for one in by_place if one.nargs != "*"]
     trailing = [f"[-- {one.metavar} ...]" for one in by_place if one.nargs == "*"]
     options = ["[options]"] if len(required) + len(by_place) < len(arguments) else []
     return " ".join([prog, *words, *required, *options, *trailing])
+
+
+def _word(argument: Argument) -> str:
+    """A positional argument in a command line."""
+    if argument.unless:
+        return f"({argument.metavar} | {argument.unless})"
+    return f"[{argument.metavar}]" if argument.nargs == "?" else argument.metavar
 
 
 def _examples(examples: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: the same sources give the same bytes."""
+"""The wheel and the source distribution: the same sources give the same bytes. The manual pages in them."""
 
 import hashlib
 import os
@@ -8,6 +8,10 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+
+from aghbus.cli.app.registry import PROGRAM as AGHCTL
+from aghbus.daemon.main import PROGRAM as AGHD
+from tests.support.tools import require_tool
 
 ROOT = Path(__file__).parent.parent
 
@@ -61,3 +65,58 @@ def test_builds_are_reproducible_across_folders_and_environments(tmp_path: Path)
         for name in ("SKILL.md", "examples/input.json", "examples/output.json"):
             assert f"aghbus/cli/skills/agent-protocol/{name}" in installed.namelist()
             assert any(path.endswith(f"/cli/skills/agent-protocol/{name}") for path in shipped.getnames())
+        pages = [path for path in installed.namelist() if "/share/man/man1/" in path]
+        assert len(pages) == len(AGHCTL.below("")) + len(AGHD.below("")) + 2
+        assert sum("/share/man/man1/" in path for path in shipped.getnames()) == len(pages)
+
+
+def test_an_installation_has_the_manual_of_the_sources_that_were_built(tmp_path: Path) -> None:
+    man, checkout, prefix = require_tool("man"), copied(tmp_path / "checkout", 0o644), tmp_path / "prefix"
+    registry = checkout / "cli" / "app" / "registry.py"
+    registry.write_text(registry.read_text().replace('"list the known peers"', '"list everybody"'))
+    built(checkout, tmp_path / "dist", 0o022, SOURCE_DATE_EPOCH="1700000000")
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--ignore-installed"]
+    subprocess.run([*install, "--prefix", str(prefix), str(wheel)], check=True)
+    env = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "MANWIDTH": "80", "LC_ALL": "C"}
+    env.pop("MANPATH", None)  # man finds the folder by that of the programs
+    for words, text in (
+        (["aghctl"], "EXIT CODES"),
+        (["aghctl", "peers"], "list everybody"),
+        (["aghd-run"], "2023-11-14"),
+    ):
+        shown = subprocess.run([man, "-P", "cat", *words], env=env, capture_output=True, text=True, check=True)
+        assert text in shown.stdout
+
+
+def test_the_manual_pages_are_right_roff_and_name_every_option(tmp_path: Path) -> None:
+    man, groff = require_tool("man"), require_tool("groff")
+    subprocess.run([sys.executable, ROOT / "deploy" / "man_pages.py", tmp_path, "1700000000"], check=True)
+    for page in sorted(tmp_path.iterdir()):
+        checked = subprocess.run(
+            [groff, "-man", "-ww", "-z", "-Tutf8", page], capture_output=True, text=True, check=True
+        )
+        assert checked.stderr == "", page.name
+        assert page.read_text().isascii()
+    for program in (AGHCTL, AGHD):
+        for word in program.below(""):
+            text = rendered(man, tmp_path / f"{program.name}-{word}.1")
+            for name in (name for name in program.commands if name.split()[0] == word):
+                command = program.load(name)
+                assert f"{program.name} {name}" in text
+                for argument in command.arguments:
+                    assert all(flag in text for flag in argument.spellings if not argument.is_positional), (
+                        name,
+                        argument,
+                    )
+                assert all(example in text for example in command.examples), name
+
+
+def rendered(man: str, page: Path) -> str:
+    """What man shows of a page, on a very wide terminal."""
+    env = {**os.environ, "MANWIDTH": "1000", "LC_ALL": "C.UTF-8", "MAN_KEEP_FORMATTING": ""}
+    done = subprocess.run(
+        [man, "--warnings", "-P", "cat", "-l", page], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "", page.name
+    return done.stdout.replace("\u2010", "-")

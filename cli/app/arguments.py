@@ -22,6 +22,22 @@ def seconds(text: str) -> float:
     return span
 
 
+def since(text: str) -> int:
+    """Unix milliseconds of a time: a duration before now, a local time of today, or a date with or without a time (ISO 8601)."""
+    import time
+
+    try:
+        if not {"-", ":"} & set(text):
+            return int((time.time() - seconds(text)) * 1000)
+        from datetime import datetime  # slow to load
+
+        day = "" if "-" in text else time.strftime("%Y-%m-%dT")
+        return max(0, int(datetime.fromisoformat(day + text).timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        rule = "must be a duration such as 2h, a time of today such as 14:30, or a date such as 2026-11-23T14:30"
+        raise ValueError(rule) from None
+
+
 def lifetime(text: str) -> float:
     """A duration above 0."""
     span = seconds(text)
@@ -88,6 +104,9 @@ GLOBAL_OPTIONS = (
         help="file with the bearer token for --api (default: $AGHD_API_TOKEN_FILE, the instance's)",
     ),
     Argument("-o", "--output", metavar="FORM", choices=("human", "json", "jsonl"), help="human, json or jsonl"),
+    Argument(
+        "--color", metavar="WHEN", choices=("auto", "always", "never"), help="auto (on a terminal), always or never"
+    ),
     Argument("--timeout", metavar="TIME", type=lifetime, help="how long to wait for the daemon (default 30s)"),
 )
 """Understood before and after the name of every command."""

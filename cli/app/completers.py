@@ -53,10 +53,16 @@ def own_capabilities(parsed_args: Any, **_: Any) -> dict[str, str]:
     return {entry["id"]: _description(entry["summary"] or "") for entry in found}
 
 
-def works(parsed_args: Any, **_: Any) -> dict[str, str]:
-    """Ids of the last changed works, with state and text."""
+def works(parsed_args: Any, prefix: str = "", **_: Any) -> dict[str, str]:
+    """Ids of the last changed works, with state and text: by their ends, which differ, unless a beginning is typed."""
+    from aghbus.cli.app.text import short_id
+
     found = _answer(parsed_args, "/v1/works", [("limit", WORKS)]).get("works", [])
-    return {work["work_id"]: _description(f"{work['state']} {work['text'] or ''}") for work in found}
+    whole = prefix.startswith("w")
+    return {
+        work["work_id"] if whole else short_id(work["work_id"]): _description(f"{work['state']} {work['text'] or ''}")
+        for work in found
+    }
 
 
 def _answer(parsed_args: Any, path: str, query: Any = ()) -> dict[str, Any]:

@@ -12,6 +12,9 @@ USAGE = 2
 UNREACHABLE = 3
 REFUSED = 4
 UNEXPECTED = 5
+QUESTION = 6
+CANCELED = 7
+TIMEOUT = 8
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 BROKEN_PIPE = 141
@@ -24,6 +27,9 @@ EXIT_CODES = (
     (UNREACHABLE, "the daemon cannot be reached"),
     (REFUSED, "the daemon refused the request, or there is no such thing; code, message and hint are shown"),
     (UNEXPECTED, "an unexpected error"),
+    (QUESTION, "the work or run asks something: it needs an answer"),
+    (CANCELED, "the work was canceled or rejected, or the run canceled"),
+    (TIMEOUT, "the work has not ended within --wait; it goes on"),
     (INTERRUPTED, "interrupted (Ctrl-C)"),
     (BROKEN_PIPE, "the reader of standard output closed it"),
 )
@@ -42,7 +48,14 @@ class AnswerIsNo(ClientError):
     default_code = "no"
 
 
+class Interrupted(ClientError):
+    """Ctrl-C ended the command, while what it waited for goes on."""
+
+    default_code = "interrupted"
+
+
 _EXIT_CODES = (
+    (Interrupted, INTERRUPTED),
     (AnswerIsNo, NO),
     (ConfigurationError, NO),
     (UsageError, USAGE),
@@ -50,6 +63,14 @@ _EXIT_CODES = (
     (RefusedByDaemon, REFUSED),
     (Missing, REFUSED),
 )
+
+
+def exit_code_of_work(state: str, *, rejected: bool = False) -> int:
+    """The exit code of a command that waited for a work or a run, by the state that it is in now; a rejected work has failed."""
+    if rejected:
+        return CANCELED
+    codes = {"completed": YES, "failed": NO, "canceled": CANCELED, "needs_input": QUESTION, "waiting": QUESTION}
+    return codes.get(state, TIMEOUT)
 
 
 def exit_code_of(error: ClientError) -> int:

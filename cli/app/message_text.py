@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import compact, cut, fields, indented, local_times, moment, quoted, readable, safe, size
+from aghbus.cli.app.text import (
+    State,
+    compact,
+    cut,
+    fields,
+    indented,
+    local_times,
+    moment,
+    painted,
+    quoted,
+    readable,
+    safe,
+    size,
+)
 from aghbus.protocol.base.annotations import Any
 
 OVERVIEW_CHARACTERS = 500
@@ -61,7 +74,7 @@ def event_line(event: dict[str, Any]) -> str:
     change = event.get("work")
     if not change:
         return line
-    after = safe(change["after"])
+    after = painted(change["after"])
     if change["outcome"] in ("opened", "advanced"):
         return f"{line}  [{after}]" if change["before"] == change["after"] else f"{line}  [→ {after}]"
     why = f", {safe(change['reason'])}" if change.get("reason") else ""
@@ -81,16 +94,17 @@ def reason_line(why: dict[str, Any]) -> str:
     return local_times(safe(why["text"])) + said
 
 
-def work_head(work: dict[str, Any], why: dict[str, Any] | None = None) -> str:
-    """Parties, state and result of a work as labelled lines; `why` it does not move."""
+def work_head(work: dict[str, Any], why: dict[str, Any] | None = None, cause: str = "") -> str:
+    """Parties, state and result of a work as labelled lines; `why` it does not move, and what its opening names as its `cause`."""
     head = fields(
         [
             ("work", work["work_id"]),
-            ("state", work["state"]),
+            ("state", State(work["state"])),
             ("why", reason_line(why) if why else None),
             ("hint", why["hint"] if why else None),
             ("from", work["initiator"]),
             ("for", work["target"]),
+            ("caused by", cause),
             ("our role", work["role"]),
             ("in", work["thread_id"] or work["direct_id"]),
             ("channel", f"{work['workspace_id']}/{work['channel']}"),

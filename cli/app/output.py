@@ -6,7 +6,7 @@ JSON is written in ASCII: no character that an untrusted peer chose acts on a te
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aghbus.client.errors import ClientError
 from aghbus.host.stdio import flush, write, write_error
@@ -19,8 +19,9 @@ OUTPUT_VERSION = 1
 class Output:
     """Writes answers to standard output, notes and errors to standard error."""
 
-    def __init__(self, form: str = "human") -> None:
+    def __init__(self, form: str = "human", color: str = "auto") -> None:
         self.form = form
+        self.color = color
 
     @property
     def human(self) -> bool:
@@ -59,12 +60,20 @@ class Output:
     def text(self, text: str) -> None:
         """`text`, already escaped, as whole lines; nothing at all when it is empty."""
         if text:
-            write(text + "\n")
+            write(self.colored(text, 1) + "\n")
 
     def note(self, text: str) -> None:
         """A remark on standard error, in the human form only."""
         if self.human:
-            write_error(text + "\n")
+            write_error(self.colored(text, 2) + "\n")
+
+    def colored(self, text: str, descriptor: int) -> str:
+        """`text` as it is where the stream of this descriptor shows colours, else without them."""
+        if "\x1b" not in text or shows_color(self.color, descriptor, os.environ):
+            return text
+        from aghbus.cli.app.text import plain
+
+        return plain(text)
 
     def waiting(self, text: str) -> None:
         """What the command waits for, on standard error, for a person at a terminal."""
@@ -81,6 +90,26 @@ class Output:
 
         hint = f"hint: {safe(error.hint)}\n" if error.hint else ""
         write_error(f"aghctl: {safe(error.message)}\n{hint}")
+
+
+def shows_color(wanted: str, descriptor: int, env: Mapping[str, str]) -> bool:
+    """Whether colours are written to this descriptor: as --color says, else as the environment does, else on a terminal.
+
+    `NO_COLOR` (no-color.org) is stronger than `CLICOLOR_FORCE` and `FORCE_COLOR`; each counts unless it is empty, the latter
+    two unless they are 0.
+    """
+    if wanted != "auto":
+        return wanted == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if any(env.get(name, "0") not in ("", "0") for name in ("CLICOLOR_FORCE", "FORCE_COLOR")):
+        return True
+    return is_terminal(descriptor, env)
+
+
+def is_terminal(descriptor: int, env: Mapping[str, str]) -> bool:
+    """Whether the descriptor is a terminal that understands control sequences."""
+    return os.isatty(descriptor) and env.get("TERM", "dumb") != "dumb"
 
 
 def _versioned(data: Any) -> Any:

@@ -14,6 +14,7 @@ COMMANDS = {
     "say": ("say", "send conversation text"),
     "work open": ("work_open", "open a work for a peer"),
     "work run": ("work_run", "open a work, wait for its end and print its result"),
+    "work retry": ("work_retry", "open an ended work of ours again"),
     "work list": ("work_read", "list works, latest change first"),
     "work show": ("work_read", "show one work with its history"),
     "work watch": ("work_watch", "stream a work's receipts and traces until it ends"),
@@ -116,6 +117,51 @@ GROUPS = {
 }
 """First words that are not complete commands, with one line of help."""
 
+HABITS = {
+    "ps": "work list",
+    "ls": "work list",
+    "jobs": "work list",
+    "get": "work show",
+    "describe": "work show",
+    "ask": "work run",
+    "request": "work run",
+    "top": "status --watch, work list --watch",
+    "info": "status",
+    "ping": "whois",
+    "logs": "traces",
+    "log": "traces",
+    "tail": "traces",
+    "sub": "traces, inbox follow",
+    "subscribe": "traces, inbox follow",
+    "pub": "say",
+    "publish": "say",
+    "send": "say",
+    "config": "aghd config show",
+    "start": "aghd run",
+    "up": "aghd run",
+    "worker": "serve",
+    "work ls": "work list",
+    "work ps": "work list",
+    "work get": "work show",
+    "work describe": "work show",
+    "work status": "work show",
+    "work logs": "work watch",
+    "work follow": "work watch",
+    "work wait": "work watch",
+    "work new": "work open",
+    "work create": "work open",
+    "work send": "work open",
+    "work start": "work accept",
+    "work rerun": "work retry",
+    "work done": "work complete",
+    "inbox ls": "inbox list",
+    "inbox get": "inbox next",
+    "inbox watch": "inbox follow",
+    "messages ls": "messages list",
+    "messages get": "messages show",
+}
+"""Names of commands in nats, kubectl, gh and docker, and what does that here. Used in suggestions only."""
+
 
 PROGRAM = Program(
     "aghctl",
@@ -123,6 +169,7 @@ PROGRAM = Program(
     package="aghbus.cli.commands",
     commands=COMMANDS,
     groups=GROUPS,
+    habits=HABITS,
     global_arguments=GLOBAL_OPTIONS,
     examples=(
         "aghctl status",

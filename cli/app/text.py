@@ -14,8 +14,60 @@ MIN_LAST_COLUMN = 16
 """Width down to which the last column of a table is cut before the others are."""
 MIN_COLUMN = 6
 """Width of a column in the narrowest terminal."""
+ID_END = 8
+"""Characters of the end of an id that stand for it where a table is too wide."""
 NOT_ENCRYPTED = "direct rooms are not encrypted: the operator of the broker can read them"
 """Printed on standard error by every command that uses a direct room (docs/threat-model.md, "What v0 cannot give")."""
+
+_COLORS = {
+    "working": "36",
+    "running": "36",
+    "leased": "36",
+    "needs_input": "1;33",
+    "waiting": "1;33",
+    "completed": "32",
+    "active": "32",
+    "failed": "31",
+    "dead": "31",
+    "problem": "31",
+    "not ready": "31",
+    "inactive": "33",
+    "canceled": "2",
+    "expired": "2",
+    "acked": "2",
+}
+"""The attributes of each word that `painted` colours, as in an SGR sequence (ECMA-48)."""
+
+
+class Id(str):
+    """An id in a table. Where the table is too wide, generated ids are shown by their end."""
+
+    __slots__ = ()
+
+
+class State(str):
+    """A state in a table or a field, which is coloured."""
+
+    __slots__ = ()
+
+
+def painted(state: object) -> str:
+    """The `safe` text of a state in its colour. `Output` removes the colour where it is not wanted."""
+    text = safe(state)
+    return f"\x1b[{_COLORS[text]}m{text}\x1b[0m" if text in _COLORS else text
+
+
+def plain(text: str) -> str:
+    """`text` without the sequences of `painted`; it has no others, because `safe` escapes them."""
+    first, *rest = text.split("\x1b[")
+    return first + "".join(part.partition("m")[2] for part in rest)
+
+
+def short_id(text: str) -> str:
+    """The end of a generated id, by which every command finds it; any other id as it is."""
+    unique = text.rpartition("_")[2]
+    generated = len(unique) == 32 and not unique.strip("0123456789abcdef")
+    return unique[-ID_END:] if generated else text
 
 
 def safe(value: object) -> str:
@@ -97,15 +149,27 @@ def terminal_columns() -> int:
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]], columns: int | None = None) -> str:
     """Rows under their titles, cells escaped, aligned and cut to `columns` (default: terminal).
 
-    The last column is cut first, then the widest of the others; the first one, which has the ids, is never cut.
+    Where they do not fit, ids are shown by their end, then the last column is cut, then the widest of the others; the first
+    one, which names the row, is never cut.
     """
-    cells = [[safe(cell) for cell in row] for row in rows]
-    lines = [list(titles), *cells]
-    widths = [max(width(line[place]) for line in lines) for place in range(len(titles))]
+    lines = [list(titles), *([_cell(cell) for cell in row] for row in rows)]
     bound = terminal_columns() if columns is None else columns
-    if bound:
-        _narrow(widths, bound - len(GAP) * (len(widths) - 1))
+    room = bound - len(GAP) * (len(titles) - 1)
+    widths = _widths(lines)
+    if bound and sum(widths) > room:
+        lines = [[short_id(cell) if isinstance(cell, Id) else cell for cell in line] for line in lines]
+        widths = _widths(lines)
+        _narrow(widths, room)
     return "\n".join(_line(line, widths) for line in lines)
+
+
+def _cell(value: object) -> str:
+    """The escaped text of a cell, which is still an Id or a State if the value is."""
+    return type(value)(safe(value)) if isinstance(value, Id | State) else safe(value)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(width, column)) for column in zip(*lines, strict=True)]
 
 
 def _narrow(widths: list[int], bound: int) -> None:
@@ -122,15 +186,19 @@ def _narrow(widths: list[int], bound: int) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    shown = [cut(cell, size) for cell, size in zip(cells, widths, strict=True)]
-    padded = [cell + " " * (size - width(cell)) for cell, size in zip(shown, widths, strict=True)]
+    padded = []
+    for cell, size in zip(cells, widths, strict=True):
+        shown = cut(cell, size)
+        space = " " * (size - width(shown))
+        padded.append((painted(shown) if isinstance(cell, State) else shown) + space)
     return GAP.join(padded).rstrip()
 
 
 def fields(pairs: Iterable[tuple[str, object]], columns: int | None = None) -> str:
     """`label  value` lines, labels padded to one width; pairs whose value is None or empty are left out. Values are broken between
     words at `columns` (default: terminal)."""
-    shown = [(label, safe(value)) for label, value in pairs if value is not None and value != ""]
+    given = [(label, value) for label, value in pairs if value is not None and value != ""]
+    shown = [(label, painted(value) if isinstance(value, State) else safe(value)) for label, value in given]
     size = max((len(label) for label, _ in shown), default=0)
     return "\n".join(wrapped(f"{label:<{size}}{GAP}", value, columns) for label, value in shown)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.errors import exit_code_of_work
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.text import quoted, safe, shell
 from aghbus.cli.chains.text import change_line
@@ -43,7 +43,7 @@ def to_the_end(context: Context, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def conclude(context: Context, run: dict[str, Any]) -> int:
-    """Print the result and the next command on standard error. Returns the exit code: 0 when the run is completed."""
+    """Print the result and the next command on standard error. Returns the exit code, which tells its state."""
     run_id = safe(run["run_id"])
     if run["state"] == "waiting":
         for step in asking(run):
@@ -55,7 +55,7 @@ def conclude(context: Context, run: dict[str, Any]) -> int:
     else:
         why = f": {safe(run['error'])}" if run["error"] else ""
         context.output.note(f"{run_id} {safe(run['state'])}{why}")
-    return YES if run["state"] == "completed" else NO
+    return exit_code_of_work(run["state"])
 
 
 def asking(run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.text import ago, compact, cut, fields, moment, quoted, safe, table
+from aghbus.cli.app.text import Id, State, ago, compact, cut, fields, moment, painted, quoted, safe, table
 from aghbus.protocol.base.annotations import Any
 
 _RESPONSE_CHARACTERS = 2_000  # of a response; `-o json` has all of it
@@ -14,7 +14,7 @@ def run_text(run: dict[str, Any]) -> str:
         [
             ("run", run["run_id"]),
             ("chain", run["name"]),
-            ("state", run["state"]),
+            ("state", State(run["state"])),
             ("error", run["error"]),
             ("question", run["question"]),
             ("node", run["node"]),
@@ -32,8 +32,8 @@ def runs_text(answer: dict[str, Any]) -> str:
     """Runs as a table."""
     rows = [
         (
-            run["run_id"],
-            run["state"],
+            Id(run["run_id"]),
+            State(run["state"]),
             f"{run['steps']}/{run['max_steps']}",
             run["node"],
             ago(run["updated_ms"]),
@@ -56,7 +56,7 @@ def _step_line(step: dict[str, Any]) -> str:
         f"#{step['step']}",
         safe(step["node"]),
         f"→ {safe(step['peer'])}" if step["peer"] else "→ no peer yet",
-        f"[{safe(step['work_state'])}]",
+        f"[{painted(step['work_state'])}]",
         quoted(step["message"]),
         safe(step["work_id"]) if step["work_id"] else "",
     ]

@@ -6,11 +6,13 @@ import os
 import stat
 import sys
 
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import LIMIT
 from aghbus.cli.app.text import safe, size, table
 from aghbus.cli.app.uploads import upload
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.client.api import read_object
 from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
 from aghbus.client.http import Response, quote, request
@@ -170,7 +172,7 @@ COMMANDS = {
             "aghctl artifact put work_0199a3 /tmp/out.log --as test.log -o json",
         ],
         arguments=[
-            Argument("work_id", help="work of the artifact"),
+            Argument("work_id", completer=works, resolve=whole_work, help="work of the artifact"),
             Argument("file", help="file to store"),
             Argument("--as", metavar="NAME", help="name of the artifact (default: that of the file)"),
         ],
@@ -187,7 +189,7 @@ COMMANDS = {
             "aghctl artifact get work_0199a3 report.xml -O /tmp/report.xml",
         ],
         arguments=[
-            Argument("work_id", help="work of the artifact, or the whole URI"),
+            Argument("work_id", completer=works, resolve=whole_work, help="work of the artifact, or the whole URI"),
             Argument("artifact_name", nargs="?", help="name of the artifact"),
             Argument("-O", "--output-file", metavar="FILE", help="file to write or replace; - is standard output"),
         ],
@@ -196,6 +198,9 @@ COMMANDS = {
         run_list,
         description="List the artifacts of one work, or of all works, by URI. PUT BY is the claim of the storing daemon.",
         examples=["aghctl artifact list work_0199a3", "aghctl artifact list -o jsonl"],
-        arguments=[Argument("work_id", nargs="?", help="only those of this work"), LIMIT],
+        arguments=[
+            Argument("work_id", nargs="?", completer=works, resolve=whole_work, help="only those of this work"),
+            LIMIT,
+        ],
     ),
 }

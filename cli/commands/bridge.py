@@ -5,10 +5,12 @@ from __future__ import annotations
 from types import FrameType
 
 from aghbus.cli.app.arguments import lifetime
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
 from aghbus.host.command_line import Argument, Command
@@ -217,7 +219,9 @@ COMMANDS = {
             Argument("format", choices=FORMATS, help="format of the agent"),
             Argument("command", nargs="*", completer=_complete_command, help="command to run for each work, after --"),
             Argument("--target", metavar="PEER", help="receiver of messages that name no peer"),
-            Argument("--work", metavar="ID", help="work of messages that name none"),
+            Argument(
+                "--work", metavar="ID", completer=works, resolve=whole_work, help="work of messages that name none"
+            ),
             CHANNEL,
             Argument(
                 "--meta",

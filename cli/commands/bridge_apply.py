@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
+from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.input import read_all
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
 from aghbus.cli.bridge.safe_write import AtomicFileWriter
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote, request
@@ -216,7 +218,13 @@ COMMANDS = {
             "aghctl bridge humaninloop apply --file output.json --root specs/005-user-auth --feature-root specs/005-user-auth/",
         ],
         arguments=[
-            Argument("--work", metavar="ID", help="completed work whose artifacts are written"),
+            Argument(
+                "--work",
+                metavar="ID",
+                completer=works,
+                resolve=whole_work,
+                help="completed work whose artifacts are written",
+            ),
             Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
             Argument("--root", metavar="DIR", required=True, help="existing folder that the paths are relative to"),
             Argument("--feature-root", metavar="PREFIX", help="prefix to strip from paths if the opening names none"),

@@ -10,6 +10,7 @@ from aghbus.cli.app.options import SENDING, THREAD, one_of, sending
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import safe, table
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -126,7 +127,11 @@ COMMANDS = {
                 "--direct", metavar="PEER", type=peer, completer=peers, help="send it in the direct room with this peer"
             ),
             Argument(
-                "--work", metavar="ID", completer=works, help="a work of this receiver; with a new id it opens one"
+                "--work",
+                metavar="ID",
+                completer=works,
+                resolve=whole_work,
+                help="a work of this receiver; with a new id it opens one",
             ),
             THREAD,
             *SENDING,

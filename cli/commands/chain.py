@@ -13,13 +13,14 @@ from aghbus.cli.chains.file import CHAIN_FILE, checked, read
 from aghbus.cli.chains.follow import conclude, follow, get, to_the_end
 from aghbus.cli.chains.text import change_line, run_text, runs_text
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_run
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
 _WAIT = Argument("--wait", action="store_true", help="follow the run, progress on standard error (the default)")
-_RUN = Argument("run", help="id of the run")
+_RUN = Argument("run", resolve=whole_run, help="id of the run, or its end: at least 4 characters")
 STATES = ("running", "waiting", "completed", "failed", "canceled")
 
 
@@ -122,7 +123,7 @@ COMMANDS = {
         description=(
             "Run a chain of agents (docs/adapters/chains.md): each node is a work for a peer, and its answer decides which\n"
             "node comes next. The daemon performs the run: it continues when this command ends, and after a restart. Exits 0\n"
-            "when the run completed, 1 when it failed, was canceled, or waits for an answer (`chain resume`)."
+            "when the run completed, 1 when it failed, 6 when it waits for an answer (`chain resume`), 7 when it was canceled."
         ),
         examples=[
             'aghctl chain run research.toml --input "Find the email of the CEO of Acme Corp."',
@@ -155,7 +156,7 @@ COMMANDS = {
         run_watch,
         description=(
             "Stream the steps of a run, from its beginning, until it has ended; over pauses for an answer and over\n"
-            "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed or was canceled."
+            "restarts of the daemon too. Exits 0 when the run completed, 1 when it failed, 7 when it was canceled."
         ),
         examples=["aghctl chain watch RUN_ID", "aghctl chain watch RUN_ID -o jsonl"],
         arguments=[_RUN],

@@ -6,10 +6,11 @@ from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import body_line, event_line, not_delivered
 from aghbus.cli.app.options import LIMIT
-from aghbus.cli.app.text import moment, table
+from aghbus.cli.app.text import Id, State, moment, table
 from aghbus.cli.commands.requests import note_others
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
+from aghbus.cli.watch import WATCH, watch
 from aghbus.client.events import follow
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -17,12 +18,19 @@ from aghbus.protocol.base.annotations import Any
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
-    answer = context.api.get("/v1/inbox", [(name, values[name]) for name in ("state", "since", "limit")])
+    query = [(name, values[name]) for name in ("state", "since", "limit")]
+    if values["watch"]:
+        watch(context, lambda: context.api.get("/v1/inbox", query), _human, _rows)
+    answer = context.api.get("/v1/inbox", query)
     context.output.rows(answer, "items", _human, "no message is waiting")
     note_others(context, answer)
     if answer["next_since"] is not None:
         context.output.note(f"there are more: --since {answer['next_since']}")
     return YES
+
+
+def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
+    return {item["seq"]: item for item in answer["items"]}
 
 
 def _human(answer: dict[str, Any]) -> str:
@@ -40,8 +48,9 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
     if (why := not_delivered(message)) is not None:
         says = f"NOT DELIVERED ({why}): {says}"
     came = moment(message["received_ms"])
-    head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
-    return (*head, message["work_id"], item["work_state"], came, says)
+    head = (item["seq"], State(item["state"]), item["attempts"], message["sender"], message["trust"])
+    work = message["work_id"] and Id(message["work_id"])
+    return (*head, work, item["work_state"] and State(item["work_state"]), came, says)
 
 
 def run_follow(context: Context, values: dict[str, Any]) -> int:
@@ -56,7 +65,7 @@ COMMANDS = {
     "inbox list": Command(
         run_list,
         description="List the messages for our agent, oldest first. Without --state: those that are not acknowledged.",
-        examples=["aghctl inbox list", "aghctl inbox list --state dead -o json"],
+        examples=["aghctl inbox list", "aghctl inbox list --state dead -o json", "aghctl inbox list --watch"],
         arguments=[
             Argument(
                 "--state",
@@ -66,6 +75,7 @@ COMMANDS = {
             ),
             Argument("--since", metavar="SEQ", type=whole, help="messages after this local sequence"),
             LIMIT,
+            WATCH,
         ],
     ),
     "inbox follow": Command(

@@ -8,6 +8,7 @@ from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.message_text import body_line, not_delivered
 from aghbus.cli.app.text import fields, moment, safe, shell, span
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
@@ -85,7 +86,7 @@ COMMANDS = {
                 action="store_true",
                 help="also while an earlier message of its work or thread is leased",
             ),
-            Argument("--work", metavar="ID", completer=works, help="only a message of this work"),
+            Argument("--work", metavar="ID", completer=works, resolve=whole_work, help="only a message of this work"),
         ],
     )
 }

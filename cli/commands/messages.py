@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import whole
-from aghbus.cli.app.completers import peers
+from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.output import dumps
 from aghbus.cli.app.text import fields, local_times, moment, safe
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_message, whole_work
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -89,7 +90,7 @@ COMMANDS = {
             LIMIT,
             Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
             Argument("--direction", action="append", choices=DIRECTIONS, help="only in this direction"),
-            Argument("--work", metavar="ID", help="only of this work"),
+            Argument("--work", metavar="ID", completer=works, resolve=whole_work, help="only of this work"),
             Argument("--thread", metavar="ID", help="only in this thread"),
             Argument("--direct", metavar="ID", help="only in this direct room"),
             Argument("--peer", completer=peers, help="only from or to this peer"),
@@ -100,6 +101,6 @@ COMMANDS = {
         run_show,
         description="Show one envelope as on the wire, its effect on the work, and its state in outbox or inbox.",
         examples=["aghctl messages show MESSAGE_ID", "aghctl messages show MESSAGE_ID -o json"],
-        arguments=[Argument("id", help="id of the message")],
+        arguments=[Argument("id", resolve=whole_message, help="id of the message, or its end: at least 4 characters")],
     ),
 }

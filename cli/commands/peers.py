@@ -5,25 +5,39 @@ from __future__ import annotations
 from aghbus.cli.app.completers import capabilities
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.app.text import ago, table
+from aghbus.cli.app.text import State, ago, table
 from aghbus.cli.context import Context
+from aghbus.cli.watch import WATCH, watch
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
+
+NOBODY = "no peer is known yet; `aghctl whois` asks the network"
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """List the known peers, without asking the network."""
     query = [(name, values[name]) for name in ("capability", "channel", "all")]
-    answer = context.api.get("/v1/peers", query)
-    context.output.rows(answer, "peers", _human, "no peer is known yet; `aghctl whois` asks the network")
+    if values["watch"]:
+        watch(
+            context,
+            lambda: context.api.get("/v1/peers", query),
+            _human,
+            _rows,
+            volatile=("first_seen_ms", "last_seen_ms"),
+        )
+    context.output.rows(context.api.get("/v1/peers", query), "peers", _human, NOBODY)
     return YES
+
+
+def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
+    return {(peer["channel"], peer["peer_id"]): peer for peer in answer["peers"]}
 
 
 def _human(answer: dict[str, Any]) -> str:
     rows = [
         (
             peer["peer_id"],
-            peer["presence"],
+            State(peer["presence"]),
             peer["trust"],
             peer["channel"],
             "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),
@@ -40,13 +54,14 @@ COMMANDS = {
     "peers": Command(
         run,
         description="List the known peers: those that greeted or answered recently, ourselves included.",
-        examples=["aghctl peers", "aghctl peers --capability test.run -o json"],
+        examples=["aghctl peers", "aghctl peers --capability test.run -o json", "aghctl peers --watch"],
         arguments=[
             Argument(
                 "--capability", metavar="ID", completer=capabilities, help="only peers that advertise this capability"
             ),
             CHANNEL,
             Argument("--all", action="store_true", help="expired ones too"),
+            WATCH,
         ],
     )
 }

@@ -5,22 +5,30 @@ from __future__ import annotations
 from functools import partial
 
 from aghbus.cli.app.errors import NO, YES
-from aghbus.cli.app.text import counted, fields, local_times, safe, size, span, wrapped
+from aghbus.cli.app.text import State, counted, fields, local_times, painted, safe, size, span, wrapped
 from aghbus.cli.context import Context
+from aghbus.cli.watch import WATCH, watch
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
+
+VOLATILE = ("uptime_s", "counters", "broker", "store", "queues")
+"""Members that change without an event."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Show the state of the daemon; 1 when it is not ready."""
+    human = partial(_human, context.command("requests"))
+    if values["watch"]:
+        watch(context, lambda: context.api.get("/v1/status"), human, lambda status: {"": status}, volatile=VOLATILE)
     status = context.api.get("/v1/status")
-    context.output.answer(status, partial(_human, context.command("requests")))
+    context.output.answer(status, human)
     return YES if status["ready"] else NO
 
 
 def _human(requests: str, status: dict[str, Any]) -> str:
     pairs = [
-        ("name", f"{status['name']} ({'ready' if status['ready'] else 'not ready'})"),
+        ("name", status["name"]),
+        ("state", State("ready" if status["ready"] else "not ready")),
         ("peer", f"{status['peer_id']} in {status['workspace_id']}: {', '.join(status['channels'])}"),
         *(("former peer", _former(one)) for one in status.get("former", [])),
         ("process", f"pid {status['pid']}, aghd {status['version']}, up {span(status['uptime_s'])}"),
@@ -40,7 +48,7 @@ def _human(requests: str, status: dict[str, Any]) -> str:
         ("quarantined", status["quarantined"]),
         ("observing", "yes" if status["observe"] else None),
     ]
-    problems = [wrapped("problem: ", local_times(safe(problem))) for problem in status["problems"]]
+    problems = [wrapped(f"{painted('problem')}: ", local_times(safe(problem))) for problem in status["problems"]]
     return "\n".join([fields(pairs), *counter_lines(status["counters"]), *problems])
 
 
@@ -113,6 +121,7 @@ COMMANDS = {
             "Show the daemon: its identity, its broker connection, its store, its queues and its problems.\n"
             "Exits 1 if it is not ready: no broker, no live subscription, or a store that cannot be written."
         ),
-        examples=["aghctl status", "aghctl --name ops status -o json"],
+        examples=["aghctl status", "aghctl --name ops status -o json", "aghctl status --watch"],
+        arguments=[WATCH],
     )
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from aghbus.cli.app.arguments import whole
-from aghbus.cli.app.completers import peers
+from aghbus.cli.app.completers import peers, works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import event_line
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.commands.work_watch import lost_note
 from aghbus.cli.context import Context
+from aghbus.cli.ids import whole_work
 from aghbus.client.events import follow
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -41,7 +42,7 @@ COMMANDS = {
         ),
         examples=["aghctl traces", "aghctl traces --work WORK_ID --since 0 -o jsonl", "aghctl traces --all --peer ops"],
         arguments=[
-            Argument("--work", metavar="ID", help="only of this work"),
+            Argument("--work", metavar="ID", completer=works, resolve=whole_work, help="only of this work"),
             Argument("--thread", metavar="ID", help="only in this thread"),
             Argument("--direct", metavar="ID", help="only in this direct room"),
             Argument("--peer", completer=peers, help="only from or to this peer"),

@@ -10,6 +10,7 @@ from aghbus.cli.app.recipients import handles
 from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.cli.commands.inbox_settle import purge_line
 from aghbus.cli.context import Context, Run
+from aghbus.cli.ids import whole_message
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
@@ -62,6 +63,11 @@ def run_unpin(context: Context, values: dict[str, Any]) -> int:
         "no pin of first use is unused for a day",
     )
     return YES
+
+
+def _message(context: Context, text: str) -> str:
+    """A message by its id or the end of it, or by its number in the quarantine."""
+    return text if text.isdigit() else whole_message(context, text)
 
 
 def run_why(context: Context, values: dict[str, Any]) -> int:
@@ -284,6 +290,8 @@ COMMANDS = {
             "and the decision that was recorded on arrival."
         ),
         examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
-        arguments=[Argument("message", help="id of the message, or its number in the quarantine")],
+        arguments=[
+            Argument("message", resolve=_message, help="id of the message, its end, or its number in the quarantine")
+        ],
     ),
 }

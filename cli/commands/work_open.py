@@ -18,7 +18,11 @@ from aghbus.protocol.base.annotations import Any
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Open the work; print its id on standard output, and a next step on standard error."""
-    sent = open_work(context, values)
+    return tell_opened(context, open_work(context, values))
+
+
+def tell_opened(context: Context, sent: dict[str, Any]) -> int:
+    """Print the id of the work that was opened (`OpenedWork`), and a next step on standard error."""
     context.output.answer(sent, lambda answer: safe(answer["work_id"]))
     follow = context.command(f"work watch {shell(sent['work_id'])}")
     context.output.note(f"{sent_line(sent)}\nfollow it: {follow}")

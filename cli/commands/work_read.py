@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from functools import partial
 
-from aghbus.cli.app.arguments import whole
-from aghbus.cli.app.completers import peers, works
+from aghbus.cli.app.arguments import since, whole
+from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import OVERVIEW_CHARACTERS, artifact, work_head
 from aghbus.cli.app.options import CHANNEL, LIMIT
-from aghbus.cli.app.text import ago, compact, counted, cut, indented, moment, quoted, safe, table
+from aghbus.cli.app.text import Id, State, ago, compact, counted, cut, indented, moment, painted, quoted, safe, table
+from aghbus.cli.commands.work_watch import watch_to_end
 from aghbus.cli.context import Context
+from aghbus.cli.ids import gather, work_arguments
+from aghbus.cli.watch import WATCH, watch
+from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.http import quote
-from aghbus.host.command_line import Argument, Command
+from aghbus.host.command_line import Argument, Command, nonempty
 from aghbus.protocol.base.annotations import Any
 
+SYNONYMS = {"done": "completed", "open": "submitted", "running": "working", "waiting": "needs_input", "error": "failed"}
+"""What other programs call a state."""
+LISTED = 100
+"""Works in a list without --limit."""
 STATES = ("submitted", "working", "needs_input", "completed", "failed", "canceled")
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
-    """List works by state, role and peer."""
-    query = [(name, values[name]) for name in ("state", "role", "peer", "channel", "limit", "before")]
-    answer = context.api.get("/v1/works", query)
+    """List works by state, role, peer, text and time of the last change."""
+    query = [(name, values[name]) for name in ("state", "role", "peer", "text", "channel")]
+    query.append(("updated_since_ms", values["since"]))
+
+    def read() -> dict[str, Any]:
+        return gather(context, "/v1/works", query, "works", values["limit"] or LISTED, values["before"])
+
+    if values["watch"]:
+        watch(context, read, _list, _rows)
+    answer = read()
     context.output.rows(answer, "works", _list, "no such work")
     if answer["next_before"] is not None:
         context.output.note(f"there are more: --before {answer['next_before']}")
@@ -32,13 +47,21 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
     query = [(name, values[name]) for name in ("channel", "before")]
     detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
-    context.output.answer(detail, partial(_show, context))
+    human = partial(_show, context, _cause(context, detail))
+    if values["follow"]:
+        context.output.event(detail, human)
+        return watch_to_end(context, detail, detail["work"]["last_seq"])
+    context.output.answer(detail, human)
     return YES
+
+
+def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
+    return {(work["channel"], work["work_id"]): work for work in answer["works"]}
 
 
 def _list(answer: dict[str, Any]) -> str:
     rows = [
-        (work["work_id"], work["state"], _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
+        (Id(work["work_id"]), State(work["state"]), _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
         for work in answer["works"]
     ]
     return table(["WORK", "STATE", "PEER", "TRUST", "CHANGED", "TEXT"], rows)
@@ -50,12 +73,26 @@ def _peer(work: dict[str, Any]) -> str:
     return f"from {work['initiator']}" if work["role"] == "target" else f"{work['initiator']} → {work['target']}"
 
 
-def _show(context: Context, detail: dict[str, Any]) -> str:
+def _cause(context: Context, detail: dict[str, Any]) -> str:
+    """The work, else the message, that the opening names as its cause; empty without one."""
+    message_id = next((step["causation_id"] for step in detail["history"][:1] if step["outcome"] == "opened"), None)
+    if message_id is None or not context.output.human:
+        return ""
+    try:
+        cause = context.api.get(f"/v1/messages/{quote(message_id)}")
+    except RefusedByDaemon:  # not stored here, or not any more
+        return str(message_id)
+    return str(cause["work_id"] or message_id)
+
+
+def _show(context: Context, cause: str, detail: dict[str, Any]) -> str:
     why = detail["why"] and {**detail["why"], "hint": context.pasteable(detail["why"]["hint"])}
     omitted = f"({detail['history_omitted']} earlier steps: --before {detail['next_before']})"
+    tried = [f"handed over from {safe(one['peer'])}: {safe(one['why'])}" for one in detail["attempts"]]
     return "\n".join(
         [
-            work_head(detail["work"], why),
+            work_head(detail["work"], why, cause),
+            *tried,
             *_artifacts(detail["history"]),
             "",
             *([omitted] if detail["history_omitted"] else []),
@@ -73,9 +110,9 @@ def _artifacts(history: list[dict[str, Any]]) -> list[str]:
 def _step(step: dict[str, Any], shown: object) -> str:
     """One line of the history; without its result if it is `shown` above, that of the work."""
     change = (
-        safe(step["after"])
+        painted(step["after"])
         if step["before"] in (None, step["after"])
-        else f"{safe(step['before'])} → {safe(step['after'])}"
+        else f"{safe(step['before'])} → {painted(step['after'])}"
     )
     parts = [
         moment(step["at_ms"]),
@@ -105,27 +142,41 @@ COMMANDS = {
             "aghctl work list",
             "aghctl work list --state working --state needs_input",
             "aghctl work list --role target -o jsonl",
+            'aghctl work list --peer patch-worker --text "smoke test" --since 2h',
             "aghctl work list --limit 1000 --before 48211",
+            "aghctl work list --state needs_input --watch",
         ],
         arguments=[
-            Argument("--state", action="append", choices=STATES, help="only works in this state"),
+            Argument("--state", action="append", choices=STATES, synonyms=SYNONYMS, help="only works in this state"),
             Argument("--role", choices=("initiator", "target", "observer"), help="only works with us in this role"),
             Argument("--peer", completer=peers, help="only works with this peer"),
+            Argument("--text", type=nonempty, help="only works with this in the first 200 characters of their text"),
+            Argument(
+                "--since",
+                metavar="TIME",
+                type=since,
+                help="only works that changed since: 2h (ago), 14:30 (today) or 2026-11-23T14:30",
+            ),
             CHANNEL,
             LIMIT,
             Argument(
                 "--before", metavar="SEQ", type=whole, help="works whose last message is before this local sequence"
             ),
+            WATCH,
         ],
     ),
     "work show": Command(
         run_show,
-        description="Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it.",
-        examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json"],
+        description=(
+            "Show one work: its peers, its place, its state, and every receipt, trace and message that was applied to it. With\n"
+            "--follow it continues and exits as `work watch` does."
+        ),
+        examples=["aghctl work show WORK_ID", "aghctl work show WORK_ID -o json", "aghctl work show --last --follow"],
         arguments=[
-            Argument("work", completer=works, help="id of the work"),
+            *work_arguments(),
             CHANNEL,
             Argument("--before", metavar="SEQ", type=whole, help="the history before this local sequence"),
+            Argument("-f", "--follow", action="store_true", help="then stream its events until it has ended"),
         ],
     ),
 }

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aghbus.cli.app.arguments import seconds
-from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.errors import Interrupted, exit_code_of_work
 from aghbus.cli.app.message_text import TERMINAL, event_line, reason_line, sent_line
 from aghbus.cli.app.options import SENDING
 from aghbus.cli.app.recipients import note_absent
-from aghbus.cli.app.text import readable, safe, shell
+from aghbus.cli.app.text import painted, readable, safe, shell
 from aghbus.cli.commands.work_open import OPENING, open_work
-from aghbus.cli.commands.work_watch import ReasonNotes, lost_note
+from aghbus.cli.commands.work_watch import ReasonNotes, lost_note, was_rejected
 from aghbus.cli.context import Context
 from aghbus.client.events import follow
 from aghbus.client.http import quote
@@ -28,16 +28,29 @@ class _Expired(BaseException):
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Open the work, wait until it has ended or asks something, and print the result; 0 when it completed, else 1."""
-    sent = open_work(context, {**values, "reactions": "none"})
+    """Open the work, wait until it has ended or asks something, and print the result; the exit code tells its state."""
+    return run_to_end(context, open_work(context, {**values, "reactions": "none"}), values["wait"])
+
+
+def run_to_end(context: Context, sent: dict[str, Any], wait: float | None) -> int:
+    """The same for a work that was opened by `sent` (`SendResponse`), for `wait` seconds at most; None: without limit."""
     context.output.note(sent_line(sent))
     note_absent(context.api, context.output, sent)
-    with _bounded(values["wait"]):
-        _follow(context, sent)
-    answer = _outcome(_work(context, sent))
+    try:
+        with _bounded(wait):
+            _follow(context, sent)
+    except KeyboardInterrupt:
+        raise _interrupted(context, sent["work_id"]) from None
+    detail = _work(context, sent)
+    answer = _outcome(detail)
     context.output.answer(answer, _human)
     context.output.note(_next_step(context, answer))
-    return YES if answer["state"] == "completed" else NO
+    return exit_code_of_work(answer["state"], rejected=was_rejected(detail["history"]))
+
+
+def _interrupted(context: Context, work_id: str) -> Interrupted:
+    watch, cancel = (context.command(f"work {verb} {shell(work_id)}") for verb in ("watch", "cancel"))
+    return Interrupted(f"interrupted: {work_id} goes on", f"`{watch}` follows it, `{cancel}` cancels it")
 
 
 @contextmanager
@@ -62,15 +75,19 @@ def _bounded(wait: float | None) -> Iterator[None]:
 
 
 def _follow(context: Context, sent: dict[str, Any]) -> None:
-    """Print what happens as notes, until the work has ended or asks something."""
-    query = [("work", sent["work_id"]), ("channel", sent["channel"])]
+    """Print what happens as notes, until the work has ended or asks something, at whichever peer has it."""
+    work_id, since = sent["work_id"], sent["seq"]
     notes = ReasonNotes(context, sent["work_id"], sent["channel"])
-    for event in follow(context.api, query, sent["seq"], lost_note(context), on_idle=notes.idle):
-        context.output.note(event_line(event))
-        if event["type"] == "gap" and _work(context, sent)["work"]["state"] in _SETTLED:
-            return
-        if (event.get("work") or {}).get("after") in _SETTLED:
-            return
+    while work_id is not None:
+        query = [("work", work_id), ("channel", sent["channel"])]
+        for event in follow(context.api, query, since, lost_note(context), on_idle=notes.idle):
+            context.output.note(event_line(event))
+            since = event["seq"]
+            if event["type"] == "gap" or (event.get("work") or {}).get("after") in _SETTLED:
+                now = _work(context, sent)["work"]
+                if now["state"] in _SETTLED or now["work_id"] != work_id:
+                    work_id = None if now["work_id"] == work_id else now["work_id"]
+                    break
 
 
 def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +122,7 @@ def _next_step(context: Context, answer: dict[str, Any]) -> str:
     why = answer["why"]
     work, state = shell(answer["work_id"]), answer["state"]
     reason = f" ({safe(answer['reason'])})" if answer["reason"] else ""
-    line = f"{safe(answer['work_id'])} {safe(state)}{reason}"
+    line = f"{safe(answer['work_id'])} {painted(state)}{reason}"
     watch = context.command(f"work watch {work}")
     if state == "needs_input":
         say = context.command(f"work say {work} TEXT")
@@ -121,7 +138,8 @@ COMMANDS = {
         run,
         description=(
             "Open a work for a peer, show its progress on standard error, and print its result when it has ended. Returns\n"
-            "also when the peer asks something, or when --wait has passed; the work goes on. Exits 0 when it completed, else 1.\n"
+            "also when the peer asks something, or when --wait has passed; the work goes on. Exits 0 when it\n"
+            "completed, 1 when it failed, 6 when it asks something, 7 when it was canceled or rejected, 8 when it has not ended.\n"
             "Nothing of this work reaches our inbox."
         ),
         examples=[

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.options import ARTIFACT, SENDING, json_object, sending, stdin_or
 from aghbus.cli.app.text import safe, shell
 from aghbus.cli.app.uploads import references
 from aghbus.cli.context import Context, Run
+from aghbus.cli.ids import work_arguments
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
@@ -49,7 +49,6 @@ def _human(sent: dict[str, Any]) -> str:
     return f"{safe(sent['work_id'])}{state} ({safe(sent['kind'])} {safe(sent['id'])} to {safe(sent['to'])}, {safe(sent['state'])})"
 
 
-_WORK = Argument("work", completer=works, help="id of the work")
 _MESSAGE = Argument("--message", metavar="TEXT", help="text for the other peer; - reads standard input")
 _NEEDED = Argument("--message", metavar="TEXT", required=True, help="text for the other peer; - reads standard input")
 _RESULT = Argument("--result", metavar="JSON", type=json_object, help="result, a JSON object; - reads standard input")
@@ -63,7 +62,7 @@ def _verb(verb: str, description: str, example: str, *options: Argument) -> Comm
         _runner(verb),
         description=description,
         examples=examples,
-        arguments=[_WORK, *options, *SENDING],
+        arguments=[*work_arguments(None if verb == "cancel" else "target"), *options, *SENDING],
     )
 
 
@@ -118,7 +117,7 @@ COMMANDS = {
         description="Send text inside a work, to its other participant; an answer to needs_input makes it working again.",
         examples=['aghctl work say WORK_ID "use the main branch"', "git diff | aghctl work say WORK_ID - -o json"],
         arguments=[
-            _WORK,
+            *work_arguments(),
             Argument("text", nargs="?", help="the text; - reads standard input"),
             Argument("--message", metavar="TEXT", help="the text, instead of TEXT"),
             *SENDING,

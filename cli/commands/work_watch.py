@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import time
 
-from aghbus.cli.app.completers import works
-from aghbus.cli.app.errors import NO, YES
+from aghbus.cli.app.errors import exit_code_of_work
 from aghbus.cli.app.message_text import TERMINAL, event_line, reason_line
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.app.text import safe
+from aghbus.cli.app.text import painted, safe
 from aghbus.cli.context import Context
+from aghbus.cli.ids import work_arguments
 from aghbus.client.errors import ClientError
 from aghbus.client.events import follow
 from aghbus.client.http import quote
-from aghbus.host.command_line import Argument, Command
+from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
 
 FIRST_REASON = 10.0
 """Seconds after which a person is told why a work does not move."""
 REPEATED_REASON = 120.0
 """Seconds after which the same reason is told again."""
+_REJECTED = "receipt:rejected"
+"""The event of the lifecycle that rejects a work, which has failed then."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
-    """Print the history, then new events, until the work has ended; 0 when it completed, else 1."""
+    """Print the history, then new events, until the work has ended; the exit code tells how."""
     where, only = f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])]
-    work = context.api.get(where, only)["work"]
+    return watch_to_end(context, context.api.get(where, only), 0)
+
+
+def watch_to_end(context: Context, detail: dict[str, Any], since: int) -> int:
+    """Print the events after `since` of the work in `detail` (`WorkResponse`) until it has ended; the exit code tells how."""
+    work = detail["work"]
     query = [("work", work["work_id"]), ("channel", work["channel"])]
-    state = _until_end(context, query, work)
-    context.output.note(f"{safe(work['work_id'])} {state}")
-    return YES if state == "completed" else NO
+    state, rejected = _until_end(context, query, detail, since)
+    context.output.note(f"{safe(work['work_id'])} {painted(state)}")
+    return exit_code_of_work(state, rejected=rejected)
 
 
-def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str, Any]) -> str:
-    """The terminal state. Retention may have removed the last envelope of a work that had already ended."""
+def was_rejected(history: list[dict[str, Any]]) -> bool:
+    """Whether a step of a history (`HistoryEntry`) ended the work by a rejection."""
+    return any(step["event"] == _REJECTED and step["after"] == "failed" for step in history)
+
+
+def _until_end(
+    context: Context, query: list[tuple[str, object]], detail: dict[str, Any], since: int
+) -> tuple[str, bool]:
+    """The terminal state, and whether it is a rejection. Retention may have removed the last envelope of an ended work."""
+    work, rejected = detail["work"], was_rejected(detail["history"])
     ended = str(work["state"]) if work["state"] in TERMINAL else ""
     notes = ReasonNotes(context, work["work_id"], work["channel"])
-    for event in follow(context.api, query, 0, lost_note(context), on_idle=notes.idle):
+    if ended and since >= work["last_seq"]:
+        return ended, rejected
+    for event in follow(context.api, query, since, lost_note(context), on_idle=notes.idle):
         context.output.event(event, event_line)
-        after = (event.get("work") or {}).get("after")
-        if after in TERMINAL:
-            return str(after)
+        change = event.get("work") or {}
+        if change.get("after") in TERMINAL:
+            return str(change["after"]), change["event"] == _REJECTED
         if ended and event["seq"] >= work["last_seq"]:
-            return ended
+            return ended, rejected
     raise AssertionError("a stream ends by an exception only")
 
 
@@ -79,9 +96,10 @@ COMMANDS = {
         run,
         description=(
             "Stream every event of a work: its whole history first, then live, without gaps or repeats, over\n"
-            "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
+            "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed, 7 when it was\n"
+            "canceled or rejected."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
-        arguments=[Argument("work", completer=works, help="id of the work"), CHANNEL],
+        arguments=[*work_arguments(), CHANNEL],
     )
 }

@@ -49,7 +49,8 @@ class ChainService:
 
     async def list_runs(self, query: ChainRunsQuery) -> ChainRunsResponse:
         """Runs, latest change first."""
-        return ChainRunsResponse(runs=await chains.runs(self.store.reader, states=query.states, limit=query.limit))
+        found = await chains.runs(self.store.reader, states=query.states, id_end=query.id_end, limit=query.limit)
+        return ChainRunsResponse(runs=found)
 
     async def get_run(self, run_id: str, query: ChainRunQuery) -> ChainRun:
         """One run; with `since`, once its version is greater than that or after `wait` seconds."""

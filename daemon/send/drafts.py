@@ -71,7 +71,19 @@ class DraftBuilder:
         channel = self._channel(ask.channel)
         to = self._recipients.resolve(to, channel)
         place = self._container(ask.thread_id, ask.direct, None, to, channel, None, self_id, now_ms)
-        return self._draft(kind, channel, body, to, place, ask, self_id, now_ms, work_id=work_id, trace_id=ask.trace_id)
+        return self._draft(
+            kind,
+            channel,
+            body,
+            to,
+            place,
+            ask,
+            self_id,
+            now_ms,
+            work_id=work_id,
+            trace_id=ask.trace_id,
+            causation_id=ask.causation_id,
+        )
 
     def for_work_action(
         self, work: WorkView, verb: WorkVerb, ask: WorkActionRequest, trace_id: str | None, now_ms: int

@@ -101,15 +101,7 @@ class WorkService:
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
         """One page of works, latest change first."""
-        return await works.works(
-            self.store.reader,
-            states=query.states,
-            role=query.role,
-            peer=query.peer,
-            channel=query.channel,
-            limit=query.limit,
-            before=query.before,
-        )
+        return await works.works(self.store.reader, query)
 
     async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
         """One work with its history, the latest of that id without a channel; after `wait`, or once it stands still. It says why

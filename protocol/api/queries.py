@@ -1,6 +1,6 @@
 """The local API: the parameters of query strings and paths."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -8,6 +8,7 @@ from msgspec import Meta
 from aghbus.protocol.agh.effects import Direction
 from aghbus.protocol.agh.envelope import StoredKind
 from aghbus.protocol.agh.lifecycle import State
+from aghbus.protocol.agh.limits import MAX_ID_BYTES
 from aghbus.protocol.api.artifact_uri import PART
 from aghbus.protocol.api.base import RunState, Seq, Since, text
 from aghbus.protocol.api.inbox import InboxState
@@ -21,7 +22,12 @@ MAX_LIMIT: Final = 1000
 MAX_CHAIN_WAIT: Final = 60.0
 """Seconds: a watcher asks again after that, so that it notices a daemon that is gone."""
 
+MIN_ID_END: Final = 4
+"""Characters of the end of an id by which it is searched: ids are UUIDv7, which begin alike."""
+
 Limit = Annotated[int, Meta(ge=1, le=MAX_LIMIT)]
+IdEnd = Annotated[str, Meta(min_length=MIN_ID_END, max_length=MAX_ID_BYTES)]
+WorkOrder = Literal["updated", "opened"]
 ArtifactPart = Annotated[str, text(f"^{PART.pattern}$")]
 
 
@@ -64,6 +70,7 @@ class MessagesQuery(EnvelopeFilter, frozen=True):
     since: Since = 0  # those after this sequence
     limit: Limit = 100  # of the page
     last: bool = False  # the newest ones instead of the oldest
+    id_end: IdEnd | None = None  # those whose id ends in this; reads all messages
 
 
 MAX_TAKES: Final = 10_000
@@ -94,8 +101,13 @@ class WorksQuery(Query, frozen=True):
     role: Role | None = None  # of this daemon in it
     peer: str | None = None  # initiator or target
     channel: str | None = None  # where it is
+    # part of `Work.text`, in upper or lower case; reads the text of every work that fits the other parameters
+    text: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    updated_since_ms: Annotated[int, Meta(ge=0)] | None = None  # those that changed at this Unix time or later
+    id_end: IdEnd | None = None  # those whose id ends in this
+    order: WorkOrder = "updated"  # of the last change or of the opening, latest first
     limit: Limit = 100  # of the page
-    before: Seq | None = None  # those whose last envelope is before this sequence
+    before: Seq | None = None  # those whose last envelope, or opening in its order, is before this sequence
 
 
 MAX_WORK_WAIT: Final = 600
@@ -152,6 +164,7 @@ class ChainRunsQuery(Query, frozen=True):
     """Runs of chains."""
 
     states: frozenset[RunState] = msgspec.field(default=frozenset(), name="state")  # of the run; may be repeated
+    id_end: IdEnd | None = None  # those whose id ends in this
     limit: Limit = 100  # of the page
 
 

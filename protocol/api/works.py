@@ -65,6 +65,8 @@ class WorkOpenRequest(RequestModel):
     direct: bool = False  # use the direct room of the two peers
     work_id: NewWorkId | None = None  # an id of the caller's own
     trace_id: MessageId | None = None  # correlation id of the caller
+    # id of the envelope that caused this one, such as the end of the work that is tried again
+    causation_id: MessageId | None = None
     expires_in: Lifetime | None = None  # life of the envelope in seconds, as configured without it
     # seconds until the work is canceled if it was not accepted, or handed over (0: never, null: as configured)
     accept_within: Delay | None = None
@@ -142,6 +144,7 @@ class HistoryEntry(ResponseModel):
     before: State | None  # state before it, null for the opening
     after: State  # state after it
     at_ms: int  # when it was stored
+    causation_id: str | None  # id of the envelope that caused it, null without one
     message: str | None  # of a trace or receipt, else null
     reason: str | None  # reason code of a receipt, else null
     result: Any  # of a trace, else null

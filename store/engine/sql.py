@@ -36,6 +36,7 @@ __all__ = [
     "Reader",
     "as_struct",
     "encodable",
+    "ends_in",
     "insert_into",
     "is_environment",
     "placeholders",
@@ -117,6 +118,11 @@ def is_environment(error: Exception) -> bool:
 def placeholders(columns: Collection[object]) -> str:
     """One `?` for each column: `?, ?, ?`."""
     return ", ".join("?" * len(columns))
+
+
+def ends_in(column: str, end: str) -> str:
+    """The condition that the text in `column` ends in `end`, which is its one parameter."""
+    return f"substr({column}, -{len(end)}) = ?"
 
 
 def insert_into(table: str, columns: Collection[str], conflict: str = "") -> str:

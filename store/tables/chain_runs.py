@@ -16,7 +16,7 @@ from aghbus.protocol.api.chains import ChainRun, ChainRunSummary, ChainStep
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, insert_into, placeholders
+from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, ends_in, insert_into, placeholders
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
 
@@ -252,11 +252,20 @@ async def run(reader: Reader, run_id: str) -> ChainRun | None:
     )
 
 
-async def runs(reader: Reader, *, states: frozenset[str] = frozenset(), limit: int = 100) -> list[ChainRunSummary]:
-    """Runs, latest change first."""
-    where = f"WHERE state IN ({placeholders(states)})" if states else ""
-    sql = f"SELECT {_HEAD} FROM chain_runs {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
-    return [as_struct(ChainRunSummary, row) for row in await fetch(reader, sql, [*sorted(states), limit])]
+async def runs(
+    reader: Reader, *, states: frozenset[str] = frozenset(), id_end: str | None = None, limit: int = 100
+) -> list[ChainRunSummary]:
+    """Runs, latest change first; those in `states`, if it is not empty, whose id ends in `id_end`."""
+    clauses, params = ["1"], list[Any]()
+    if states:
+        clauses.append(f"state IN ({placeholders(states)})")
+        params += sorted(states)
+    if id_end is not None:
+        clauses.append(ends_in("run_id", id_end))
+        params.append(id_end)
+    where = " AND ".join(clauses)
+    sql = f"SELECT {_HEAD} FROM chain_runs WHERE {where} ORDER BY updated_ms DESC, rowid DESC LIMIT ?"  # noqa: S608 - constants
+    return [as_struct(ChainRunSummary, row) for row in await fetch(reader, sql, [*params, limit])]
 
 
 def _step_of(row: Row) -> ChainStep:

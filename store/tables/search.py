@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from aghbus.protocol.api.messages import MessagesResponse
-from aghbus.protocol.api.queries import EnvelopeFilter
+from aghbus.protocol.api.queries import EnvelopeFilter, MessagesQuery
 from aghbus.store.engine.log.memory import as_json
-from aghbus.store.engine.sql import INBOX_STATE, Reader
+from aghbus.store.engine.sql import INBOX_STATE, Reader, ends_in
 from aghbus.store.tables.envelopes import (
     Params,
     Row,
@@ -164,10 +164,13 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
     for column, values in (("kind", wanted.kinds), ("direction", wanted.directions)):
         if values:
             add(f"e.{column} IN ({', '.join('?' * len(values))})", *sorted(values))
-    if wanted.work_id is not None:
-        add("e.work_id = ?", wanted.work_id)
-    if wanted.thread_id is not None:
-        add("e.container = ? AND e.surface = 'thread'", wanted.thread_id)
+    for clause, value in (
+        ("e.work_id = ?", wanted.work_id),
+        ("e.container = ? AND e.surface = 'thread'", wanted.thread_id),
+        ("e.channel = ?", wanted.channel),
+    ):
+        if value is not None:
+            add(clause, value)
     if wanted.direct_id is not None:
         add("e.container = ? AND e.surface = 'direct'", wanted.direct_id)
         if wanted.peer is not None:
@@ -176,8 +179,8 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
             add(_ROOM_OF_CURRENT_PAIR)
     elif wanted.peer is not None:
         add("(e.sender = ? OR e.recipient = ?)", wanted.peer, wanted.peer)
-    if wanted.channel is not None:
-        add("e.channel = ?", wanted.channel)
+    if isinstance(wanted, MessagesQuery) and wanted.id_end is not None:
+        add(ends_in("e.msg_id", wanted.id_end), wanted.id_end)
     if wanted.inbox:
         add(f"{INBOX_STATE} IN ('ready', 'leased')")
     if wanted.for_agent:

@@ -11,17 +11,19 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
+from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkAttempt, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import CachedWork
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, ends_in, insert_into, placeholders
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
 TEXT_CHARS: Final = 200  # of the opening text, as `Work.text` promises
 LISTED_RESULT_BYTES: Final = 65_536  # a list shows the results of envelopes up to this size
+SEARCHED_WORKS: Final = 50_000  # that one query compares with filters: some 50 milliseconds
 HISTORY_ENTRIES: Final = 1_000  # the newest steps of a history in one answer
 HISTORY_BYTES: Final = 8 * 1024 * 1024  # of the envelopes that these steps are read from
 
@@ -54,11 +56,16 @@ SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator
     w.handover, w.next, w.id
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
-# One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit.
-_IN_STATE: Final = "SELECT w.id, w.result_seq, w.last_seq FROM works AS w WHERE w.state = '{state}' AND {clauses}"
+# One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit. A work
+# that was opened later has a higher id.
+_BY_UPDATE: Final = "SELECT w.id, w.result_seq, w.last_seq AS place FROM works AS w WHERE w.state = ? AND {clauses}"
+_BY_OPENING: Final = """
+SELECT w.id, w.result_seq, w.opened_seq AS place FROM works AS w NOT INDEXED WHERE w.state IN ({states}) AND {clauses}
+ORDER BY w.id DESC
+"""
 _SELECT_SIZES: Final = """
-SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.last_seq
-FROM ({branches} ORDER BY last_seq DESC LIMIT ?) AS w LEFT JOIN log AS e ON e.seq = w.result_seq ORDER BY w.last_seq DESC
+SELECT w.id, CASE WHEN length(e.raw) <= ? THEN length(e.raw) ELSE 0 END, w.place
+FROM ({works} LIMIT ?) AS w LEFT JOIN log AS e ON e.seq = w.result_seq ORDER BY w.place DESC
 """
 # Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention removes
 # the envelopes of a work only together with the work.
@@ -77,6 +84,7 @@ FROM (
 ) WHERE bytes <= ? ORDER BY seq
 """  # noqa: S608 - constants
 _COUNT_STEPS: Final = f"SELECT count(*) {_HISTORY}"
+_PLACES: Final = {"updated": "last_seq", "opened": "opened_seq"}
 _END: Final = (1 << 63) - 1  # beyond every sequence
 
 
@@ -232,35 +240,61 @@ def begin_deadline(tx: Transaction, work: WorkView) -> None:
         tx.memory.works.put(tx, work.work_id, msgspec.structs.replace(cached, has_deadline=True))
 
 
-async def works(
-    reader: Reader,
-    *,
-    states: frozenset[str] = frozenset(),
-    role: str | None = None,
-    peer: str | None = None,
-    channel: str | None = None,
-    limit: int = 100,
-    before: int | None = None,
-) -> WorksResponse:
-    """Works whose last envelope is before sequence `before`, latest change first; fewer than `limit` when the results that
-    are shown reach PAGE_BYTES.
+async def works(reader: Reader, query: WorksQuery) -> WorksResponse:
+    """One page of works, latest first; fewer than `limit` when the results that are shown reach PAGE_BYTES, or when
+    SEARCHED_WORKS were compared with the filters.
 
-    `peer` is initiator or target. A result of more than LISTED_RESULT_BYTES is left out.
+    A result of more than LISTED_RESULT_BYTES is left out.
     """
-    clauses, params = ["w.next IS NULL", "w.last_seq < ?"], list[Any]([_END if before is None else before])
-    for clause, value in (("w.role = ?", role), ("? IN (w.initiator, w.target)", peer), ("w.channel = ?", channel)):
-        if value is not None:
-            clauses.append(clause)
-            params.append(value)
-    listed = [state for state in (*OPEN_STATES, *TERMINAL_STATES) if not states or state in states]
-    branches = " UNION ALL ".join(_IN_STATE.format(state=state, clauses=" AND ".join(clauses)) for state in listed)
-    sizes = _SELECT_SIZES.format(branches=branches)
-    hits = await fetch(reader, sizes, [LISTED_RESULT_BYTES, *params * len(listed), limit + 1])
-    ids, full = within_bytes((work, size) for work, size, _ in hits[:limit])
-    sql = f"{_SELECT_WORK} WHERE w.id IN (SELECT value FROM json_each(?)) ORDER BY w.last_seq DESC"  # noqa: S608 - constants
+    place = _PLACES[query.order]
+    span = [(f"w.{place} < ?", _END if query.before is None else query.before)]
+    filters = _filters(query)
+    floor = await _floor(reader, query, span) if filters else 0
+    found, params = _matching(query, [*span, (f"w.{place} >= ?", floor), *filters])
+    sizes = _SELECT_SIZES.format(works=found)
+    hits = await fetch(reader, sizes, [LISTED_RESULT_BYTES, *params, query.limit + 1])
+    ids, full = within_bytes((work, size) for work, size, _ in hits[: query.limit])
+    sql = f"{_SELECT_WORK} WHERE w.id IN (SELECT value FROM json_each(?)) ORDER BY w.{place} DESC"  # noqa: S608 - constants
     rows = await fetch(reader, sql, [LISTED_RESULT_BYTES, msgspec.json.encode(ids).decode()])
-    more = full or len(hits) > limit
-    return WorksResponse(works=[_work_of(row) for row in rows], next_before=hits[len(ids) - 1][2] if more else None)
+    more = full or len(hits) > query.limit
+    next_before = hits[len(ids) - 1][2] if more else floor or None
+    return WorksResponse(works=[_work_of(row) for row in rows], next_before=next_before)
+
+
+_Clauses = list[tuple[str, Any]]
+"""Conditions in SQL, each with its one parameter."""
+
+
+def _filters(query: WorksQuery) -> _Clauses:
+    """The conditions that no index knows."""
+    wanted = (
+        ("w.role = ?", query.role),
+        ("? IN (w.initiator, w.target)", query.peer),
+        ("w.channel = ?", query.channel),
+        ("w.updated_ms >= ?", query.updated_since_ms),
+        (ends_in("w.work_id", query.id_end or ""), query.id_end),
+        ("instr(lower(w.text), lower(?))", query.text),
+    )
+    return [(clause, value) for clause, value in wanted if value is not None]
+
+
+async def _floor(reader: Reader, query: WorksQuery, span: _Clauses) -> int:
+    """The place of the last of the next SEARCHED_WORKS; 0 when there are not that many."""
+    found, params = _matching(query, span)
+    rows = await fetch(reader, f"SELECT place FROM ({found} LIMIT 1 OFFSET ?)", [*params, SEARCHED_WORKS - 1])  # noqa: S608 - constants
+    return int(rows[0][0]) if rows else 0
+
+
+def _matching(query: WorksQuery, wanted: _Clauses) -> tuple[str, list[Any]]:
+    """A query for the works in the states that are asked for, in their order, with its parameters."""
+    clauses, params = " AND ".join(clause for clause, _ in wanted), [value for _, value in wanted]
+    if query.id_end is None:
+        clauses += " AND w.next IS NULL"  # the work to which it was handed over is there
+    states = [state for state in (*OPEN_STATES, *TERMINAL_STATES) if not query.states or state in query.states]
+    if query.order == "opened":
+        return _BY_OPENING.format(states=placeholders(states), clauses=clauses), [*states, *params]
+    branches = " UNION ALL ".join(_BY_UPDATE.format(clauses=clauses) for _ in states)
+    return f"{branches} ORDER BY place DESC", [value for state in states for value in (state, *params)]
 
 
 async def work(
@@ -367,7 +401,7 @@ def _opening_text(envelope: Envelope) -> str:
 def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
     rooms = (container if surface == "thread" else None, container if surface == "direct" else None)
-    body = {} if row[16] is None else _body(row[16])
+    body = {} if row[16] is None else _envelope(row[16])["body"]
     kept = _handover(row)
     return as_struct(
         Work,
@@ -384,10 +418,12 @@ def _handover(row: Row) -> Handover | None:
 
 
 def _step_of(row: Row) -> HistoryEntry:
-    body = {} if row[9] is None else _body(row[9])
+    envelope = {} if row[9] is None else _envelope(row[9])
+    body = envelope.get("body", {})
     return as_struct(
         HistoryEntry,
         row[:9],
+        causation_id=envelope.get("causation_id"),
         message=_first_text(body, "message", "detail", "text"),
         reason=_first_text(body, "reason_code"),
         result=body.get("result"),
@@ -396,10 +432,9 @@ def _step_of(row: Row) -> HistoryEntry:
     )
 
 
-def _body(raw: bytes) -> dict[str, Any]:
+def _envelope(raw: bytes) -> dict[str, Any]:
     document: dict[str, Any] = decode_json(raw)
-    body: dict[str, Any] = document["body"]
-    return body
+    return document
 
 
 def _references(body: dict[str, Any]) -> list[Any] | None:

@@ -22,7 +22,7 @@ SAY = Command(
         Argument("--to", metavar="PEER", action="append", help="peers"),
         Argument("--wait", metavar="TIME", type=seconds, help="time, 50% of it"),
         Argument("--all", action="store_true", help="everything"),
-        Argument("--state", choices=("open", "closed"), help="state"),
+        Argument("--state", choices=("open", "closed"), synonyms={"done": "closed"}, help="state"),
     ],
 )
 RUN = Command(
@@ -40,6 +40,16 @@ NEED = Command(
     examples=[],
     arguments=[Argument("--to", metavar="PEER", required=True, help="a peer"), Argument("--text", help="a text")],
 )
+SHOW = Command(
+    lambda context, values: 0,
+    description="",
+    examples=[],
+    arguments=[
+        Argument("work", unless="--last", help="a work"),
+        Argument("text", nargs="?", help="a text"),
+        Argument("--last", action="store_true", help="the last work"),
+    ],
+)
 SERVE = Command(
     lambda context, values: 0,
     description="",
@@ -53,7 +63,7 @@ SERVE = Command(
 def program() -> Iterator[Program]:
     """A program of one module, defined here."""
     module = types.ModuleType("some_commands.one")
-    module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "serve": SERVE, "run": RUN}
+    module.__dict__["COMMANDS"] = {"say": SAY, "work need": NEED, "work show": SHOW, "serve": SERVE, "run": RUN}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "some_commands", types.ModuleType("some_commands"))
         patch.setitem(sys.modules, "some_commands.one", module)
@@ -61,8 +71,9 @@ def program() -> Iterator[Program]:
             "prog",
             description="A program.",
             package="some_commands",
-            commands=dict.fromkeys(("say", "work need", "serve", "run"), ("one", "one line")),
+            commands=dict.fromkeys(("say", "work need", "work show", "serve", "run"), ("one", "one line")),
             groups={"work": "works"},
+            habits={"ps": "work show", "work get": "work show"},
             global_arguments=GLOBAL_OPTIONS,
         )
 
@@ -80,6 +91,7 @@ def test_every_declared_name_has_a_value(program: Program) -> None:
         "api": None,
         "token_file": None,
         "output": None,
+        "color": None,
         "timeout": None,
     }
 
@@ -123,6 +135,17 @@ def test_options_without_values(
 ) -> None:
     values = program.parse(["run", *argv])[1]
     assert (values["verbose"], values["log"], values["output"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "work", "text"),
+    [(["a"], "a", None), (["a", "b"], "a", "b"), (["--last"], None, None), (["b", "--last"], None, "b")],
+)
+def test_an_option_takes_the_place_of_an_argument(
+    program: Program, argv: list[str], work: str | None, text: str | None
+) -> None:
+    values = program.parse(["work", "show", *argv])[1]
+    assert (values["work"], values["text"], values["last"]) == (work, text, "--last" in argv)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +225,22 @@ def test_an_undeclared_or_invalid_argument_is_refused(program: Program, argv: li
         (["work", "nede"], "unknown command work nede", "did you mean work need?"),
         (["wrok"], "unknown command wrok", "did you mean work?"),
         (["xyz"], "unknown command xyz", "prog --help lists all"),
-        (["work"], "work: which command?", "one of: need"),
+        (["work"], "work: which command?", "one of: need, show"),
         ([], "which command?", "prog --help lists all"),
+        (["need"], "unknown command need", "did you mean work need?"),
+        (["ps"], "unknown command ps", "did you mean work show?"),
+        (["work", "get"], "unknown command work get", "did you mean work show?"),
+        (["-name", "ops", "say", "x"], "unknown option -name", "did you mean --name?"),
+        (["say", "x", "-state=open"], "unknown option -state", "did you mean --state?"),
+        (["say", "x", "-output", "json"], "unknown option -output", "did you mean --output?"),
+        (["say", "x", "--state", "opne"], "--state: invalid choice: 'opne'", "did you mean open?"),
+        (["say", "x", "--state", "done"], "--state: invalid choice: 'done'", "did you mean closed?"),
+        (["work", "show"], "the following arguments are required: WORK or --last", "see prog work show --help"),
+        (["work", "show", "a", "b", "c"], "unexpected argument 'c'", "put text with spaces between quotes"),
+        (["work", "show", "--last", "b", "c"], "unexpected argument 'c'", "put text with spaces between quotes"),
         (["work", "need"], "the following arguments are required: --to", "see prog work need --help"),
         (["say", "x", "--wait", "soon"], "--wait: must be a duration such as 30s", "see prog say --help"),
-        (["say", "x", "--state", "ajar"], "--state: invalid choice: 'ajar'", "see prog say --help"),
+        (["say", "x", "--state", "xyz"], "--state: invalid choice: 'xyz'", "see prog say --help"),
         (["say", "x", "bash", "more"], "unexpected argument 'more'", "put text with spaces between quotes"),
         (["say", ""], "TEXT: must not be empty", "see prog say --help"),
     ],

@@ -12,10 +12,11 @@ import pytest
 
 from aghbus.cli.app.arguments import GLOBAL_OPTIONS
 from aghbus.cli.app.errors import EXIT_CODES
-from aghbus.cli.app.registry import COMMANDS, GROUPS, PROGRAM
+from aghbus.cli.app.registry import COMMANDS, GROUPS, HABITS, PROGRAM
 from aghbus.cli.commands import capability, say
 from aghbus.cli.main import entry
 from aghbus.client.errors import UsageError
+from aghbus.daemon.main import PROGRAM as DAEMON
 from aghbus.protocol.api.base import RequestModel
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxNackRequest, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest
@@ -52,6 +53,41 @@ def test_every_command_and_group_has_help(name: str, capsys: pytest.CaptureFixtu
     if name in COMMANDS:
         for argument in PROGRAM.load(name).arguments:
             assert argument.flags[-1] in text or argument.metavar in text
+
+
+def test_without_a_word_the_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry([]) == 0
+    assert capsys.readouterr().out == PROGRAM.help_text("")
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("list", "work list, inbox list"),
+        ("ps", "work list"),
+        ("logs", "traces"),
+        ("top", "status --watch"),
+        ("config", "aghd config show"),
+        ("cancel", "work cancel, chain cancel"),
+        ("work list --role initator", "initiator"),
+        ("work list --state done", "completed"),
+        ("mcp install cursr", "cursor"),
+        ("-name ops status", "--name"),
+    ],
+)
+def test_habits_of_other_programs_get_a_suggestion(line: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert entry(line.split()) == 2
+    assert f"hint: did you mean {hint}" in capsys.readouterr().err
+
+
+def test_suggestions_for_habits_are_commands() -> None:
+    for habit, meant in HABITS.items():
+        assert habit not in COMMANDS, habit
+        for words in meant.split(", "):
+            if words.startswith("aghd "):
+                DAEMON.parse(words.split()[1:])
+            else:
+                assert PROGRAM.longest(words.split()) in COMMANDS, habit
 
 
 def test_modules_hold_no_command_that_is_not_registered() -> None:
@@ -175,7 +211,6 @@ def test_contradictions_of_say_are_refused(line: str) -> None:
         ["inbox", "ack", "abc"],
         ["inbox", "list", "--state", "lost"],
         ["statsu"],
-        [],
         ["--frobnicate"],
         ["--name", "Not A Name", "status"],
         ["--api", "ftp://x", "status"],

@@ -70,7 +70,7 @@ def test_the_same_id_is_sent_once(bus: Bus) -> None:
 
 @pytest.mark.parametrize(
     ("ends", "code"),
-    [(["complete", "--result", '{"n":1}'], 0), (["fail"], 1), (["cancel"], 1), (["reject", "--reason", "busy"], 1)],
+    [(["complete", "--result", '{"n":1}'], 0), (["fail"], 1), (["cancel"], 7), (["reject", "--reason", "busy"], 7)],
 )
 def test_watch_ends_with_the_work(bus: Bus, ends: list[str], code: int) -> None:
     home, _, _ = bus

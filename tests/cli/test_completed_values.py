@@ -104,3 +104,15 @@ def test_fish_completes_values(home: Home) -> None:
         *(word for _, word in LINES),
         "",
     ]
+
+
+def test_generated_ids_of_works_are_offered_by_their_ends_until_a_beginning_is_typed(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "alone") as alone:
+        works = {alone.post("/v1/works", to="nobody", text="t")["work_id"] for _ in range(2)}
+        assert offers(home, "aghctl work show ") == {work[-8:] for work in works}
+        assert offers(home, "aghctl work show work_0") == works
+        end = works.pop()[-8:]
+        with InteractiveShell([require_tool("bash"), "--norc", "--noprofile", "-i"], environment(home)) as session:
+            session.type("source <(aghctl completion bash); echo LOAD''ED\n", until="LOADED")
+            session.type(f"aghctl work show {end[:5]}\t", until=f"{end} ")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,21 +55,28 @@ def test_the_result_is_printed_and_progress_is_a_note(bus: Bus) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "expected"),
+    ("verb", "body", "exits", "expected"),
     [
-        ("complete", {"result": {"n": 1}}, {"state": "completed", "result": {"n": 1}, "reason": None}),
-        ("fail", {"message": "no disk"}, {"state": "failed", "message": "no disk", "result": None}),
-        ("cancel", {}, {"state": "canceled"}),
-        ("reject", {"reason": "busy", "message": "later"}, {"state": "failed", "reason": "busy", "message": "later"}),
+        ("complete", {"result": {"n": 1}}, 0, {"state": "completed", "result": {"n": 1}, "reason": None}),
+        ("fail", {"message": "no disk"}, 1, {"state": "failed", "message": "no disk", "result": None}),
+        ("cancel", {}, 7, {"state": "canceled"}),
+        (
+            "reject",
+            {"reason": "busy", "message": "later"},
+            7,
+            {"state": "failed", "reason": "busy", "message": "later"},
+        ),
     ],
 )
-def test_the_exit_code_and_the_json_tell_the_state(bus: Bus, verb: str, body: Any, expected: dict[str, Any]) -> None:
+def test_the_exit_code_and_the_json_tell_the_state(
+    bus: Bus, verb: str, body: Any, exits: int, expected: dict[str, Any]
+) -> None:
     worker = bus[2]
     with running(bus, f"work_{verb}", "-o", "json") as process:
         worker.post(f"/v1/works/work_{verb}/{verb}", **body)
         code, out, _ = ended(process)
     answer = json.loads(out)
-    assert code == (0 if verb == "complete" else 1)
+    assert code == exits
     assert {name: answer[name] for name in expected} == expected
     assert (answer["work_id"], answer["to"], answer["artifacts"]) == (f"work_{verb}", "worker", [])
 
@@ -78,7 +86,7 @@ def test_a_question_ends_the_command_and_not_the_work(bus: Bus) -> None:
     with running(bus, "work_asks") as process:
         worker.post("/v1/works/work_asks/need-input", message="which branch?")
         code, out, errors = ended(process)
-    assert (code, out) == (1, "which branch?\n")
+    assert (code, out) == (6, "which branch?\n")
     assert "aghctl --name ops work say work_asks TEXT" in errors
     assert ops.state_of("work_asks") == "needs_input"
 
@@ -86,9 +94,47 @@ def test_a_question_ends_the_command_and_not_the_work(bus: Bus) -> None:
 def test_the_wait_is_bounded(bus: Bus) -> None:
     with running(bus, "work_slow", "--wait", "0.2s") as process:
         code, out, errors = ended(process)
-    assert (code, out) == (1, "")
+    assert (code, out) == (8, "")
     assert "work_slow submitted: it has not ended in time" in errors
     assert "aghctl --name ops work watch work_slow" in errors
+
+
+@pytest.mark.parametrize("form", ["human", "json"])
+def test_ctrl_c_tells_the_id_and_how_to_go_on(bus: Bus, form: str) -> None:
+    work_id = f"work_interrupted_{form}"
+    with running(bus, work_id, "-o", form) as process:
+        wait_for(lambda: bus[1].get("/v1/status")["works"]["submitted"], 30, "the work")
+        process.send_signal(signal.SIGINT)
+        code, out, errors = ended(process)
+    assert (code, out) == (130, "")
+    if form == "json":
+        told = json.loads(errors)
+        assert told["code"] == "interrupted"
+        errors = f"{told['message']} {told['hint']}"
+    assert f"{work_id} goes on" in errors
+    for verb in ("watch", "cancel"):
+        assert f"`aghctl --name ops work {verb} {work_id}`" in errors
+    assert bus[1].state_of(work_id) == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "code"), [("complete", {}, 0), ("fail", {}, 1), ("cancel", {}, 7), ("reject", {}, 7)]
+)
+def test_a_shown_work_is_followed_to_its_end(bus: Bus, verb: str, body: Any, code: int) -> None:
+    home, ops, worker = bus
+    work_id = ops.post("/v1/works", to="worker", text="do it")["work_id"]
+    wait_for(lambda: worker.state_of(work_id), 30, "the work")
+    command = [sys.executable, "-m", "aghbus.cli", "--name", "ops", "work", "show", work_id, "--follow", "-o", "jsonl"]
+    with subprocess.Popen(command, env=home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["work"]["work_id"] == work_id
+        worker.post(f"/v1/works/{work_id}/{verb}", **body)
+        out, _ = process.communicate(timeout=30)
+    (event,) = map(json.loads, out.splitlines())
+    assert event["work"]["after"] in ("completed", "failed", "canceled")
+    assert process.returncode == code
+    again = home.ctl("--name", "ops", "work", "show", work_id, "--follow", "-o", "jsonl")
+    assert (again.returncode, len(again.stdout.splitlines())) == (code, 1)
 
 
 def test_a_target_is_required(bus: Bus) -> None:

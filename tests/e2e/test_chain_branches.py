@@ -166,7 +166,7 @@ def test_questions_of_two_branches_are_answered_one_by_one_over_a_kill(tmp_path:
             ops.post(f"/v1/chains/runs/{run_id}/answer", text="which?")
         assert "left, right" in unclear.value.answer["message"]
         told = ops.home.ctl("--name", "ops", "chain", "resume", run_id)
-        assert told.returncode == 1
+        assert told.returncode == 6
         assert b"--node left --answer TEXT" in told.stderr
         assert b"--node right --answer TEXT" in told.stderr
         ops.kill()
@@ -287,7 +287,7 @@ def test_adr_007_loop_keeps_notes_and_asks_on_escalation(home: Home) -> None:
     ):
         options = ["--input-json", '{"feature_id":"005-user-auth"}', "--run-id", "loop"]
         asked = home.ctl("--name", "ops", "chain", "run", str(LOOP), *options)
-        assert asked.returncode == 1, asked.stderr
+        assert asked.returncode == 6, asked.stderr
         assert show(ops, "loop")["question"] == "escalate: 0 notes"
         assert questions(ops) == ["escalate: 0 notes"]
         done = home.ctl("--name", "ops", "chain", "resume", "loop", "--answer", "the second")

@@ -228,7 +228,7 @@ def test_a_question_pauses_the_run_until_it_is_answered_over_a_restart(tmp_path:
     with network(tmp_path, "ops", "worker") as (ops, worker), Agent(worker, ask) as agent:
         ctl = ops.home.ctl
         asked = ctl("--name", "ops", "chain", "run", str(file), "--run-id", "r1")
-        assert asked.returncode == 1
+        assert asked.returncode == 6
         assert b"which\\x1b[31m one?" in asked.stderr
         assert b"chain resume r1 --answer" in asked.stderr
         assert b"\x1b" not in asked.stdout + asked.stderr
@@ -237,7 +237,7 @@ def test_a_question_pauses_the_run_until_it_is_answered_over_a_restart(tmp_path:
         assert show(ops, "r1")["question"] == "which\x1b[31m one?"
         listed = ops.home.ctl_json("--name", "ops", "chain", "list", "--state", "waiting")
         assert [run["run_id"] for run in listed["runs"]] == ["r1"]
-        assert ctl("--name", "ops", "chain", "resume", "r1").returncode == 1  # it still waits
+        assert ctl("--name", "ops", "chain", "resume", "r1").returncode == 6  # it still waits
         answered = ctl("--name", "ops", "chain", "resume", "r1", "--answer", "the red one", "-o", "json")
         assert answered.returncode == 0, answered.stderr
         run = json.loads(answered.stdout)

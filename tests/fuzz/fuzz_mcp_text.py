@@ -177,6 +177,7 @@ def _history(document: dict[str, Any], role: Role, steps: int) -> WorkResponse:
         before=None,
         after="working",
         at_ms=0,
+        causation_id=None,
         message=_text(body, "message", "detail", "text"),
         reason=_text(body, "reason_code"),
         result=body.get("result"),

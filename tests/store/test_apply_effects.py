@@ -9,6 +9,7 @@ from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.effects import Queue
 from aghbus.protocol.agh.errors import Expired
 from aghbus.protocol.agh.receive import ReceiptTarget, refuse
+from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction
@@ -203,7 +204,7 @@ async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> Non
     applied = await receive(store, say(sender=BOB, to=EVE, work_id="work_o"), observe=True)
     assert not applied.delivered
     assert applied.queued == ()
-    (work,) = (await works.works(store.reader)).works
+    (work,) = (await works.works(store.reader, WorksQuery())).works
     assert work.role == "observer"
     assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
 
@@ -289,7 +290,7 @@ async def test_a_capability_opens_a_work_by_its_summary(store: Store) -> None:
     document = {"id": "test.run", "summary": "Runs the tests", "outcome": "A report"}
     document["digest"] = capability_digest(document)
     await receive(store, make("capability", {"capability": document}, sender=BOB, to=US, work_id="work_c"))
-    (work,) = (await works.works(store.reader)).works
+    (work,) = (await works.works(store.reader, WorksQuery())).works
     assert work.text == "Runs the tests"
 
 

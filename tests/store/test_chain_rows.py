@@ -242,3 +242,4 @@ async def test_runs_are_listed_by_state_latest_change_first(store: Store) -> Non
     found = await chains.runs(store.reader, states=frozenset({"waiting", "failed"}))
     assert [run.run_id for run in found] == ["run_3", "run_1"]
     assert [run.run_id for run in await chains.runs(store.reader, limit=1)] == ["run_3"]
+    assert [run.run_id for run in await chains.runs(store.reader, id_end="un_2")] == ["run_2"]

@@ -1,9 +1,11 @@
 """Reading messages and events: filters, pages that neither repeat nor skip, bounds, and rooms that stay apart."""
 
+from typing import Any
+
 import pytest
 
 from aghbus.protocol.agh.rooms import Binding
-from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery
+from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery, MessagesQuery, WorksQuery
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import envelopes, events, inbox_list, rooms, search, works
@@ -11,6 +13,7 @@ from tests.support.makers import (
     BOB,
     CHANNEL,
     EVE,
+    NOW,
     NOW_MS,
     US,
     WORKSPACE,
@@ -191,11 +194,16 @@ async def test_works_are_listed_by_their_latest_change(store: Store) -> None:
     await receive(store, say(sender=EVE, work_id="work_b"))
     await receive(store, say(sender=US, to=None))  # our own echo: nothing
     await receive(store, say(work_id="work_a"))
-    assert [work.work_id for work in (await works.works(store.reader)).works] == ["work_a", "work_b"]
-    assert [work.work_id for work in (await works.works(store.reader, peer=EVE)).works] == ["work_b"]
-    assert (await works.works(store.reader, role="initiator")).works == []
-    assert (await works.works(store.reader, states=frozenset(["completed"]))).works == []
-    assert len((await works.works(store.reader, states=frozenset(["submitted"]), role="target", limit=1)).works) == 1
+    assert [work.work_id for work in (await works.works(store.reader, WorksQuery())).works] == ["work_a", "work_b"]
+    assert [work.work_id for work in (await works.works(store.reader, WorksQuery(peer=EVE))).works] == ["work_b"]
+    assert (await works.works(store.reader, WorksQuery(role="initiator"))).works == []
+    assert (await works.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []
+    assert (
+        len(
+            (await works.works(store.reader, WorksQuery(states=frozenset(["submitted"]), role="target", limit=1))).works
+        )
+        == 1
+    )
     assert await works.counts(store.reader) == {"submitted": 2, "working": 0, "needs_input": 0}
     assert await works.work(store.reader, "work_a", "elsewhere") is None
     assert await works.work(store.reader, "work_zzz") is None
@@ -205,7 +213,7 @@ async def test_a_large_result_is_left_out_of_lists_and_shown_alone(store: Store)
     await receive(store, say(work_id="work_a"))
     result = {"log": "y" * works.LISTED_RESULT_BYTES}
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a", result=result)))
-    (listed,) = (await works.works(store.reader)).works
+    (listed,) = (await works.works(store.reader, WorksQuery())).works
     assert listed.result is None
     detail = await works.work(store.reader, "work_a")
     assert detail is not None
@@ -219,11 +227,60 @@ async def test_works_have_pages_that_together_are_all_of_them(store: Store) -> N
     got: list[str] = []
     before: int | None = None
     for _ in range(3):
-        page = await works.works(store.reader, limit=3, before=before)
+        page = await works.works(store.reader, WorksQuery(limit=3, before=before))
         got += [work.work_id for work in page.works]
         before = page.next_before
     assert got == ["work_0", *(f"work_{number}" for number in range(6, 0, -1))]
     assert before is None
+
+
+async def list_of(store: Store, **query: Any) -> list[str]:
+    """The ids of all pages of works, in their order."""
+    got: list[str] = []
+    before: int | None = None
+    while True:
+        page = await works.works(store.reader, WorksQuery(**query, before=before))
+        got += [work.work_id for work in page.works]
+        if (before := page.next_before) is None:
+            return got
+
+
+async def test_works_are_found_by_text_end_of_id_and_time_and_in_the_order_of_their_opening(store: Store) -> None:
+    for number, text in enumerate(("Fix 100% of it", "fix_the login", "Ship it")):
+        await receive(store, say(text=text, work_id=f"work_{number}abc"), at=NOW + number)
+    await receive(store, say(text="more", work_id="work_0abc"), at=NOW + 9)
+    assert await list_of(store) == ["work_0abc", "work_2abc", "work_1abc"]
+    assert await list_of(store, order="opened") == ["work_2abc", "work_1abc", "work_0abc"]
+    assert await list_of(store, order="opened", limit=1) == ["work_2abc", "work_1abc", "work_0abc"]
+    assert await list_of(store, text="FIX") == ["work_0abc", "work_1abc"]
+    assert await list_of(store, text="100%") == ["work_0abc"]  # no pattern: % and _ are themselves
+    assert await list_of(store, text="x_t") == ["work_1abc"]
+    assert await list_of(store, text="more") == []  # the opening's text only
+    assert await list_of(store, id_end="1abc") == ["work_1abc"]
+    assert await list_of(store, id_end="_abc") == []
+    assert await list_of(store, updated_since_ms=NOW_MS + 2_000) == ["work_0abc", "work_2abc"]
+    assert await list_of(store, text="it", id_end="2abc", states=frozenset(["submitted"])) == ["work_2abc"]
+
+
+async def test_a_search_of_works_compares_a_bounded_number_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(works, "SEARCHED_WORKS", 2)
+    for number in range(5):
+        await receive(store, say(text="old" if number == 0 else "new", work_id=f"work_{number}"))
+    first = await works.works(store.reader, WorksQuery(text="old"))
+    assert (first.works, first.next_before is None) == ([], False)
+    for order in ("updated", "opened"):
+        assert await list_of(store, text="old", order=order) == ["work_0"]
+        assert await list_of(store, text="new", order=order) == [f"work_{number}" for number in (4, 3, 2, 1)]
+
+
+async def test_messages_are_found_by_the_end_of_their_id(store: Store) -> None:
+    for number in range(3):
+        await receive(store, say(id=f"msg_{number}_end"))
+    query = MessagesQuery(id_end="1_end")
+    page = await search.messages(store.reader, query, limit=query.limit)
+    assert [message.id for message in page.messages] == ["msg_1_end"]
 
 
 async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
@@ -234,9 +291,9 @@ async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
         await receive(store, say(work_id=f"work_{number}"))
         ended = trace("completed", sender=US, to=BOB, work_id=f"work_{number}", result={"log": "y" * 3_000})
         await store.write(sending(ended))
-    first = await works.works(store.reader)
+    first = await works.works(store.reader, WorksQuery())
     assert [work.work_id for work in first.works] == ["work_2"]
-    rest = await works.works(store.reader, before=first.next_before)
+    rest = await works.works(store.reader, WorksQuery(before=first.next_before))
     assert [work.work_id for work in rest.works] == ["work_1"]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.presence import PeerSeen
-from aghbus.protocol.api.queries import EnvelopeFilter
+from aghbus.protocol.api.queries import EnvelopeFilter, WorksQuery
 from aghbus.store import tables
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -84,7 +84,7 @@ async def test_flags_are_bools(store: Store) -> None:
         await clock_record.get(reader),
         await peers.load(reader),
         await rooms.directs(reader, self_id=US),
-        await works.works(reader),
+        await works.works(reader, WorksQuery()),
         await works.work(reader, WORK),
         await inbox_list.items(reader, states=frozenset(["ready"]), limit=10),
         await envelopes.fetch_messages(reader, [1, 2]),

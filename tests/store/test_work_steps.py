@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -138,4 +139,4 @@ async def test_the_step_of_a_job_that_fails_is_not_written(store: Store) -> None
         await store.write(fails)
     await beside
     assert await rows(store, "SELECT state FROM works ORDER BY id") == [("working",), ("submitted",)]
-    assert (await works.works(store.reader, states=frozenset(["completed"]))).works == []
+    assert (await works.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []

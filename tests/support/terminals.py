@@ -21,8 +21,11 @@ _ANSWERS: Final = {b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?1;2c"}
 class TerminalProgram:
     """A program that runs from entry to exit. What it draws is read all the time, and kept in `shown`."""
 
-    def __init__(self, command: list[str], env: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, command: list[str], env: dict[str, str], folder: Path, *, rows: int = 40, columns: int = 120
+    ) -> None:
         self._command = command
+        self._size = struct.pack("HHHH", rows, columns, 0, 0)
         self._env = {**env, "TERM": "xterm-256color"}
         self._folder = folder
         self.shown = b""
@@ -32,19 +35,35 @@ class TerminalProgram:
         if self._process == 0:
             os.chdir(self._folder)
             os.execvpe(self._command[0], self._command, self._env)
-        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, self._size)
+        self._code: int | None = None
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.kill(self._process, signal.SIGTERM)
-        os.waitpid(self._process, 0)
+        if self._code is None:
+            os.kill(self._process, signal.SIGTERM)
+            os.waitpid(self._process, 0)
         self._reader.join()
         os.close(self._terminal)
 
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
+
+    def wait_for(self, text: str) -> str:
+        """All that was drawn, once `text` is in it; AssertionError when it does not come."""
+        deadline = time.monotonic() + STEP_SECONDS
+        while text.encode() not in self.shown:
+            assert time.monotonic() < deadline, f"{text!r} was never drawn, but {self.shown!r}"
+            time.sleep(0.01)
+        return self.shown.decode(errors="replace")
+
+    def wait(self) -> int:
+        """The exit code of the program, which ends by itself or by what was typed."""
+        self._code = os.waitstatus_to_exitcode(os.waitpid(self._process, 0)[1])
+        self._reader.join()
+        return self._code
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the program ended
