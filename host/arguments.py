@@ -222,7 +222,7 @@ def _check_flags(words: Sequence[str], flags: set[str]) -> None:
     for word in words:
         flag = flag_of(word)
         long = "-" + word.partition("=")[0]  # of `-name`, as other programs spell it
-        if long in flags:
+        if word.startswith("-") and long in flags:
             raise CommandLineError(f"unknown option {long[1:]}", f"did you mean {long}?")
         if flag not in flags and _is_option(word):
             near = nearest(flag, flags)

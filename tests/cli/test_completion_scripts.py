@@ -53,7 +53,7 @@ def offers(tmp_path: Path, line: str) -> set[str]:
     ("line", "offered"),
     [
         ("aghctl who", {"whois"}),
-        ("aghctl work re", {"reject"}),
+        ("aghctl work re", {"reject", "retry"}),
         ("aghctl --name work inbox a", {"ack"}),
         ("aghctl inbox -o json ", {"list", "next", "ack", "nack", "requeue", "purge", "follow"}),
         ("aghctl work open --t", {"--to", "--to-capability", "--text", "--thread", "--token-file", "--timeout"}),

@@ -102,8 +102,9 @@ def test_doctor_names_unanswered_messages_and_peers_that_nobody_knows(
     own = Home(tmp_path)
     context = Context(PROGRAM.parse(["doctor", "--socket", str(tmp_path / "run" / "aghbus" / "ops.sock")])[1])
     with Daemon(own, "ops", "--discovery-interval", "2s") as ops:
-        with Daemon(own, "gone", "--discovery-interval", "2s"):
-            wait_for(lambda: ops.knows("gone"), 30, "presence")
+        gone = Daemon(own, "gone", "--discovery-interval", "2s").start()
+        wait_for(lambda: ops.knows("gone"), 30, "presence")
+        gone.kill()
         work_id = ops.post("/v1/works", to="ghost", text="do it")["work_id"]
         ops.post("/v1/messages", kind="say", body={"text": "hello"}, to="ghost")
         wait_for(lambda: not ops.get("/v1/status")["peers"]["active"], 30, "the peer to be inactive")
