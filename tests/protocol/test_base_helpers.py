@@ -30,7 +30,9 @@ def test_a_duration_is_a_number_or_numbers_with_units(text: str, seconds: float)
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1w", "1 s", "5.", ".5", "٣s", "1s1", "1h30", "1h 30m", "1" * 13])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1e3", "1w", "1 s", "5.", ".5", "٣s", "1s1", "1h30", "1h 30m", "1" * 13]
+)
 def test_any_other_text_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
