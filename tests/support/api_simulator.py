@@ -137,7 +137,7 @@ class SimulatedDaemon:
 
     def handlers(self) -> dict[AnyOperation, Handler]:
         """A handler for every operation; that of the OpenAPI document is the daemon's."""
-        return {operation: self._recorded(operation) for operation in OPERATIONS} | {Operations.openapi: openapi}
+        return {operation: self._recorded(operation) for operation in OPERATIONS} | {Operations.get_openapi: openapi}
 
     def names(self) -> list[str]:
         """The operations called, in order."""

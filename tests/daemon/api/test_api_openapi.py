@@ -115,7 +115,7 @@ async def test_every_operation_is_reached_by_its_path(api: Api) -> None:
 
 def test_words_go_before_parameters() -> None:
     router = Router(OPERATIONS)
-    assert router.find("POST", "/v1/inbox/next") == (Operations.next_message, [])
+    assert router.find("POST", "/v1/inbox/next") == (Operations.lease_next_message, [])
     assert router.find("POST", "/v1/works/a%2Fb/fail") == (Operations.act_on_work, ["a%2Fb", "fail"])
 
 
@@ -151,7 +151,7 @@ async def test_every_type_named_in_the_manual_is_in_the_document(document: Any) 
 
 
 def test_every_operation_has_a_handler_with_its_types() -> None:
-    assert set(HANDLERS) == set(OPERATIONS) - {Operations.openapi}
+    assert set(HANDLERS) == set(OPERATIONS) - {Operations.get_openapi}
     for operation, handler in HANDLERS.items():
         given, takes = get_type_hints(handler), operation.takes
         returned = given.pop("return")
