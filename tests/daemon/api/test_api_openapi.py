@@ -18,6 +18,7 @@ from aghbus.protocol import api as types
 from aghbus.protocol.api.base import EmptyRequest, RequestModel, ResponseModel
 from aghbus.protocol.api.operations import OPERATIONS, Operations
 from aghbus.protocol.api.queries import NoParameters
+from tests.support.api_document import contents, misfits, operations
 from tests.support.api_harness import Api
 
 DURATION = "#/components/schemas/Duration"
@@ -35,12 +36,6 @@ def walk(value: Any) -> Iterator[dict[str, Any]]:
         yield value
     for entry in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from walk(entry)
-
-
-def operations(document: Any) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            yield method.upper(), path, operation
 
 
 async def test_every_operation_is_in_the_document_and_the_other_way_round(document: Any) -> None:
@@ -68,6 +63,42 @@ async def test_operations_have_ids_parameters_and_responses(document: Any) -> No
         assert all("description" in response for response in operation["responses"].values())
         assert all(re.fullmatch(r"[1-5]\d\d", status) for status in operation["responses"])
         assert all(p["schema"] for p in operation["parameters"])
+
+
+async def test_ids_are_verbs_and_collide_with_no_type_that_generators_make_of_them(document: Any) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(document)]
+    assert {"openWork", "getWork", "listPeers", "actOnWork", "leaseNextMessage", "streamEvents"} <= set(ids)
+    made = {f"{name}{ending}".lower() for name in ids for ending in ("", "Request", "Response", "Params", "JSONBody")}
+    assert not made & {name.lower() for name in document["components"]["schemas"]}
+
+
+async def test_every_operation_is_of_one_described_family(document: Any) -> None:
+    described = {tag["name"] for tag in document["tags"] if tag["description"]}
+    used = [operation["tags"] for _, _, operation in operations(document)]
+    assert all(len(tags) == 1 for tags in used)
+    assert {tag for tags in used for tag in tags} == described
+
+
+async def test_only_what_a_request_must_have_is_required_and_a_response_has_all(document: Any) -> None:
+    """And nothing has a default, by which generators take an optional field for one that is always there."""
+    schemas = document["components"]["schemas"]
+    assert schemas["WorkOpenRequest"]["required"] == ["to"]
+    assert schemas["InboxNextRequest"]["required"] == []
+    assert set(schemas["SendResponse"]["required"]) == set(schemas["SendResponse"]["properties"])
+    assert set(schemas["Event"]["properties"]) - set(schemas["Event"]["required"]) == {"pruned_from"}
+    assert not [found for found in walk(document) if "default" in found]
+
+
+async def test_every_operation_has_examples_that_fit_its_schemas(document: Any) -> None:
+    checked = 0
+    for _, path, operation in operations(document):
+        for described in [*operation["parameters"], *contents(operation)]:
+            if "example" in described:
+                assert not misfits(document, described["schema"], described["example"]), path
+                checked += 1
+        assert all("example" in content for content in contents(operation)), path
+        assert all("example" in parameter for parameter in operation["parameters"] if parameter["required"]), path
+    assert checked > 100
 
 
 async def test_bounds_are_in_the_schemas(document: Any) -> None:
