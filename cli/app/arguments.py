@@ -10,13 +10,13 @@ LONGEST_SPAN = 366 * 86_400
 
 
 def seconds(text: str) -> float:
-    """A duration: `30s`, `5m`, `24h`, `7d`, or a number of seconds. ValueError names the rule."""
+    """A duration: `30s`, `5m`, `1h30m`, `7d`, or a number of seconds. ValueError names the rule."""
     from aghbus.protocol.base.durations import parse_duration  # slow to load
 
     try:
         span = parse_duration(text)
     except ValueError:
-        raise ValueError("must be a duration such as 30s, 5m, 24h, or a number of seconds") from None
+        raise ValueError("must be a duration such as 30s, 5m, 1h30m, or a number of seconds") from None
     if span > LONGEST_SPAN:
         raise ValueError("must be at most 366d")
     return span

@@ -119,7 +119,7 @@ class Core:
 
     async def position(self) -> int:
         """The sequence of the daemon's latest envelope."""
-        return (await self.call(Operations.status)).store.last_seq
+        return (await self.call(Operations.get_status)).store.last_seq
 
     async def events(self, query: EventsQuery, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
         """Server-sent events, without end: `GET /v1/events`. Those after `since`, else from now on; a gap has the type `gap`.
@@ -183,7 +183,7 @@ class Core:
 
     async def work(self, work_id: str, channel: str | None = None) -> Work:
         """A work as it is now. Raises NotFound."""
-        return (await self.call(Operations.work, work_id, channel=channel)).work
+        return (await self.call(Operations.get_work, work_id, channel=channel)).work
 
     async def wait(self, work_id: str, *, channel: str | None = None, timeout: float | None = None) -> Work:
         """Wait until a work has ended, or its target asks something (state `needs_input`; `message` is the question).
@@ -195,7 +195,7 @@ class Core:
             left = deadline - time.monotonic()
             core, wait = self._within(left), max(0.0, min(left, LONGEST_WAIT))
             try:
-                found = await core.call(Operations.work, work_id, channel=channel, before=NO_HISTORY, wait=wait)
+                found = await core.call(Operations.get_work, work_id, channel=channel, before=NO_HISTORY, wait=wait)
             except Unreachable:
                 if time.monotonic() < deadline:
                     raise
@@ -229,10 +229,10 @@ class Core:
         return Core(self.endpoint, self.timeout, runtime or self.runtime, patience)
 
     async def _is_ready(self) -> bool | None:
-        return (await self._within(0.0).call(Operations.status)).ready or None
+        return (await self._within(0.0).call(Operations.get_status)).ready or None
 
     async def _answer(self, form: dict[str, Any], capability: str | None = None) -> WhoisMatch | None:
-        answers = (await self._within(0.0).call(Operations.whois, **form, wait=LAST_PAUSE)).peers
+        answers = (await self._within(0.0).call(Operations.find_peers, **form, wait=LAST_PAUSE)).peers
         fits = (one for one in answers if capability is None or capability in one.card.get("capabilities", ()))
         return next(fits, None)
 

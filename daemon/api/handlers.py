@@ -33,55 +33,55 @@ of an upload last, as an asynchronous iterator, and returns an Artifact and an i
 """
 
 HANDLERS: Final[dict[AnyOperation, Handler]] = {
-    Operations.health: StatusService.health,
-    Operations.readiness: StatusService.readiness,
-    Operations.version: StatusService.versions,
-    Operations.status: StatusService.status,
-    Operations.peers: PeerService.list_peers,
-    Operations.whois: WhoisQuestions.whois,
-    Operations.send: MessageService.send,
-    Operations.messages: MessageService.list_messages,
-    Operations.message: MessageService.get_message,
-    Operations.works: WorkService.list_works,
+    Operations.get_health: StatusService.health,
+    Operations.get_readiness: StatusService.readiness,
+    Operations.get_version: StatusService.versions,
+    Operations.get_status: StatusService.status,
+    Operations.list_peers: PeerService.list_peers,
+    Operations.find_peers: WhoisQuestions.whois,
+    Operations.send_message: MessageService.send,
+    Operations.list_messages: MessageService.list_messages,
+    Operations.get_message: MessageService.get_message,
+    Operations.list_works: WorkService.list_works,
     Operations.open_work: WorkService.open_work,
-    Operations.work: WorkService.get_work,
+    Operations.get_work: WorkService.get_work,
     Operations.act_on_work: WorkService.act_on_work,
-    Operations.threads: MessageService.list_threads,
-    Operations.directs: MessageService.list_directs,
-    Operations.inbox: InboxService.list_items,
-    Operations.next_message: InboxService.next,
+    Operations.list_threads: MessageService.list_threads,
+    Operations.list_directs: MessageService.list_directs,
+    Operations.list_inbox: InboxService.list_items,
+    Operations.lease_next_message: InboxService.next,
     Operations.purge_inbox: InboxPurge.purge,
-    Operations.lease: InboxService.lease,
-    Operations.ack: InboxService.ack,
-    Operations.nack: InboxService.nack,
-    Operations.requeue: InboxService.requeue,
-    Operations.capabilities: PeerService.list_capabilities,
-    Operations.capability: PeerService.get_capability,
-    Operations.quarantine: MessageService.list_quarantine,
-    Operations.requests: Admission.list_requests,
-    Operations.trust_rules: TrustRuleService.list_rules,
+    Operations.lease_message: InboxService.lease,
+    Operations.ack_message: InboxService.ack,
+    Operations.nack_message: InboxService.nack,
+    Operations.requeue_message: InboxService.requeue,
+    Operations.list_capabilities: PeerService.list_capabilities,
+    Operations.get_capability: PeerService.get_capability,
+    Operations.list_quarantine: MessageService.list_quarantine,
+    Operations.list_admission_requests: Admission.list_requests,
+    Operations.list_trust_rules: TrustRuleService.list_rules,
     Operations.change_trust: TrustRuleService.change,
     Operations.explain_trust: TrustExplainer.explain,
-    Operations.artifacts: Artifacts.list_artifacts,
+    Operations.list_artifacts: Artifacts.list_artifacts,
     Operations.put_artifact: Artifacts.put,
     Operations.get_artifact: Artifacts.get,
-    Operations.events: MessageService.events,
-    Operations.submit_foreign: MessageSubmitter.submit,
-    Operations.foreign_messages: MessageDelivery.stream,
-    Operations.foreign_message: MessageDelivery.get,
-    Operations.ack_foreign: MessageDelivery.ack,
-    Operations.foreign_log: Bridge.list_log,
-    Operations.start_chain: ChainService.start,
-    Operations.chain_runs: ChainService.list_runs,
-    Operations.chain_run: ChainService.get_run,
-    Operations.answer_chain: ChainService.answer,
-    Operations.cancel_chain: ChainService.cancel,
-    Operations.mcp_sessions: McpSessions.list_sessions,
+    Operations.stream_events: MessageService.events,
+    Operations.submit_foreign_message: MessageSubmitter.submit,
+    Operations.stream_foreign_messages: MessageDelivery.stream,
+    Operations.get_foreign_message: MessageDelivery.get,
+    Operations.ack_foreign_messages: MessageDelivery.ack,
+    Operations.get_foreign_log: Bridge.list_log,
+    Operations.start_chain_run: ChainService.start,
+    Operations.list_chain_runs: ChainService.list_runs,
+    Operations.get_chain_run: ChainService.get_run,
+    Operations.answer_chain_run: ChainService.answer,
+    Operations.cancel_chain_run: ChainService.cancel,
+    Operations.list_mcp_sessions: McpSessions.list_sessions,
     Operations.report_mcp_session: McpSessions.report,
 }
 """Methods of the classes of parts, by operation; but for `openapi`."""
 
-MAX_BODY: Final[dict[AnyOperation, int]] = {Operations.submit_foreign: 2 * MAX_MESSAGE_BYTES}
+MAX_BODY: Final[dict[AnyOperation, int]] = {Operations.submit_foreign_message: 2 * MAX_MESSAGE_BYTES}
 """Bytes of a body that may be larger than the API's usual one: a message as a string, whose quotes and line ends are escaped."""
 
 
@@ -89,7 +89,7 @@ def bind(parts: Iterable[object]) -> dict[AnyOperation, Handler]:
     """The handler of each operation as a bound method of the part whose class or base class has it. LookupError: none has."""
     parts = tuple(parts)
     bound = {operation: _bound(handler, parts) for operation, handler in HANDLERS.items()}
-    return {**bound, Operations.openapi: openapi}
+    return {**bound, Operations.get_openapi: openapi}
 
 
 def _bound(handler: Handler, parts: tuple[object, ...]) -> Handler:

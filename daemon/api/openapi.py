@@ -1,28 +1,51 @@
-"""The OpenAPI 3.1 document of the local API, made from the table of operations and the types of `protocol/api/`.
+"""The OpenAPI 3.1 document of the local API, made from the table of operations and the types of `protocol/api/`."""
 
-Types are described by their docstrings, fields by their comments.
-"""
-
-import inspect
-import re
-import sys
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
 from aghbus.daemon.api.http.errors import ANSWER_OF_CODE, STATUS_OF_CODE
+from aghbus.daemon.api.schemas import parameters, reference, schemas
 from aghbus.protocol.api.base import API_VERSION, ErrorResponse
+from aghbus.protocol.api.examples.table import EXAMPLES
 from aghbus.protocol.api.messages import Event
-from aghbus.protocol.api.operation import AnyOperation
-from aghbus.protocol.api.operations import OPERATIONS
+from aghbus.protocol.api.operation import AnyOperation, Operation
+from aghbus.protocol.api.operations import OPERATIONS, Operations
 from aghbus.protocol.api.queries import Query
 
-_REF: Final = "#/components/schemas/{name}"
-
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
 _CONTENT: Final = "application/octet-stream"
 _BINARY: Final = {"type": "string", "format": "binary"}
-_LINE: Final = re.compile(r"class (?P<type>\w+)|    # (?P<above>.+)|    (?P<field>\w+): [^#]+?(?:  # (?P<beside>.+))?$")
+
+_TAGS: Final = {
+    "daemon": "The daemon itself: whether it runs and is ready, its versions and its state.",
+    "peers": "Peers, and what they can do.",
+    "works": "Works: opening one, its steps, waiting for its end.",
+    "inbox": "Messages for the agent: lease one, handle it, acknowledge it.",
+    "messages": "Envelopes as they were sent and received, and the threads and direct rooms that they form.",
+    "events": "The stream of everything that is sent and received.",
+    "artifacts": "Files of works, in the artifact store.",
+    "trust": "Which peers are accepted, and why a message was.",
+    "chains": "Runs of chains: works of several peers, one after the other or in branches.",
+    "bridge": "Agents that use one of four other message formats.",
+    "mcp": "Sessions of agent hosts, which `aghctl mcp` reports.",
+}
+_WORDS: Final = {
+    "daemon": ("healthz", "readyz", "openapi.json", "version", "status"),
+    "peers": ("whois", "capabilities"),
+    "messages": ("threads", "directs", "quarantine"),
+    "trust": ("requests",),
+}
+_TAG_OF_WORD: Final = {**{tag: tag for tag in _TAGS}, **{word: tag for tag in _WORDS for word in _WORDS[tag]}}
+"""The family of an operation, by the first word of its path."""
+_IDS: Final = {one: name for name, one in vars(Operations).items() if isinstance(one, Operation)}
+
+_STREAM: Final = (
+    "Server-sent events without end. The schema is that of the `data` of one event; its `id` is the position to continue from. "
+    "An event is named `gap` where retention has removed a part, and `problem`, with an ErrorResponse, where the stream ends."
+)
 
 # Codes that any operation may answer: of HTTP itself first, then of the daemon's state.
 _EVERYWHERE: Final = {400: ("invalid_request",), 500: ("internal",), 503: ("unavailable",)}
@@ -33,30 +56,6 @@ _WITH_BODY: Final = {408: ("timeout",), 413: ("too_large",), 415: ("unsupported_
 def document() -> bytes:
     """The document as JSON, made once."""
     return msgspec.json.encode(_document())
-
-
-def described_fields(form: type[msgspec.Struct]) -> dict[str, str]:
-    """The description of each field of a type, by its name in JSON, from the comments in the sources of it and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(form.__mro__):
-        found |= _comments(base.__module__).get(base.__name__, {}) if issubclass(base, msgspec.Struct) else {}
-    return {field.encode_name: f"{found[field.name]}." for field in msgspec.structs.fields(form)}
-
-
-@cache
-def _comments(module: str) -> dict[str, dict[str, str]]:
-    """The comment of every field in a module's source, by type."""
-    fields: dict[str, str] = {}
-    types: dict[str, dict[str, str]] = {}
-    above: list[str] = []
-    for line in inspect.getsource(sys.modules[module]).splitlines():
-        match = _LINE.match(line)
-        if match and match["type"]:
-            fields = types[match["type"]] = {}
-        elif match and match["field"]:
-            fields[match["field"]] = match["beside"] or " ".join(above)
-        above = [*above, match["above"]] if match and match["above"] else []
-    return types
 
 
 def _document() -> dict[str, Any]:
@@ -70,6 +69,7 @@ def _document() -> dict[str, Any]:
             "version": API_VERSION,
             "description": "The API that aghd serves on its Unix socket, and on loopback TCP with a bearer token.",
         },
+        "tags": [{"name": name, "description": text} for name, text in _TAGS.items()],
         "servers": [{"url": "/", "description": "Unix socket (mode 0600) or loopback TCP"}],
         "components": {
             "schemas": _schemas(),
@@ -87,11 +87,16 @@ def _document() -> dict[str, Any]:
 
 
 def _described(operation: AnyOperation) -> dict[str, Any]:
+    example = EXAMPLES[operation]
     described: dict[str, Any] = {
         "operationId": _operation_id(operation),
+        "tags": [_TAG_OF_WORD[operation.path.removeprefix(f"/{API_VERSION}").split("/")[1]]],
         "summary": operation.summary,
-        "parameters": [*_parameters(operation.takes.path, "path"), *_parameters(operation.takes.query, "query")],
-        "responses": _responses(operation),
+        "parameters": [
+            *_parameters(operation.takes.path, "path", example.path),
+            *_parameters(operation.takes.query, "query", example.given),
+        ],
+        "responses": _responses(operation, example.response),
     }
     if operation.transfer == "events":
         described["parameters"].append(
@@ -100,53 +105,44 @@ def _described(operation: AnyOperation) -> dict[str, Any]:
                 "in": "header",
                 "required": False,
                 "description": "Sequence of the last event seen; takes precedence over `since`.",
-                "schema": {"type": "integer", "minimum": 0},
+                "schema": {"type": "integer", "format": "int64", "minimum": 0},
+                "example": 4711,
             }
         )
     if operation.transfer == "upload":
         described["requestBody"] = {"required": True, "content": {_CONTENT: {"schema": _BINARY}}}
     if operation.takes.request is not None:
         needed = any(field.required for field in msgspec.structs.fields(operation.takes.request))
-        content = {"application/json": {"schema": _ref(operation.takes.request)}}
-        described["requestBody"] = {"required": needed, "content": content}
+        content = {"schema": reference(operation.takes.request), "example": _given(example.given)}
+        described["requestBody"] = {"required": needed, "content": {_JSON: content}}
     return described
 
 
 def _operation_id(operation: AnyOperation) -> str:
-    words = [word.strip("{}").replace(".", "_") for word in operation.path.split("/") if word not in ("", API_VERSION)]
-    return "_".join([operation.method.lower(), *words])
+    """The name in the table: `get_work` is `getWork`."""
+    first, *others = _IDS[operation].split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
-def _parameters(form: type[Query], place: str) -> list[dict[str, Any]]:
-    (_,), components = msgspec.json.schema_components([form], ref_template=_REF)
-    schema, described = components[form.__name__], described_fields(form)
+def _parameters(form: type[Query], place: str, example: msgspec.Struct) -> list[dict[str, Any]]:
+    values = _given(example)
     return [
-        {
-            "name": name,
-            "in": place,
-            "required": name in schema["required"],
-            "description": described[name],
-            "schema": _without_null(rule),
-        }
-        for name, rule in schema["properties"].items()
+        {**described, **({"example": values[described["name"]]} if described["name"] in values else {})}
+        for described in parameters(form, place)
     ]
 
 
-def _without_null(rule: dict[str, Any]) -> dict[str, Any]:
-    """A parameter is given or left out, never null: the null of an optional field says only that."""
-    rule = {key: value for key, value in rule.items() if not (key == "default" and value is None)}
-    choices = [choice for choice in rule.pop("anyOf", []) if choice != {"type": "null"}]
-    if len(choices) == 1:
-        rule = {**choices[0], **rule}
-    if "enum" in rule:
-        rule["enum"] = [value for value in rule["enum"] if value is not None]
-    return rule
+def _given(example: msgspec.Struct) -> dict[str, Any]:
+    """The fields of an example, without those that have their default."""
+    values = msgspec.to_builtins(example, order="deterministic")
+    fields = msgspec.structs.fields(example)
+    return {f.encode_name: values[f.encode_name] for f in fields if getattr(example, f.name) != f.default}
 
 
-def _responses(operation: AnyOperation) -> dict[str, Any]:
-    responses: dict[str, Any] = {str(operation.status): _success(operation)}
+def _responses(operation: AnyOperation, example: Any) -> dict[str, Any]:
+    responses: dict[str, Any] = {str(operation.status): _success(operation, example)}
     if operation.may_be_unready:
-        responses["503"] = _success(operation)
+        responses["503"] = _success(operation, msgspec.structs.replace(example, ready=False, broker=False))
         return responses
     codes: dict[int, list[str]] = {status: list(names) for status, names in _EVERYWHERE.items()}
     if operation.transfer == "upload":
@@ -156,28 +152,32 @@ def _responses(operation: AnyOperation) -> dict[str, Any]:
     for code in operation.errors:
         codes.setdefault(STATUS_OF_CODE[code], []).append(code)
     for status in sorted(codes):
-        error = {"application/json": {"schema": _ref(ANSWER_OF_CODE.get(codes[status][0], ErrorResponse))}}
+        error = {_JSON: {"schema": reference(ANSWER_OF_CODE.get(codes[status][0], ErrorResponse))}}
         responses[str(status)] = {"description": ", ".join(codes[status]), "content": error}
     return responses
 
 
-def _success(operation: AnyOperation) -> dict[str, Any]:
+def _success(operation: AnyOperation, example: Any) -> dict[str, Any]:
     if operation.transfer == "download":
         description = (
             f"{operation.summary}; the connection ends early when it turns out not to be what `Artifact-Digest` says."
         )
         headers = {name: {"schema": {"type": "string"}} for name in ("Artifact-Digest", "Artifact-Size")}
         return {"description": description, "headers": headers, "content": {_CONTENT: {"schema": _BINARY}}}
-    if operation.response is dict:
-        return {"description": operation.summary, "content": {"application/json": {"schema": {"type": "object"}}}}
+    shown = msgspec.json.decode(msgspec.json.encode(example))
     if operation.transfer == "events":
-        name = "envelope" if operation.response is Event else "message"
-        description = (
-            f"Events `{name}` and `gap`: `id` is the position to go on from, `data` one JSON object of the schema"
-        )
-        description += f" {operation.response.__name__}" + (" (a gap's of Event)." if name == "message" else ".")
-        return {"description": description, "content": {"text/event-stream": {"schema": {"type": "string"}}}}
-    return {"description": operation.summary, "content": {"application/json": {"schema": _ref(operation.response)}}}
+        return {"description": _STREAM, "content": {_EVENTS: {"schema": _event(operation), "example": shown}}}
+    schema = {"type": "object"} if operation.response is dict else reference(operation.response)
+    return {"description": operation.summary, "content": {_JSON: {"schema": schema, "example": shown}}}
+
+
+def _event(operation: AnyOperation) -> dict[str, Any]:
+    """The schema of the data of one event: OpenAPI 3.1 has no other place for it than that of the whole response."""
+    forms: dict[type[msgspec.Struct], None] = dict.fromkeys(
+        (operation.response, Event)
+    )  # the gaps of any stream are of the latter
+    references = [reference(form) for form in forms]
+    return references[0] if len(references) == 1 else {"anyOf": references}
 
 
 def _schemas() -> dict[str, Any]:
@@ -188,50 +188,4 @@ def _schemas() -> dict[str, Any]:
         for form in (operation.response, operation.takes.request)
         if form not in (None, dict, bytes)
     ]
-    _, components = msgspec.json.schema_components(list(dict.fromkeys(types)), ref_template=_REF)
-    forms = {form.__name__: form for form in _structs(types)}
-    for name, schema in components.items():
-        schema["description"], fields = inspect.getdoc(forms[name]), described_fields(forms[name])
-        for field, rule in schema["properties"].items():
-            schema["properties"][field] = {"description": fields[field], **rule}
-    _name_items(components)
-    return components
-
-
-def _structs(types: list[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
-    """These types, and all that their fields hold."""
-    found: set[type[msgspec.Struct]] = set()
-
-    def walk(info: Any) -> None:
-        if isinstance(info, msgspec.inspect.StructType):
-            if info.cls in found:
-                return
-            found.add(info.cls)
-            for field in info.fields:
-                walk(field.type)
-        for part in (
-            *getattr(info, "types", ()),
-            *(getattr(info, name, None) for name in ("item_type", "value_type", "type")),
-        ):
-            if isinstance(part, msgspec.inspect.Type):
-                walk(part)
-
-    for form in types:
-        walk(msgspec.inspect.type_info(form))
-    return found
-
-
-def _name_items(schema: Any) -> None:
-    """Give every array `items`, also one of any values: client generators require it."""
-    if isinstance(schema, dict):
-        if schema.get("type") == "array":
-            schema.setdefault("items", {})
-        schema = schema.values()
-    elif not isinstance(schema, list):
-        return
-    for part in schema:
-        _name_items(part)
-
-
-def _ref(form: type[msgspec.Struct]) -> dict[str, str]:
-    return {"$ref": _REF.format(name=form.__name__)}
+    return schemas(types)

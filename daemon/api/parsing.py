@@ -1,7 +1,11 @@
-"""Decoding a request into typed values. Every error is an InvalidRequest that names the field and the rule."""
+"""Decoding a request into typed values. Every error is an InvalidRequest that names the field and the rule.
 
+A duration may be given as a text. Only then a request is decoded a second time, with the seconds in its place.
+"""
+
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import parse_qsl, unquote
@@ -10,8 +14,9 @@ import msgspec
 import msgspec.inspect
 
 from aghbus.daemon.api.http.exchange import Exchange
-from aghbus.protocol.api.base import MAX_SEQ, RequestModel
+from aghbus.protocol.api.base import MAX_SEQ, SECONDS, RequestModel
 from aghbus.protocol.api.queries import Query
+from aghbus.protocol.base.durations import parse_duration
 from aghbus.protocol.base.errors import InvalidRequest
 
 MAX_PARAMETERS: Final = 64
@@ -21,10 +26,12 @@ _WHERE: Final = re.compile(r"^(?P<rule>.*?)(?: - at `(?P<where>[^`]*)`)?$", re.D
 _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<field>.*)`$", re.DOTALL)
 _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$", re.DOTALL)
 
+_TEXT_FOR_SECONDS: Final = re.compile(r"Expected `float(?: \| null)?`, got `str`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(?:int|float)` [<>]= ")
 
 Q = TypeVar("Q", bound=Query)
 A = TypeVar("A", bound=RequestModel)
+F = TypeVar("F", bound=msgspec.Struct)
 
 
 def unquoted(raw: str) -> str:
@@ -81,12 +88,21 @@ def request(raw: bytes, form: type[A]) -> A:
     try:
         value: A = _decoder(form).decode(raw or b"{}")
     except msgspec.ValidationError as error:
-        raise _described(error, form) from None
+        value = _convert(_values(raw, form, error), form, strict=True)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"body: is not valid JSON: {error}") from None
     except RecursionError:
         raise InvalidRequest("body: is nested too deeply") from None
     return value
+
+
+def _values(raw: bytes, form: type[msgspec.Struct], error: msgspec.ValidationError) -> dict[str, Any]:
+    """The fields of a body that may have a text in place of seconds. Raises InvalidRequest if `error` was about anything else."""
+    if _TEXT_FOR_SECONDS.match(str(error)):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            values: dict[str, Any] = msgspec.json.decode(raw)
+            return values
+    raise _described(error, form) from None
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:
@@ -106,11 +122,25 @@ def _pairs(raw: bytes) -> list[tuple[str, str]]:
         ) from None
 
 
-def _convert(values: dict[str, Any], form: type[Q]) -> Q:
+def _convert(values: dict[str, Any], form: type[F], *, strict: bool = False) -> F:
     try:
-        return msgspec.convert(values, form, strict=False)
+        return msgspec.convert(values, form, strict=strict)
+    except msgspec.ValidationError as error:
+        if not _TEXT_FOR_SECONDS.match(str(error)):
+            raise _described(error, form) from None
+    try:
+        return msgspec.convert({**values, **_seconds(values, form)}, form, strict=strict)
     except msgspec.ValidationError as error:
         raise _described(error, form) from None
+
+
+def _seconds(values: dict[str, Any], form: type[msgspec.Struct]) -> dict[str, float]:
+    """Those of `values` that are durations as texts, in seconds."""
+    found: dict[str, float] = {}
+    for name in _durations(form) & values.keys():
+        with contextlib.suppress(ValueError, AttributeError):  # neither a duration nor a text: the decoder describes it
+            found[name] = parse_duration(values[name])
+    return found
 
 
 def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> InvalidRequest:
@@ -128,6 +158,8 @@ def _described(error: msgspec.ValidationError, form: type[msgspec.Struct]) -> In
         return InvalidRequest(f"{missing['field']}: is required")
     name = re.split(r"[.\[]", field, maxsplit=1)[0]
     field = name if issubclass(form, Query) else field  # the index among several values of a parameter is of no use
+    if field in _durations(form):
+        return InvalidRequest(f"{field}: must be {_bounds(form)[field]} seconds, or a text such as 30s, 5m, 1h30m")
     if _OUT_OF_BOUNDS.match(rule) and (bounds := _bounds(form).get(field)):
         return InvalidRequest(f"{field}: must be {bounds}")
     choices = _choices(form).get(name, ())
@@ -162,15 +194,27 @@ def _choices(form: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
 @cache
 def _bounds(form: type[msgspec.Struct]) -> dict[str, str]:
     """The smallest and largest value of each number that has them, as text."""
-    info = msgspec.inspect.type_info(form)
-    assert isinstance(info, msgspec.inspect.StructType)
     numbers = {
-        field.encode_name: kind
-        for field in info.fields
-        for kind in getattr(field.type, "types", (field.type,))
-        if isinstance(kind, msgspec.inspect.IntType | msgspec.inspect.FloatType)
+        name: number
+        for name, kind in _kinds(form)
+        if isinstance(number := getattr(kind, "type", kind), msgspec.inspect.IntType | msgspec.inspect.FloatType)
     }
     return {name: f"{_number(kind.ge)} to {_number(kind.le)}" for name, kind in numbers.items() if kind.ge is not None}
+
+
+@cache
+def _durations(form: type[msgspec.Struct]) -> frozenset[str]:
+    """The fields that are durations."""
+    return frozenset(name for name, kind in _kinds(form) if getattr(kind, "extra_json_schema", None) == SECONDS)
+
+
+def _kinds(form: type[msgspec.Struct]) -> Iterator[tuple[str, msgspec.inspect.Type]]:
+    """Each field's name in JSON with its type, and with each of several alternatives."""
+    info = msgspec.inspect.type_info(form)
+    assert isinstance(info, msgspec.inspect.StructType)
+    for field in info.fields:
+        for kind in getattr(field.type, "types", (field.type,)):
+            yield field.encode_name, kind
 
 
 def _number(value: float | None) -> str:

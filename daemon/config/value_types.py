@@ -117,7 +117,7 @@ class Duration(ValueRule, frozen=True):
         return f"a duration {span}, in {form} 30s, 5m, 24h, 7d"
 
     def read(self, raw: object, source: ValueSource) -> float | int:
-        """A number of seconds, or digits followed by ms, s, m, h or d."""
+        """A number of seconds, or a text (`parse_duration`)."""
         if isinstance(raw, str):
             try:
                 raw = parse_duration(raw)

@@ -30,6 +30,15 @@ def text(pattern: str, max_length: int | None = None) -> Meta:
     return Meta(extra_json_schema={"pattern": pattern} | ({"maxLength": max_length} if max_length else {}))
 
 
+SECONDS: Final = {"format": "seconds"}
+"""What the schema of a duration has."""
+
+
+def seconds(low: float, high: float) -> Meta:
+    """The schema of a duration in seconds. A request may also give it as a text such as `5m`, which the daemon's parser reads."""
+    return Meta(ge=low, le=high, extra_json_schema=SECONDS)
+
+
 Channel = Annotated[str, text(f"^{CHANNEL.pattern}$")]
 PeerName = Annotated[str, text(f"^({PEER_ID.pattern}|{HANDLE.pattern})$")]
 ThreadId = Annotated[str, text(f"^{THREAD_ID.pattern}$")]
@@ -40,8 +49,8 @@ WorkId = Annotated[str, text(rf"^(?![{_EDGE}])[^\x00-\x1f\x7f-\x9f/\\]+(?<![{_ED
 NonBlank = Annotated[str, text(f"[^{WHITE_SPACE}]")]
 Seq = Annotated[int, Meta(ge=1, le=MAX_SEQ)]
 Since = Annotated[int, Meta(ge=0, le=MAX_SEQ)]
-Lifetime = Annotated[float, Meta(ge=1, le=MAX_LIFETIME)]
-Delay = Annotated[float, Meta(ge=0, le=MAX_LIFETIME)]
+Lifetime = Annotated[float, seconds(1, MAX_LIFETIME)]
+Delay = Annotated[float, seconds(0, MAX_LIFETIME)]
 References = Annotated[list[Any], Meta(max_length=MAX_LIST_ITEMS)]
 RawObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 """A JSON object as its bytes: passed on as it came, without being read and written again."""

@@ -3,10 +3,8 @@
 import re
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
-
 from aghbus.protocol.agh.lifecycle import State
-from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, text
+from aghbus.protocol.api.base import Delay, RequestModel, ResponseModel, seconds, text
 from aghbus.protocol.api.messages import Message
 
 InboxState = Literal["ready", "leased", "acked", "dead"]
@@ -20,6 +18,9 @@ MAX_INBOX_WAIT: Final = 300.0
 
 MAX_VISIBILITY: Final = 43_200.0
 """Seconds: half a day, the longest lease of a message."""
+
+
+Visibility = Annotated[float, seconds(1, MAX_VISIBILITY)]
 
 
 class InboxItem(ResponseModel):
@@ -51,9 +52,9 @@ class InboxResponse(ResponseModel):
 class InboxNextRequest(RequestModel):
     """Lease the oldest ready message."""
 
-    wait: Annotated[float, Meta(ge=0, le=MAX_INBOX_WAIT)] = 0.0  # seconds to wait for a message
+    wait: Annotated[float, seconds(0, MAX_INBOX_WAIT)] = 0.0  # seconds to wait for a message
     # seconds until the message is ready again unless it is acked
-    visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
+    visibility: Visibility = 300.0
     ack: bool = False  # acknowledge the message immediately
     work_id: str | None = None  # only a message of this work
     # true: also a message for which an earlier one of its sender in its work, or outside of works in its container, is leased
@@ -87,7 +88,7 @@ class InboxLeaseRequest(RequestModel):
     # the caller's token; the same one renews the lease and makes the request idempotent
     lease: Annotated[str, text(f"^{LEASE.pattern}$")]
     # seconds from now until the message is ready again unless it is acked
-    visibility: Annotated[float, Meta(ge=1, le=MAX_VISIBILITY)] = 300.0
+    visibility: Visibility = 300.0
     # false: a message of a peer that was not admitted is not leased; if it opened a work, its sender is told once that it waits
     others: bool = True
 

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from aghbus.protocol.api.base import RequestModel, ResponseModel, Seq
+from aghbus.protocol.api.base import RequestModel, ResponseModel, Seq, seconds
 
 Wake = Literal["claude-socket", "stop-hook", "codex-queue", "notification"]
 NoticeState = Literal["stored", "noticed", "fetched", "acked"]
@@ -39,7 +39,7 @@ class McpSessionReport(RequestModel):
     held_back: Annotated[list[_Peer], Meta(max_length=100)]
     notice: McpNotice | None  # the latest one, null when there was none
     # seconds until the session is forgotten unless it is reported again; 0 forgets it immediately
-    expires_in: Annotated[float, Meta(ge=0, le=MAX_SESSION_SECONDS)]
+    expires_in: Annotated[float, seconds(0, MAX_SESSION_SECONDS)]
 
 
 class McpSession(ResponseModel):

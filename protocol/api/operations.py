@@ -69,24 +69,24 @@ _SENDS: Final = ("not_found", *_REFUSALS)
 class Operations:
     """Every operation, in the order of the documentation."""
 
-    health = Operation("GET /healthz", "The daemon's event loop runs", takes(q.NoParameters), HealthResponse)
-    readiness = Operation(
+    get_health = Operation("GET /healthz", "The daemon's event loop runs", takes(q.NoParameters), HealthResponse)
+    get_readiness = Operation(
         "GET /readyz", "200 when ready, else 503", takes(q.NoParameters), ReadinessResponse, may_be_unready=True
     )
-    openapi = Operation("GET /openapi.json", "This API as OpenAPI 3.1", takes(q.NoParameters), dict)
-    version = Operation(
+    get_openapi = Operation("GET /openapi.json", "This API as OpenAPI 3.1", takes(q.NoParameters), dict)
+    get_version = Operation(
         "GET /v1/version", "Versions of program, protocol and API", takes(q.NoParameters), VersionResponse
     )
-    status = Operation("GET /v1/status", "The state of the whole daemon", takes(q.NoParameters), StatusResponse)
-    peers = Operation("GET /v1/peers", "Peers known to presence", takes(q.PeersQuery), PeersResponse)
-    whois = Operation(
+    get_status = Operation("GET /v1/status", "The state of the whole daemon", takes(q.NoParameters), StatusResponse)
+    list_peers = Operation("GET /v1/peers", "Peers known to presence", takes(q.PeersQuery), PeersResponse)
+    find_peers = Operation(
         "POST /v1/whois",
         "Ask the peers of a channel for their Peer Cards",
         takes(WhoisRequest),
         WhoisResponse,
         waits=True,
     )
-    send = Operation(
+    send_message = Operation(
         "POST /v1/messages",
         "Send one envelope by its parts",
         takes(SendRequest),
@@ -94,19 +94,19 @@ class Operations:
         status=201,
         errors=_SENDS,
     )
-    messages = Operation("GET /v1/messages", "A page of messages", takes(q.MessagesQuery), MessagesResponse)
-    message = Operation(
+    list_messages = Operation("GET /v1/messages", "A page of messages", takes(q.MessagesQuery), MessagesResponse)
+    get_message = Operation(
         "GET /v1/messages/{id}",
         "One message",
         takes(q.NoParameters, q.IdPath),
         Message,
         errors=("not_found", "conflict"),
     )
-    works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
+    list_works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
     open_work = Operation(
         "POST /v1/works", "Open a work for a peer", takes(WorkOpenRequest), OpenedWork, status=201, errors=_SENDS
     )
-    work = Operation(
+    get_work = Operation(
         "GET /v1/works/{id}",
         "A work with its history",
         takes(q.WorkQuery, q.IdPath),
@@ -121,10 +121,12 @@ class Operations:
         status=201,
         errors=_SENDS,
     )
-    threads = Operation("GET /v1/threads", "Threads, latest activity first", takes(q.RoomsQuery), ThreadsResponse)
-    directs = Operation("GET /v1/directs", "Direct rooms, latest activity first", takes(q.RoomsQuery), DirectsResponse)
-    inbox = Operation("GET /v1/inbox", "The inbox, oldest first", takes(q.InboxQuery), InboxResponse)
-    next_message = Operation(
+    list_threads = Operation("GET /v1/threads", "Threads, latest activity first", takes(q.RoomsQuery), ThreadsResponse)
+    list_directs = Operation(
+        "GET /v1/directs", "Direct rooms, latest activity first", takes(q.RoomsQuery), DirectsResponse
+    )
+    list_inbox = Operation("GET /v1/inbox", "The inbox, oldest first", takes(q.InboxQuery), InboxResponse)
+    lease_next_message = Operation(
         "POST /v1/inbox/next",
         "Lease the oldest ready message",
         takes(InboxNextRequest),
@@ -139,17 +141,17 @@ class Operations:
         InboxPurgeResponse,
         idempotent=False,
     )
-    lease = Operation(
+    lease_message = Operation(
         "POST /v1/inbox/{seq}/lease",
         "Lease one message, or renew its lease",
         takes(InboxLeaseRequest, q.SeqPath),
         InboxItem,
         errors=_LEASES,
     )
-    ack = Operation(
+    ack_message = Operation(
         "POST /v1/inbox/{seq}/ack", "Done with a message", takes(InboxAckRequest, q.SeqPath), InboxItem, errors=_LEASES
     )
-    nack = Operation(
+    nack_message = Operation(
         "POST /v1/inbox/{seq}/nack",
         "Return a message to the queue",
         takes(InboxNackRequest, q.SeqPath),
@@ -157,33 +159,33 @@ class Operations:
         errors=_LEASES,
         idempotent=False,
     )
-    requeue = Operation(
+    requeue_message = Operation(
         "POST /v1/inbox/{seq}/requeue",
         "Make a dead message ready again",
         takes(EmptyRequest, q.SeqPath),
         InboxItem,
         errors=_LEASES,
     )
-    capabilities = Operation(
+    list_capabilities = Operation(
         "GET /v1/capabilities", "The daemon's own catalog", takes(q.NoParameters), CapabilitiesResponse
     )
-    capability = Operation(
+    get_capability = Operation(
         "GET /v1/capabilities/{id}",
         "One capability of the catalog",
         takes(q.NoParameters, q.IdPath),
         CapabilityRecord,
         errors=_FOUND,
     )
-    quarantine = Operation(
+    list_quarantine = Operation(
         "GET /v1/quarantine", "Refused envelopes, latest first", takes(q.LimitQuery), QuarantineResponse
     )
-    requests = Operation(
+    list_admission_requests = Operation(
         "GET /v1/requests",
         "Peers that wait for admission, the oldest first",
         takes(q.LimitQuery),
         AdmissionRequestsResponse,
     )
-    trust_rules = Operation("GET /v1/trust", "The trust rules", takes(q.NoParameters), TrustRulesResponse)
+    list_trust_rules = Operation("GET /v1/trust", "The trust rules", takes(q.NoParameters), TrustRulesResponse)
     change_trust = Operation(
         "POST /v1/trust/{verb}",
         "Change the trust rules",
@@ -198,7 +200,7 @@ class Operations:
         TrustExplainResponse,
         errors=_FOUND,
     )
-    artifacts = Operation("GET /v1/artifacts", "Artifacts by URI", takes(q.ArtifactsQuery), ArtifactsResponse)
+    list_artifacts = Operation("GET /v1/artifacts", "Artifacts by URI", takes(q.ArtifactsQuery), ArtifactsResponse)
     put_artifact = Operation(
         "PUT /v1/artifacts/{work_id}/{name}",
         "Store an artifact",
@@ -216,8 +218,8 @@ class Operations:
         errors=("not_found", "too_large"),
         transfer="download",
     )
-    events = Operation("GET /v1/events", "Server-sent events", takes(q.EventsQuery), Event, transfer="events")
-    submit_foreign = Operation(
+    stream_events = Operation("GET /v1/events", "Server-sent events", takes(q.EventsQuery), Event, transfer="events")
+    submit_foreign_message = Operation(
         "POST /v1/bridge/{format}",
         "Submit a foreign message",
         takes(BridgeSubmitRequest, q.FormatPath),
@@ -225,33 +227,33 @@ class Operations:
         status=201,
         errors=("message_refused", *_REFUSALS),
     )
-    foreign_messages = Operation(
+    stream_foreign_messages = Operation(
         "GET /v1/bridge/{format}/stream",
         "Server-sent foreign messages",
         takes(q.BridgeStreamQuery, q.FormatPath),
         BridgeMessage,
         transfer="events",
     )
-    foreign_message = Operation(
+    get_foreign_message = Operation(
         "GET /v1/bridge/{format}/messages/{seq}",
         "The foreign form of one envelope",
         takes(q.NoParameters, q.FormatSeqPath),
         BridgeMessage,
         errors=_FOUND,
     )
-    ack_foreign = Operation(
+    ack_foreign_messages = Operation(
         "POST /v1/bridge/{format}/ack",
         "Acknowledge foreign messages up to a sequence",
         takes(BridgeAckRequest, q.FormatPath),
         BridgeAckResponse,
     )
-    foreign_log = Operation(
+    get_foreign_log = Operation(
         "GET /v1/bridge/{format}/log",
         "The format's own log, oldest row first",
         takes(q.LimitQuery, q.FormatPath),
         BridgeLogResponse,
     )
-    start_chain = Operation(
+    start_chain_run = Operation(
         "POST /v1/chains/runs",
         "Start a run of a chain",
         takes(ChainStartRequest),
@@ -259,10 +261,10 @@ class Operations:
         status=201,
         errors=("conflict", "refused"),
     )
-    chain_runs = Operation(
+    list_chain_runs = Operation(
         "GET /v1/chains/runs", "Runs of chains, latest change first", takes(q.ChainRunsQuery), ChainRunsResponse
     )
-    chain_run = Operation(
+    get_chain_run = Operation(
         "GET /v1/chains/runs/{id}",
         "A run with its steps",
         takes(q.ChainRunQuery, q.IdPath),
@@ -270,7 +272,7 @@ class Operations:
         errors=_FOUND,
         waits=True,
     )
-    answer_chain = Operation(
+    answer_chain_run = Operation(
         "POST /v1/chains/runs/{id}/answer",
         "Answer a run that waits for input",
         takes(ChainAnswerRequest, q.IdPath),
@@ -278,7 +280,7 @@ class Operations:
         errors=("not_found", "conflict", "refused", "work_closed"),
         idempotent=False,
     )
-    cancel_chain = Operation(
+    cancel_chain_run = Operation(
         "POST /v1/chains/runs/{id}/cancel",
         "Cancel a run",
         takes(EmptyRequest, q.IdPath),
@@ -286,7 +288,7 @@ class Operations:
         errors=("not_found", "conflict"),
         idempotent=False,
     )
-    mcp_sessions = Operation(
+    list_mcp_sessions = Operation(
         "GET /v1/mcp/sessions", "Sessions of agent hosts, oldest first", takes(q.NoParameters), McpSessionsResponse
     )
     report_mcp_session = Operation(

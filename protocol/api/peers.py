@@ -2,9 +2,7 @@
 
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
-
-from aghbus.protocol.api.base import Channel, PeerName, RequestModel, ResponseModel
+from aghbus.protocol.api.base import Channel, PeerName, RequestModel, ResponseModel, seconds
 
 MAX_WHOIS_WAIT: Final = 60.0
 WHOIS_SECONDS: Final = 1.5
@@ -46,7 +44,7 @@ class WhoisRequest(RequestModel):
     to: PeerName | None = None  # asks one peer
     channel: Channel | None = None  # the default channel without it
     # seconds for which the question is repeated until a peer answers; without it, it is asked once, for 1.5 s at most
-    wait: Annotated[float, Meta(ge=0, le=MAX_WHOIS_WAIT)] | None = None
+    wait: Annotated[float, seconds(0, MAX_WHOIS_WAIT)] | None = None
     first: bool = False  # return at the first answer
     catalog: bool = False  # ask for full capability records
     capability_ids: list[str] | None = None  # of these capabilities only, with `catalog`

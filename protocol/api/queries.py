@@ -10,7 +10,7 @@ from aghbus.protocol.agh.envelope import StoredKind
 from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.agh.limits import MAX_ID_BYTES
 from aghbus.protocol.api.artifact_uri import PART
-from aghbus.protocol.api.base import RunState, Seq, Since, text
+from aghbus.protocol.api.base import RunState, Seq, Since, seconds, text
 from aghbus.protocol.api.inbox import InboxState
 from aghbus.protocol.api.trust import TrustVerb
 from aghbus.protocol.api.works import Role, WorkVerb
@@ -120,7 +120,7 @@ class WorkQuery(Query, frozen=True):
     channel: str | None = None  # selects one of several works with this id
     before: Seq | None = None  # the part of the history before this sequence
     # seconds to wait, at most, until it has ended or needs input
-    wait: Annotated[float, Meta(ge=0, le=MAX_WORK_WAIT)] = 0.0
+    wait: Annotated[float, seconds(0, MAX_WORK_WAIT)] = 0.0
 
 
 class RoomsQuery(Query, frozen=True):
@@ -172,7 +172,7 @@ class ChainRunQuery(Query, frozen=True):
     """One run."""
 
     since: Since | None = None  # wait until the version of the run is beyond it
-    wait: Annotated[float, Meta(ge=0, le=MAX_CHAIN_WAIT)] = 0.0  # seconds to wait, at most
+    wait: Annotated[float, seconds(0, MAX_CHAIN_WAIT)] = 0.0  # seconds to wait, at most
 
 
 class IdPath(Query, frozen=True):

@@ -1,18 +1,23 @@
-"""Durations as text: `500ms`, `30s`, `5m`, `24h`, `7d`; a number without a unit is in seconds."""
+"""Durations as text: `500ms`, `30s`, `5m`, `1h30m`, `7d`; a number without a unit is in seconds."""
 
 import re
 from typing import Final
 
 _UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}  # in seconds
-_FORM: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)?", re.ASCII)
+_NUMBER: Final = r"[0-9]{1,12}(\.[0-9]{1,6})?"
+_UNIT: Final = "(ms|s|m|h|d)"
+DURATION: Final = re.compile(f"{_NUMBER}({_UNIT}({_NUMBER}{_UNIT})*)?")
+"""Numbers with units, which are added, or one number."""
+
+_PART: Final = re.compile(f"(?P<number>{_NUMBER})(?P<unit>{_UNIT}?)")
 
 
 def parse_duration(text: str) -> float:
     """The duration in seconds. Raises ValueError for any other form."""
-    match = _FORM.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("not a duration such as 500ms, 30s, 5m, 24h or 7d")
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    text = text.strip()
+    if DURATION.fullmatch(text) is None:
+        raise ValueError("not a duration such as 500ms, 30s, 5m, 1h30m or 7d")
+    return sum(float(part["number"]) * _UNITS[part["unit"] or "s"] for part in _PART.finditer(text))
 
 
 def format_duration(seconds: float) -> str:

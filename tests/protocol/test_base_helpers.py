@@ -12,13 +12,27 @@ from aghbus.protocol.base.spelling import nearest
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("30s", 30), ("5m", 300), ("24h", 86_400), ("7d", 604_800), ("1.5", 1.5), (" 2s ", 2), ("0", 0)],
+    [
+        ("500ms", 0.5),
+        ("30s", 30),
+        ("5m", 300),
+        ("24h", 86_400),
+        ("7d", 604_800),
+        ("1.5", 1.5),
+        (" 2s ", 2),
+        ("0", 0),
+        ("1h30m", 5400),
+        ("1d12h0.5s", 129_600.5),
+        ("1m5ms", 60.005),
+    ],
 )
-def test_a_duration_is_a_number_with_an_optional_unit(text: str, seconds: float) -> None:
+def test_a_duration_is_a_number_or_numbers_with_units(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1e3", "1w", "1 s", "5.", ".5", "٣s", "1s1", "1" * 13])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1e3", "1w", "1 s", "5.", ".5", "٣s", "1s1", "1h30", "1h 30m", "1" * 13]
+)
 def test_any_other_text_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)

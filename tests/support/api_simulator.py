@@ -1,18 +1,19 @@
 """A daemon in memory behind the API: it records the calls of its operations, and responds as a test says.
 
-Every operation of the table has a handler here: one of this module, or one that returns an example of the response.
+Every operation of the table has a handler here: one of this module, or one that returns the response of its example.
 """
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-from msgspec import inspect
 
 from aghbus.daemon.api.handlers import Handler, openapi
 from aghbus.protocol.api.artifacts import Artifact, ArtifactsResponse
+from aghbus.protocol.api.examples import values
+from aghbus.protocol.api.examples.table import EXAMPLES
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextRequest, InboxNextResponse
 from aghbus.protocol.api.messages import Event, Message, MessagesResponse, SendRequest, SendResponse
 from aghbus.protocol.api.operation import AnyOperation
@@ -23,53 +24,14 @@ from aghbus.protocol.api.status import HealthResponse, ReadinessResponse
 from aghbus.protocol.api.works import WorkResponse
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 
-T = TypeVar("T")
-
-
-def example(form: type[T]) -> T:
-    """A value of this type: nulls, zeros, empty texts, and the first of several choices."""
-    return msgspec.json.decode(msgspec.json.encode(_plain(inspect.type_info(form))), type=form)
-
-
-def _plain(info: inspect.Type) -> Any:
-    match info:
-        case inspect.StructType(fields=fields):
-            return {field.encode_name: _plain(field.type) for field in fields if field.required}
-        case inspect.UnionType(types=types):
-            return None if any(isinstance(one, inspect.NoneType) for one in types) else _plain(types[0])
-        case inspect.LiteralType(values=values):
-            return values[0]
-        case inspect.Metadata(type=inner):
-            return _plain(inner)
-        case inspect.ListType():
-            return []
-        case inspect.DictType() | inspect.RawType():
-            return {}
-        case inspect.StrType():
-            return ""
-        case inspect.BoolType():
-            return False
-        case inspect.IntType() | inspect.FloatType():
-            return 0
-    return None
-
 
 def message(seq: int, message_id: str = "msg_1", text: str = "hello") -> Message:
     """A stored say from peer `ops`."""
     envelope = {"id": message_id, "kind": "say", "body": {"text": text}}
     return msgspec.structs.replace(
-        example(Message),
+        values.MESSAGE,
         seq=seq,
         id=message_id,
-        direction="in",
-        kind="say",
-        channel="default",
-        sender="ops",
-        to="worker",
-        thread_id="thread_abc",
-        trust="unverified",
-        received_ms=1,
-        delivery="ready",
         envelope=msgspec.Raw(msgspec.json.encode(envelope)),
     )
 
@@ -89,9 +51,7 @@ def artifact(work_id: str, name: str, content: bytes) -> Artifact:
 def inbox_item(seq: int, lease: str | None = None) -> InboxItem:
     """An inbox row, leased when `lease` is given."""
     state = "leased" if lease else "ready"
-    return msgspec.structs.replace(
-        example(InboxItem), seq=seq, state=state, attempts=1, lease=lease, message=message(seq)
-    )
+    return msgspec.structs.replace(values.ITEM, seq=seq, state=state, attempts=1, lease=lease, message=message(seq))
 
 
 class SimulatedDaemon:
@@ -137,7 +97,7 @@ class SimulatedDaemon:
 
     def handlers(self) -> dict[AnyOperation, Handler]:
         """A handler for every operation; that of the OpenAPI document is the daemon's."""
-        return {operation: self._recorded(operation) for operation in OPERATIONS} | {Operations.openapi: openapi}
+        return {operation: self._recorded(operation) for operation in OPERATIONS} | {Operations.get_openapi: openapi}
 
     def names(self) -> list[str]:
         """The operations called, in order."""
@@ -164,7 +124,7 @@ class SimulatedDaemon:
 
     def _example_of(self, operation: AnyOperation) -> Handler:
         async def handler(*_: Any) -> Any:
-            return example(operation.response)
+            return EXAMPLES[operation].response
 
         return handler
 
@@ -214,10 +174,11 @@ class SimulatedDaemon:
         return HealthResponse(alive=True)
 
     async def _whois(self, request: WhoisRequest) -> WhoisResponse:
-        return msgspec.structs.replace(example(WhoisResponse), query=request.query)
+        answer: WhoisResponse = EXAMPLES[Operations.find_peers].response
+        return msgspec.structs.replace(answer, query=request.query)
 
     async def _send(self, request: SendRequest) -> SendResponse:
-        return msgspec.structs.replace(example(SendResponse), kind=request.kind, to=request.to, state="queued")
+        return msgspec.structs.replace(values.SENT, kind=request.kind, to=request.to)
 
     async def _work(self, work_id: str, query: WorkQuery) -> WorkResponse:
         raise NotFound(f"work {work_id!r}: is not known", hint="aghctl work list")

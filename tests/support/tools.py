@@ -36,9 +36,34 @@ def require_mcp_tools() -> McpTools:
     )
 
 
+class Generators(NamedTuple):
+    """What `make tools` installs to make clients of an OpenAPI document: programs, and the Python that a made client needs."""
+
+    openapi_typescript: list[str]
+    tsc: list[str]
+    openapi_python_client: Path
+    python: Path
+
+
+def require_generators() -> Generators:
+    """Without them the test is skipped; where `CI=true`, it fails."""
+    node = str(_of_make_tools("node/bin/node"))
+    return Generators(
+        [node, str(_of_make_tools("node_modules/openapi-typescript/bin/cli.js"))],
+        [node, str(_of_make_tools("node_modules/typescript/bin/tsc"))],
+        _of_make_tools("venv/bin/openapi-python-client"),
+        _of_make_tools("venv/bin/python"),
+    )
+
+
 def require_npm() -> list[str]:
     """The command npm that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
     return [str(_of_make_tools(f"node/{path}")) for path in ("bin/node", "lib/node_modules/npm/bin/npm-cli.js")]
+
+
+def require_node() -> Path:
+    """Node that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
+    return _of_make_tools("node/bin/node")
 
 
 def require_pyright() -> Path:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from aghbus.daemon.api.http.connection import MAX_CONNECTIONS, MAX_HEAD_BYTES
 from aghbus.daemon.api.http.timeouts import HttpTimeouts
-from aghbus.protocol.api.status import StatusResponse
+from aghbus.protocol.api.examples import values
 from tests.support.api_harness import BODY_LIMIT, DEADLINE, Api, serving
-from tests.support.api_simulator import example
 from tests.support.natsutil import wait_until
 from tests.support.tools import require_tool
 
@@ -355,7 +354,7 @@ async def test_stop_finishes_messages_in_flight(api: Api) -> None:
     async def slow_status() -> object:
         entered.set()
         await gate.wait()
-        return example(StatusResponse)
+        return values.STATUS
 
     api.node.respond["GET /v1/status"] = slow_status
     request = asyncio.create_task(api.get("/v1/status"))

@@ -3,10 +3,13 @@
 import json
 import logging
 
+import msgspec
 import pytest
 
 from aghbus.daemon.base.logs import JsonFormatter
+from aghbus.protocol.api.base import EmptyRequest
 from aghbus.protocol.api.messages import SendRequest
+from aghbus.protocol.api.operations import OPERATIONS
 from aghbus.protocol.api.queries import InboxQuery, LimitQuery, PeersQuery, Query, RoomsQuery, WorksQuery
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError, Unavailable
 from tests.support.api_harness import BODY_LIMIT, Api
@@ -98,6 +101,10 @@ async def test_message_id_may_hold_any_character(api: Api) -> None:
         ("/v1/works?role=null", "role: invalid value 'null'"),
         ("/v1/events?since=null", "since: invalid value 'null'"),
         ("/v1/works?role=target&role=target", "role: is given more than once"),
+        ("/v1/works/w?wait=soon", "wait: must be 0 to 600 seconds, or a text such as 30s, 5m, 1h30m"),
+        ("/v1/works/w?wait=11m", "wait: must be 0 to 600 seconds"),
+        ("/v1/works/w?wait=nan", "wait: must be 0 to 600 seconds"),
+        ("/v1/works/w?wait=1e-3&before=0", "before: must be 1 to "),
         ("/v1/peers?all=perhaps", "all: expected `bool`"),
         ("/v1/peers?all", "query: is not `name=value`"),
         ("/v1/peers?channel=%ff", "query: is not percent-encoded UTF-8"),
@@ -140,6 +147,43 @@ async def test_posts_reach_their_operations_typed(api: Api) -> None:
     assert api.node.calls[3][1][0].wait == 0.5
 
 
+@pytest.mark.parametrize(
+    ("method", "target", "body", "field", "seconds"),
+    [
+        ("POST", "/v1/messages", {"kind": "say", "body": {}, "expires_in": "1h30m"}, "expires_in", 5400),
+        ("POST", "/v1/works", {"to": "p", "text": "t", "accept_within": "5m"}, "accept_within", 300),
+        ("POST", "/v1/works", {"to": "p", "text": "t", "progress_within": "0"}, "progress_within", 0),
+        ("POST", "/v1/works/w1/update", {"message": "5m", "expires_in": "7d"}, "expires_in", 604_800),
+        ("POST", "/v1/whois", {"wait": "500ms"}, "wait", 0.5),
+        ("POST", "/v1/inbox/next", {"visibility": "12h"}, "visibility", 43_200),
+        ("POST", "/v1/inbox/7/lease", {"lease": "lease-of-mine", "visibility": "90s"}, "visibility", 90),
+        ("POST", "/v1/inbox/7/nack", {"lease": "lease_a", "delay": "1.5"}, "delay", 1.5),
+        ("GET", "/v1/works/w1?wait=1m30s", None, "wait", 90),
+        ("GET", "/v1/works/w1?wait=2.5", None, "wait", 2.5),
+        ("GET", "/v1/works/w1?wait=1e-3", None, "wait", 0.001),
+        ("GET", "/v1/chains/runs/r1?wait=1m", None, "wait", 60),
+    ],
+)
+async def test_a_duration_is_a_number_of_seconds_or_a_text(
+    api: Api, method: str, target: str, body: dict[str, object] | None, field: str, seconds: float
+) -> None:
+    await (api.get(target) if method == "GET" else api.post(target, body))
+    given = api.node.calls[0][1][-1]
+    assert getattr(given, field) == seconds
+    assert isinstance(getattr(given, field), float)
+    assert getattr(given, "message", "5m") == "5m"  # which is no duration
+
+
+def test_every_fraction_of_a_request_is_a_duration() -> None:
+    """So no duration of a new request takes numbers only."""
+    for operation in OPERATIONS:
+        for form in (operation.takes.query, operation.takes.request or EmptyRequest):
+            _, components = msgspec.json.schema_components([form])
+            for name, rule in components[form.__name__]["properties"].items():
+                kinds = rule.get("anyOf", [rule])
+                assert all(kind.get("format") == "seconds" for kind in kinds if kind.get("type") == "number"), name
+
+
 async def test_inbox_verbs(api: Api) -> None:
     assert (await api.post("/v1/inbox/next")).json["item"]["lease"] == "lease_a"
     assert (await api.post("/v1/inbox/7/ack", {"lease": "lease_a"})).status == 200
@@ -180,7 +224,7 @@ async def test_one_capability(api: Api) -> None:
         ("/v1/messages", b'{"kind":"say","body":{},"to":5}', "to: expected `str | null`"),
         ("/v1/messages", b'{"kind":"say","body":{},"direct":"yes"}', "direct: expected `bool`"),
         ("/v1/messages", b'{"kind":"say","body":{},"expires_in":0.5}', "expires_in: must be 1 to 604800"),
-        ("/v1/messages", b'{"kind":"say","body":{},"expires_in":1e999}', "expires_in: number out of range"),
+        ("/v1/messages", b'{"kind":"say","body":{},"expires_in":1e999}', "expires_in: must be 1 to 604800 seconds, or"),
         ("/v1/messages", b'{"kind":"say","body":{"a":' + b"[" * 50_000, "body: is nested too deeply"),
         ("/v1/whois", b'{"wait":61}', "wait: must be 0 to 60"),
         ("/v1/whois", b'{"wait":-1}', "wait: must be 0 to 60"),
@@ -189,6 +233,21 @@ async def test_one_capability(api: Api) -> None:
         ("/v1/inbox/next", b'{"visibility":0}', "visibility: must be 1 to 43200"),
         ("/v1/inbox/1/nack", b'{"delay":-1}', "delay: must be 0 to 604800"),
         ("/v1/inbox/1/requeue", b'{"x":1}', "x: is not known"),
+        (
+            "/v1/works",
+            b'{"to":"p","accept_within":"5 min"}',
+            "accept_within: must be 0 to 604800 seconds, or a text such",
+        ),
+        ("/v1/works", b'{"to":"p","progress_within":"8d"}', "progress_within: must be 0 to 604800 seconds, or a text"),
+        (
+            "/v1/works",
+            b'{"to":"p","expires_in":true}',
+            "expires_in: must be 1 to 604800 seconds, or a text such as 30s",
+        ),
+        ("/v1/works", b'{"to":5,"accept_within":"5m"}', "to: expected `str`"),
+        ("/v1/works", b'{"to":"p","accept_within":"5m"', "accept_within: must be"),
+        ("/v1/whois", b'{"wait":""}', "wait: must be 0 to 60 seconds, or a text such as 30s, 5m, 1h30m"),
+        ("/v1/whois", b'["wait"]', "body: expected `object`"),
     ],
 )
 async def test_bad_body_names_field_and_rule(api: Api, target: str, body: bytes, message_start: str) -> None:

@@ -1,0 +1,1 @@
+"""One example for each operation of the local API (`table`)."""
