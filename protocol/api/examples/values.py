@@ -143,6 +143,7 @@ OPENING: Final = HistoryEntry(
     before=None,
     after="submitted",
     at_ms=AT,
+    causation_id=None,
     message=TEXT,
     reason=None,
     result=None,
