@@ -66,7 +66,9 @@ class OneWork(Core):
         body = b"".join(call.body)
         match (call.method, *call.target.partition("?")[0].split("/")[2:]):
             case "GET", "works", _:
-                answer: Any = WorkResponse(work=self._work(), history=[], history_omitted=0, next_before=None)
+                answer: Any = WorkResponse(
+                    work=self._work(), history=[], history_omitted=0, next_before=None, attempts=[], why=None
+                )
             case "POST", "works", _, verb:
                 answer = self._acted(verb, body)
             case "POST", "inbox", "next":
@@ -177,6 +179,8 @@ class OneWork(Core):
     def _work(self) -> Work:
         opening = self.item.message
         return Work(
+            capability=None,
+            first_id=None,
             workspace_id=WORKSPACE,
             channel=CHANNEL,
             surface="thread",

@@ -70,6 +70,8 @@ class PeerService:
             aghbus=True,
             version=VERSION,
             summary=self.settings.current.summary,
+            open_works=None,
+            takes=None,
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:

@@ -27,8 +27,8 @@ class Peer(ResponseModel):
     version: str | None
     summary: str | None  # of its last greet, null without one
     # how many works are open at it, and how many its workers carry out at a time, as its last greet tells; null without that
-    open_works: int | None = None
-    takes: int | None = None
+    open_works: int | None
+    takes: int | None
 
 
 class PeersResponse(ResponseModel):

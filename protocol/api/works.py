@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
 from aghbus.protocol.agh.errors import REASON_CODES
@@ -127,9 +126,9 @@ class Work(ResponseModel):
     message: str | None  # of the last trace, null without one
     result: Any  # of the last trace with a result or artifacts, null without one
     artifacts: list[Any] | None  # references to artifacts of that trace, null without them
-    capability: str | None = None  # for which it was opened, null for a work for one peer
+    capability: str | None  # for which it was opened, null for a work for one peer
     # of a work that was handed over to this one: the id under which it was opened, which stands for this one, too
-    first_id: str | None = None
+    first_id: str | None
 
 
 class HistoryEntry(ResponseModel):
@@ -177,8 +176,8 @@ class WorkResponse(ResponseModel):
     history_omitted: int  # number of earlier steps that are not in this answer
     next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
     # of a work for a capability, those before this one, oldest first: its history begins with theirs
-    attempts: list[WorkAttempt] = msgspec.field(default_factory=list)
-    why: WaitReason | None = None  # why the work does not move; null when it has ended
+    attempts: list[WorkAttempt]
+    why: WaitReason | None  # why the work does not move; null when it has ended
 
 
 class WorksResponse(ResponseModel):

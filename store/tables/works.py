@@ -327,6 +327,7 @@ async def work(
         history_omitted=omitted,
         next_before=steps[0][0] if omitted and steps else None,
         attempts=[WorkAttempt(work_id=one.work_id, peer=one.peer, why=one.why) for one in tried],
+        why=None,
     )
 
 

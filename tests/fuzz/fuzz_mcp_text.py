@@ -142,6 +142,8 @@ def _work(document: dict[str, Any], role: Role) -> Work:
     initiator, target = (peer, other) if role == "target" else (other, peer)
     ours = {"initiator": (_US, target), "target": (initiator, _US)}.get(role, (initiator, target))
     return Work(
+        capability=None,
+        first_id=None,
         work_id=_text(document, "work_id") or "work_1",
         workspace_id="",
         channel="",
@@ -184,7 +186,9 @@ def _history(document: dict[str, Any], role: Role, steps: int) -> WorkResponse:
         artifacts=refs if isinstance(refs, list) and refs else None,
         damaged=False,
     )
-    return WorkResponse(work=_work(document, role), history=[step] * steps, history_omitted=2, next_before=1)
+    return WorkResponse(
+        work=_work(document, role), history=[step] * steps, history_omitted=2, next_before=1, attempts=[], why=None
+    )
 
 
 def _peer(document: dict[str, Any]) -> Peer:
@@ -192,4 +196,6 @@ def _peer(document: dict[str, Any]) -> Peer:
     listed = body.get("capabilities")
     capabilities = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     card = {"display_name": _text(body, "display_name", "text"), "capabilities": capabilities * 50}
-    return Peer(_peer_of(document), "", "", "active", "unverified", 0, 0, card, None, None, _text(body, "summary"))
+    return Peer(
+        _peer_of(document), "", "", "active", "unverified", 0, 0, card, None, None, _text(body, "summary"), None, None
+    )

@@ -114,7 +114,9 @@ _EXAMPLES: Final = (
     _example(Operations.open_work, v.OPENED, to="patch-worker", text=v.TEXT, accept_within=300),
     _example(
         Operations.get_work,
-        WorkResponse(work=v.WORK, history=[v.OPENING, v.ENDING], history_omitted=0, next_before=None),
+        WorkResponse(
+            work=v.WORK, history=[v.OPENING, v.ENDING], history_omitted=0, next_before=None, attempts=[], why=None
+        ),
         v.WORK_ID,
         wait=60,
     ),

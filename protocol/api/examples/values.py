@@ -113,6 +113,8 @@ ITEM: Final = InboxItem(
 ACKED: Final = replace(ITEM, state="acked", lease=None, lease_until_ms=None, work_state="completed")
 RETURNED: Final = replace(ITEM, state="ready", lease=None, lease_until_ms=None, last_error="out of memory")
 WORK: Final = Work(
+    capability=None,
+    first_id=None,
     work_id=WORK_ID,
     workspace_id="ws_local",
     channel="default",
@@ -186,6 +188,8 @@ PEER: Final = Peer(
     aghbus=True,
     version="0.1.0",
     summary=None,
+    open_works=2,
+    takes=4,
 )
 CAPABILITY: Final = CapabilityRecord(id="test.run", summary=None, digest=None, claim=True, document=None)
 RULE: Final = TrustRule(

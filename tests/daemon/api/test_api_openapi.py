@@ -82,8 +82,9 @@ async def test_every_operation_is_of_one_described_family(document: Any) -> None
 async def test_only_what_a_request_must_have_is_required_and_a_response_has_all(document: Any) -> None:
     """And nothing has a default, by which generators take an optional field for one that is always there."""
     schemas = document["components"]["schemas"]
-    assert schemas["WorkOpenRequest"]["required"] == ["to"]
+    assert schemas["WorkOpenRequest"]["required"] == []
     assert schemas["InboxNextRequest"]["required"] == []
+    assert schemas["InboxLeaseRequest"]["required"] == ["lease"]
     assert set(schemas["SendResponse"]["required"]) == set(schemas["SendResponse"]["properties"])
     assert set(schemas["Event"]["properties"]) - set(schemas["Event"]["required"]) == {"pruned_from"}
     assert not [found for found in walk(document) if "default" in found]

@@ -244,7 +244,7 @@ async def test_one_capability(api: Api) -> None:
             b'{"to":"p","expires_in":true}',
             "expires_in: must be 1 to 604800 seconds, or a text such as 30s",
         ),
-        ("/v1/works", b'{"to":5,"accept_within":"5m"}', "to: expected `str`"),
+        ("/v1/works", b'{"to":5,"accept_within":"5m"}', "to: expected `str | null`"),
         ("/v1/works", b'{"to":"p","accept_within":"5m"', "accept_within: must be"),
         ("/v1/whois", b'{"wait":""}', "wait: must be 0 to 60 seconds, or a text such as 30s, 5m, 1h30m"),
         ("/v1/whois", b'["wait"]', "body: expected `object`"),
