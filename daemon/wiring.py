@@ -133,7 +133,8 @@ class DaemonParts:
         self.trust = LivePolicy(context, store, self.presence)
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.tags = Tags(self.identity, self.trust, self.presence)
-        self.closer = WorkCloser(context)
+        self.guard = SecretGuard(context, self.presence)
+        self.closer = WorkCloser(context, self.guard)
         self._build_outbound(replaced)
         self._build_inbound(instance, replaced)
         self._build_agents(replaced)
@@ -153,9 +154,8 @@ class DaemonParts:
             store, publisher, publisher.unresponsive, publisher.delivery_times, presence, self.counters
         )
         self.deadlines = deadlines = Deadlines(context, store, clock_changes, closer, publisher, notifier, waiters)
-        guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
-            context, store, link, guard, deadlines, publisher, notifier, self.lanes, self._spans
+            context, store, link, self.guard, deadlines, publisher, notifier, self.lanes, self._spans
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 

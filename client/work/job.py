@@ -217,9 +217,10 @@ class JobCore:
             self.state.end()
 
     async def acknowledge(self) -> None:
-        """Acknowledge the opening. Who does that before the end of the work must remember the job."""
-        self.state.lease = None
-        await self._acknowledge(self.seq)
+        """Acknowledge the opening, under our lease if there is one. Who does that before the end of the work must remember the
+        job."""
+        lease, self.state.lease = self.state.lease, None
+        await self._acknowledge(self.seq, lease)
 
     async def read(self) -> None:
         """Acknowledge the other messages of the work that have arrived."""
@@ -235,9 +236,9 @@ class JobCore:
         found: InboxNextResponse = await self.core.ask("POST", "/v1/inbox/next", form, InboxNextResponse)
         return found.item
 
-    async def _acknowledge(self, seq: int) -> None:
-        with suppress(NotFound, Conflict):  # removed by retention, or handled by another consumer
-            await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
+    async def _acknowledge(self, seq: int, lease: str | None = None) -> None:
+        with suppress(NotFound, Conflict, LeaseLost):  # removed by retention, dead, or handled by another consumer
+            await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(lease=lease), InboxItem)
 
     async def _end(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
         self.state.reporting = True  # the event of our own report cancels nothing

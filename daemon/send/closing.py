@@ -4,6 +4,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
+from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
@@ -31,7 +32,8 @@ UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
 class WorkCloser:
     """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
-    def __init__(self, context: DaemonContext) -> None:
+    def __init__(self, context: DaemonContext, guard: SecretGuard) -> None:
+        self._guard = guard
         self._identity = context.identity
         self._settings = context.settings
         self._clock = context.clock
@@ -134,7 +136,8 @@ class WorkCloser:
             body=body,
         )
         try:
-            envelope = build(following(tx, draft), now, self._identity.signer_of(own_id))
+            draft = self._guard.replaced(tx, following(tx, draft))
+            envelope = build(draft, now, self._identity.signer_of(own_id))
             applied = Application(tx, own_id, now_ms).send(envelope, apply_own(envelope, *load_own(tx, envelope)))
             if applied.after is not None and applied.may_be_due:
                 deadlines.moved(tx, applied.after, accepted=own_id == work.target, traced=False, now_ms=now_ms)
