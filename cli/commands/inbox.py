@@ -39,6 +39,8 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         says = "DAMAGED"
     if (why := not_delivered(message)) is not None:
         says = f"NOT DELIVERED ({why}): {says}"
+    elif item["state"] == "dead" and item["last_error"]:
+        says = f"DEAD ({item['last_error']}): {says}"
     came = moment(message["received_ms"])
     head = (item["seq"], item["state"], item["attempts"], message["sender"], message["trust"])
     return (*head, message["work_id"], item["work_state"], came, says)

@@ -5,6 +5,7 @@ import asyncio
 from functools import partial
 from typing import Any, Final
 
+from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.send.closing import WorkCloser
@@ -103,6 +104,7 @@ class Deadlines:
         await self._store.write(lambda tx: deadlines.spare(tx, until_ms))
 
     def _note_dead(self, seq: int) -> None:
+        failpoint("inbox.dead")
         self._dead.add(seq)
         self._changed.set()
 

@@ -185,13 +185,10 @@ def test_job_leased_by_another_consumer_is_retaken_after_its_nack(pair: Pair) ->
     assert opened.result().message == "done"
 
 
-def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
+def test_an_acknowledged_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
-    for _ in range(5):
-        item = pair.working.next_message(wait=30).item
-        assert item is not None
-        dead = pair.working.nack(item.seq, delay=0)
-    assert dead.state == "dead"
+    item = pair.working.next_message(wait=30, ack=True).item
+    assert item is not None
 
     def work() -> None:
         jobs = pair.working.jobs()
@@ -201,7 +198,7 @@ def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: P
 
     worker = Running(work)
     assert pair.asking.run("worker", "another", timeout=60).message == "done"
-    pair.working.requeue(dead.seq)
+    pair.working.requeue(item.seq)
     assert opened.result().message == "done"
     worker.result()
 
