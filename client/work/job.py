@@ -202,11 +202,11 @@ class JobCore:
             await self.fail(type(error).__name__)
 
     async def drop(self) -> None:
-        """End a job that was canceled: settle it, unless another consumer has it now."""
-        if self.state.lost:
-            self.state.end(returned=True)
-        else:
+        """End a job that was canceled: settle it, or return it to the inbox, unless another consumer has it, if its work goes on."""
+        if await self.has_ended():
             await self.settle()
+        else:
+            await self.release(error="the worker has dropped the job")
 
     async def settle(self) -> None:
         """Acknowledge every message of the ended work."""

@@ -62,11 +62,11 @@ def end_of(net: DaemonNet) -> tuple[str, dict[str, Any]]:
 
 
 def dead(worker: Daemon) -> list[InboxItem]:
-    return worker.net.run(worker.parts.inbox.list_items(DEAD)).items
+    return worker.net.run(worker.parts.inbox.list_items(DEAD), waits=True).items
 
 
 def problems(worker: Daemon) -> list[str]:
-    return worker.net.run(worker.parts.status.status()).problems
+    return worker.net.run(worker.parts.status.status(), waits=True).problems
 
 
 def test_a_work_that_was_not_accepted_is_rejected_as_busy(net: DaemonNet) -> None:
