@@ -14,7 +14,10 @@ NEAR = 3
 """Names that are suggested for one that is not known."""
 
 TO_CAPABILITY = Argument(
-    "--to-capability", metavar="ID", completer=capabilities, help="a present peer with this capability, instead of --to"
+    "--to-capability",
+    metavar="ID",
+    completer=capabilities,
+    help="a present peer with this capability, instead of --to; a work then asks for it",
 )
 
 

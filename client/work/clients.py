@@ -121,7 +121,7 @@ class Client(Common, Blocking):
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
         peers = itertools.cycle(run_steps(handle.peers_with(self.core, capability, given.get("channel"))))
-        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        fields, left = cast(dict[str, Any], {**given, "intent": capability}), iter(inputs)
         running: dict[Future[Work], str] = {}
         pool = ThreadPoolExecutor(concurrency)
         try:
@@ -190,7 +190,7 @@ class AsyncClient(Common, Asynchronous):
         import asyncio
 
         peers = itertools.cycle(await handle.peers_with(self.core, capability, given.get("channel")))
-        fields, left = cast(dict[str, Any], {"intent": capability, **given}), iter(inputs)
+        fields, left = cast(dict[str, Any], {**given, "intent": capability}), iter(inputs)
         running: dict[asyncio.Task[Work], str] = {}
         try:
             while True:

@@ -175,6 +175,8 @@ async def start(
     fields = cast(dict[str, Any], {"reactions": "none", **given})
     asked, told = fields.pop("on_question", None), fields.pop("on_progress", None)
     if to_capability is not None:
+        if fields.get("intent") is not None:
+            raise UsageError("`to_capability` is what the work asks for: leave out `intent`")
         to, fields["intent"] = await peer_with(core, to_capability, given.get("channel")), to_capability
     return HandleCore(core, await core.call(Operations.open_work, to=to or "", text=text, **fields), asked, told)
 

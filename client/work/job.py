@@ -179,7 +179,8 @@ class JobCore:
         return await self._end("reject", WorkActionRequest(message=message, reason=reason))
 
     async def refuse(self, message: str) -> bool:
-        """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it."""
+        """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it. False when it
+        had ended before."""
         if self.state.item.work_state == "submitted":
             return await self.reject(message, reason="unsupported_profile")
         return await self.fail(message)
@@ -202,7 +203,7 @@ class JobCore:
             await self.fail(type(error).__name__)
 
     async def drop(self) -> None:
-        """End a job that was canceled: settle it, or return it to the inbox, unless another consumer has it, if its work goes on."""
+        """End a job that was canceled: settle it, or if its work goes on return it to the inbox, unless another consumer has it."""
         if await self.has_ended():
             await self.settle()
         else:

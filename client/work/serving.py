@@ -22,12 +22,8 @@ from aghbus.client.http import Endpoint
 from aghbus.client.work.feed import Feed
 from aghbus.client.work.handlers import Handler, HandlerExit, Middleware, PayloadError, ResultError, report_of
 from aghbus.client.work.job import AsyncJob, Job, JobCanceled, JobCore, text_of
-from aghbus.protocol.base.text import shorten
 
 logger = logging.getLogger("aghbus.client")
-
-NAME_CHARACTERS = 100
-"""Most characters of a capability of a peer in our answer."""
 
 _current: contextvars.ContextVar[Job | AsyncJob] = contextvars.ContextVar("aghbus_job")
 
@@ -64,10 +60,11 @@ class Serving:
         self._core = Core(endpoint, options.timeout, EventLoop())
         self._patient = Core(endpoint, options.timeout, EventLoop(), patience=math.inf)
         self._blocking = Core(endpoint, options.timeout, Threads())
-        self._feed = Feed(self._core, list(handlers), lease=options.lease, others=options.others)
+        several, asked = len(handlers) > 1, list(handlers)
+        self._feed = Feed(self._core, asked, lease=options.lease, others=options.others, needs_name=several)
         self._feed.is_free = self._is_free
         self._slots = asyncio.Semaphore(options.concurrency)
-        self._running: dict[asyncio.Task[None], Handler | None] = {}
+        self._running: dict[asyncio.Task[None], Handler] = {}
         self._stopping = False
 
     async def run(self) -> None:
@@ -139,9 +136,9 @@ class Serving:
     # one job
 
     def _start(self, job: JobCore) -> None:
-        named = self._feed.named(job.state.body)
-        handler = self._handler(named)
-        task = asyncio.create_task(self._carry_out(job, handler, named))
+        handler = self._handler(self._feed.named(job.state.body))
+        assert handler is not None  # the feed has refused others
+        task = asyncio.create_task(self._carry_out(job, handler))
         self._running[task] = handler
         task.add_done_callback(self._on_end)
 
@@ -150,13 +147,10 @@ class Serving:
         self._slots.release()
         self._feed.wake()
 
-    async def _carry_out(self, job: JobCore, handler: Handler | None, named: str | None) -> None:
+    async def _carry_out(self, job: JobCore, handler: Handler) -> None:
         last = JobCore(self._patient, job.state)  # its last action is carried out, however long the daemon is away
         try:
-            if handler is None:
-                what = "names no capability" if named is None else f"names {shorten(named, NAME_CHARACTERS)}"
-                await last.refuse(f"the work {what}; this peer serves {', '.join(self._handlers)}")
-            elif await job.accept():
+            if await job.accept():
                 await self._handle(job, last, handler)
         except asyncio.CancelledError:
             if not self._is_cancelled():

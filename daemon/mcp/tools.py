@@ -53,7 +53,7 @@ class BusTools:
             _tool(
                 "open_work",
                 self._open,
-                "Hand a piece of work to another agent. It is durable: it survives restarts.",
+                "Hand a work to another agent. It survives restarts.",
                 t.WorksOutput,
             ),
             _tool(
@@ -77,21 +77,35 @@ class BusTools:
         return {each.name: each for each in tools}
 
     async def _whois(self, _call: ToolCall, ask: t.WhoisArguments) -> Object:
-        found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to))
+        found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to or None))
         return rendering.result_of(rendering.peers(found.peers))
 
     async def _peers(self, _call: ToolCall, ask: t.PeersArguments) -> Object:
-        found = await self.peers.list_peers(PeersQuery(capability=ask.capability))
+        found = await self.peers.list_peers(PeersQuery(capability=ask.capability or None))
         return rendering.result_of(rendering.peers(found.peers))
 
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
         if work_id is None:
-            work_id = (await self.works.open_work(WorkOpenRequest(to=ask.to, text=ask.task, ext=_trace(call)))).work_id
+            to, intent = await self._target(ask), ask.capability or "request"
+            request = WorkOpenRequest(to=to, text=ask.task, intent=intent, ext=_trace(call))
+            work_id = (await self.works.open_work(request)).work_id
             assert work_id is not None
             if call.client.tasks:
                 return {"resultType": "task", **await self.waiter.task(work_id)}
         return await self._waited(call, work_id, ask.wait)
+
+    async def _target(self, ask: t.OpenArguments) -> str:
+        """The peer that gets the work: that of the call, or a present one with the capability, verified before others."""
+        if ask.to:
+            return ask.to
+        if not ask.capability:
+            raise InvalidRequest("to: is required, or capability", hint="`peers` lists who is there")
+        found = (await self.peers.list_peers(PeersQuery(capability=ask.capability))).peers
+        able = [peer for peer in found if peer.presence == "active"]
+        if not able:
+            raise NotFound(f"no present peer has the capability {ask.capability}", hint="`whois` asks who is there")
+        return max(able, key=lambda peer: (peer.trust == "verified", peer.last_seen_ms)).peer_id
 
     async def _work(self, call: ToolCall, ask: t.WorkArguments) -> Object:
         if ask.work_id is None:

@@ -209,6 +209,12 @@ def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
         pair.asking.open_work("worker", text, intent=intent)
     jobs = pair.working.jobs("test.run", accept=lambda message: message.sender == "ops")
     assert {next(jobs).text, next(jobs).text} == {"mine", "for anybody"}
+    refused = pair.asking.start("worker", "nobody's", intent="test.rum")
+    waiting = Running(lambda: next(jobs))  # refuses it, and waits for the next
+    assert refused.result(timeout=60).state == "failed"
+    assert pair.asking.work(refused.id).history[-1].reason == "unsupported_profile"
+    pair.asking.open_work("worker", "for anybody")
+    waiting.result().complete()
     jobs.close()
     others = pair.working.jobs("other")
     assert next(others).text == "not mine"
