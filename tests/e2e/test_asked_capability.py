@@ -37,7 +37,7 @@ else:
 ANSWER: Final = (
     """import json, sys; print(json.dumps({"status": "success", "message": sys.argv[1], "data": {}, "thought": ""}))"""
 )
-COMMANDS: Final = {
+COMMANDS: Final[dict[str, list[tuple[str, ...]]]] = {
     "worker": [("-c", PYTHON, "worker", "{socket}", *SERVED)],
     "jobs": [("-c", PYTHON, "jobs", "{socket}", one) for one in SERVED],
     "serve": [("serve", "--capability", SERVED[0], "--capability", SERVED[1], "--", "echo", "{capability}")],

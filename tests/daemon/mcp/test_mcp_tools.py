@@ -75,8 +75,8 @@ def test_a_work_for_a_capability_goes_to_a_peer_that_has_it_and_asks_for_it(
         assert found["peer"] == "worker"
         (opening,) = daemons[0].get(f"/v1/messages?work={found['work_id']}&direction=out")["messages"]
         assert opening["envelope"]["body"]["intent"] == "text.sort"
-    for arguments, why in (({}, "to: is required, or capability"), ({"capability": "text.sing"}, "text.sing")):
-        answer = ops.call("open_work", task=TASK, **arguments)
+    for capability, why in (("", "to: is required, or capability"), ("text.sing", "text.sing")):
+        answer = ops.call("open_work", task=TASK, capability=capability)
         assert answer["isError"]
         assert why in answer["content"][0]["text"]
 
