@@ -203,6 +203,24 @@ def test_an_acknowledged_opening_that_is_requeued_is_taken_by_a_worker_that_wait
     worker.result()
 
 
+def test_a_worker_that_lost_its_last_attempt_leaves_the_dead_opening_to_the_operator(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    for _ in range(4):
+        item = pair.working.next_message(wait=30).item
+        assert item is not None
+        pair.working.nack(item.seq, delay=0)
+    jobs = pair.working.jobs()
+    job = next(jobs)
+    assert pair.working.nack(job.message.seq, error="by the operator").state == "dead"
+    work: Work = opened.result()
+    assert (work.state, work.message) == ("failed", "given up after 5 attempts: by the operator")
+    wait_for(lambda: job.canceled, 30, "the end of the job")
+    with pytest.raises(JobCanceled), job:
+        raise JobCanceled("as `update` and `ask` raise it")
+    jobs.close()
+    assert [item.state for item in pair.working.inbox().items] == ["dead"]
+
+
 def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
     texts = [("other", "not mine"), ("test.run", "mine"), ("request", "for anybody")]
     for intent, text in texts:

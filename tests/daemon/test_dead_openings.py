@@ -119,6 +119,13 @@ def test_the_words_of_our_agent_are_sent_but_for_credentials(net: DaemonNet, err
     assert ("x" * 500 in detail) == ("x" * 500 in error)
 
 
+def test_a_go_reference_gets_no_text_that_it_would_drop(net: DaemonNet, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = net.peers["worker"]
+    monkeypatch.setattr(worker.parts.presence, "is_reference", lambda *_: True)
+    use_up(worker, error="unexpected token: }")
+    assert end_of(net)[1]["detail"] == "given up after 5 attempts: unexpected token: [REDACTED]"
+
+
 def test_a_kill_between_the_death_and_the_end_loses_nothing(net: DaemonNet) -> None:
     worker = net.peers["worker"]
     worker.store.memory.inbox.on_dead = lambda _seq: None  # the daemon is killed before it notices
