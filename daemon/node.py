@@ -121,6 +121,7 @@ class Node:
         await self._retirement.check()
         self._parts.presence.load(await peers.load(self._store.reader))
         await self._parts.clock_changes.resume()
+        await self._parts.deadlines.resume()
         settings = self.settings.current
         if settings.health.listen is not None:
             self._health = _health_server(settings.health.listen, self._parts)

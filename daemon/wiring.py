@@ -138,7 +138,8 @@ class DaemonParts:
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.tags = Tags(self.identity, self.trust, self.presence)
         self.handovers = Handovers(context, self.presence, self.lanes)
-        self.closer = WorkCloser(context, self.handovers)
+        self.guard = SecretGuard(context, self.presence)
+        self.closer = WorkCloser(context, self.guard, self.handovers)
         self._build_outbound(replaced)
         self._build_inbound(instance, replaced)
         self._build_agents(replaced)
@@ -160,9 +161,8 @@ class DaemonParts:
         self.deadlines = deadlines = Deadlines(
             context, store, clock_changes, closer, publisher, notifier, waiters, presence
         )
-        guard = SecretGuard(context, presence)
         self.sender = replaced.sender_type(
-            context, store, link, guard, deadlines, publisher, notifier, self.lanes, self._spans
+            context, store, link, self.guard, deadlines, publisher, notifier, self.lanes, self._spans
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 

@@ -11,7 +11,10 @@ from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
 
 TO_CAPABILITY = Argument(
-    "--to-capability", metavar="ID", completer=capabilities, help="whoever has this capability, instead of --to"
+    "--to-capability",
+    metavar="ID",
+    completer=capabilities,
+    help="whoever has this capability, instead of --to; a work then asks for it",
 )
 
 

@@ -36,6 +36,12 @@ EVERY = Argument(
     type=lifetime,
     help="also run the COMMAND on this schedule, with the log of the chains that ended since: sentient's memory agent",
 )
+SERVES = Argument(
+    "--capability",
+    metavar="ID",
+    action="append",
+    help="capability of the daemon to serve; works that ask for another one are left or refused (default: take all)",
+)
 _LINES_ONLY = ("target", "work", "channel", "meta", "send_only")
 
 
@@ -49,7 +55,7 @@ class _Stopped(Exception):
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Bridge lines of standard input or, with a COMMAND, works, until a signal."""
-    misplaced = [option.dest for option in (EVERY, *RUNNING) if values[option.dest] != option.default]
+    misplaced = [option.dest for option in (EVERY, SERVES, *RUNNING) if values[option.dest] != option.default]
     if values["command"]:
         misplaced = [name for name in _LINES_ONLY if values[name]]
     if misplaced:
@@ -68,7 +74,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     from aghbus.cli.worker.runner import CommandRunner
 
     try:
-        plan = plan_of({**values, "capability": (), "artifact": ()})
+        plan = plan_of({**values, "artifact": ()})
     except UsageError as error:
         word = values["command"][0]
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
@@ -212,7 +218,7 @@ COMMANDS = {
         examples=[
             "aghctl --name planner bridge sentient < from-agent.jsonl > to-agent.jsonl",
             "aghctl bridge humaninloop --target specifier --send-only < input.jsonl",
-            "aghctl bridge sacp -- ./ask-the-model",
+            "aghctl bridge sacp --capability text.review -- ./ask-the-model",
             "aghctl --name memory bridge sentient --every 1h -- ./distill",
         ],
         arguments=[
@@ -230,6 +236,7 @@ COMMANDS = {
             ),
             Argument("--send-only", action="store_true", help="submit standard input, print the messages, exit"),
             EVERY,
+            SERVES,
             *RUNNING,
         ],
         trailing="command",

@@ -47,6 +47,8 @@ def _row(item: dict[str, Any]) -> tuple[object, ...]:
         says = "DAMAGED"
     if (why := not_delivered(message)) is not None:
         says = f"NOT DELIVERED ({why}): {says}"
+    elif item["state"] == "dead" and item["last_error"]:
+        says = f"DEAD ({item['last_error']}): {says}"
     came = moment(message["received_ms"])
     head = (item["seq"], State(item["state"]), item["attempts"], message["sender"], message["trust"])
     work = message["work_id"] and Id(message["work_id"])

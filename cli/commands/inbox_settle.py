@@ -79,7 +79,10 @@ COMMANDS = {
     ),
     "inbox requeue": Command(
         _runner("requeue"),
-        description="Make a dead or acked message ready again, and reset its attempts.",
+        description=(
+            "Make a dead or acked message ready again, and reset its attempts. Refused for the opening of a work that has ended,\n"
+            "as it has when the attempts at it were used up: its initiator was told, and may open another work."
+        ),
         examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
         arguments=[_SEQ],
     ),
@@ -88,7 +91,7 @@ COMMANDS = {
         description=(
             "Drop the unread messages of a sender, leased ones too: they become dead, with the reason that they were purged, and\n"
             "works that they opened are rejected, or canceled if they were accepted. All its other works that were not accepted\n"
-            "are rejected, too. `inbox requeue` brings a message back, but not its work."
+            "are rejected, too. `inbox requeue` brings a message back that opened no work."
         ),
         examples=["aghctl inbox purge --from spammer", "aghctl inbox purge --others -o json"],
         arguments=[

@@ -44,8 +44,11 @@ def request_body(values: dict[str, Any]) -> dict[str, Any]:
     one_of(values, "thread", "direct")
     one_of(values, "text", "capability")
     one_of(values, "to", "to_capability")
+    one_of(values, "to_capability", "intent")
     if not (values["to"] or values["to_capability"]):
         raise UsageError("name the peer: --to PEER or --to-capability ID")
+    if values["to_capability"] and values["capability"] not in (None, values["to_capability"]):
+        raise UsageError("--to-capability and --capability name different capabilities: a work asks for one")
     if values["text"] is None and not values["capability"]:
         raise UsageError("describe the work: --text TEXT or --capability ID")
     body: dict[str, Any] = {
@@ -81,11 +84,13 @@ OPENING = (
         "--capability",
         metavar="ID",
         completer=own_capabilities,
-        help="send this record of our catalog instead of a text",
+        help="ask for this capability by its record in our catalog, instead of a text",
     ),
     THREAD,
     Argument("--direct", action="store_true", help="in the direct room with that peer"),
-    Argument("--intent", metavar="WORD", help="purpose of the text (default request)"),
+    Argument(
+        "--intent", metavar="WORD", help="purpose of the text, or the capability that it asks for (default request)"
+    ),
     ARTIFACT,
     Argument("--work-id", metavar="ID", help="your own id for the work: work_ and letters, digits, _ or -"),
     Argument(

@@ -63,6 +63,11 @@ class CommandOptions:
         return all(found[name] in values for name, values in self.accept.items())
 
     @property
+    def needs_capability(self) -> bool:
+        """Whether a work has to name a capability: the command line has it, and several are served."""
+        return len(self.capabilities) > 1 and any(CAPABILITY in word for word in self.command)
+
+    @property
     def supervised(self) -> bool:
         """Whether the process that is started is not the command but bwrap, its parent."""
         return self.sandbox is not None and bool(self.sandbox.bubblewrap)
@@ -79,7 +84,8 @@ class CommandOptions:
     def _filled(self, message: dict[str, Any]) -> tuple[str, ...]:
         """The command with `CAPABILITY` replaced by the served capability that `message` names, else by the only one served.
 
-        Raises ValueError when it names none of them: no other text of a peer becomes an argument.
+        Raises ValueError when it names none of them, which a worker with other options has taken: no other text of a peer becomes
+        an argument.
         """
         if not self.capabilities or not any(CAPABILITY in word for word in self.command):
             return self.command
@@ -87,8 +93,7 @@ class CommandOptions:
         if named is None and len(self.capabilities) == 1:
             named = self.capabilities[0]
         if named not in self.capabilities:
-            what = "no capability" if named is None else "a capability that is not served here"
-            raise ValueError(f"the work names {what}, and the command line has {CAPABILITY}")
+            raise ValueError(f"the work names no capability that is served here, and the command line has {CAPABILITY}")
         return tuple(word.replace(CAPABILITY, named) for word in self.command)
 
 

@@ -17,7 +17,7 @@ EVENTS = (
     ("waiting", "a work is left until its peer is admitted"),
     ("taken", "the message of a work is leased"),
     ("accepted", "receipt `accepted` is sent"),
-    ("rejected", "receipt `rejected` is sent; `reason` (`busy`) and `message`"),
+    ("rejected", "receipt `rejected` is sent; `reason` (`busy` or `unsupported_profile`) and `message`"),
     ("started", "the command runs; `pid`"),
     ("heartbeat", "a `working` trace is sent; `message`"),
     ("finished", "the command has ended; `verb` (null when the work was ended by another peer) and `message`"),

@@ -61,9 +61,17 @@ class CommandRunner:
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
         core = Core(endpoint, timeout, EventLoop())
-        accept = options.fits if options.accept else None
-        self._feed = Feed(core, options.capabilities, accept, others=options.others, takes=options.concurrency)
+        accept, needs_name = options.fits if options.accept else None, options.needs_capability
+        self._feed = Feed(
+            core,
+            options.capabilities,
+            accept,
+            others=options.others,
+            needs_name=needs_name,
+            takes=options.concurrency,
+        )
         self._feed.leave, self._feed.on_waiting = self._leave, self._note_waiting
+        self._feed.on_refused = self._note_refused
         self._journal = journal
         self._reporter = Reporter(output, self._stop)
         self._slots = _Slots(options.concurrency, self._feed.wake)
@@ -149,6 +157,10 @@ class CommandRunner:
     def _note_waiting(self, item: InboxItem) -> None:
         told = {"from": item.message.sender, "message": f"its peer is not admitted: {self._requests}"}
         self._reporter.emit("waiting", work_id=item.message.work_id, **told)
+
+    def _note_refused(self, item: InboxItem, why: str) -> None:
+        told = {"from": item.message.sender, "reason": "unsupported_profile", "message": why}
+        self._reporter.emit("rejected", work_id=item.message.work_id, **told)
 
     @property
     def _busy(self) -> bool:

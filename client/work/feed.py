@@ -13,7 +13,7 @@ from aghbus.client.api import LAST_PAUSE
 from aghbus.client.core.core import Core
 from aghbus.client.core.ids import new_id
 from aghbus.client.core.operation import query_of
-from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, Unavailable
+from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, SecretLike, Unavailable
 from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.errors import ClientError, Unreachable, UsageError
 from aghbus.client.work.job import JobCore, JobState
@@ -25,6 +25,7 @@ from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.peers import CapabilitiesResponse
 from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
 from aghbus.protocol.api.status import StatusResponse
+from aghbus.protocol.base.text import escape, shorten
 
 LEASE: Final = 60.0
 """Seconds after which the work of a dead worker is ready again."""
@@ -35,6 +36,8 @@ ADMISSION_POLL: Final = 1.0
 POLL_SHARE: Final = 20
 """How many times as long as it takes to look at the inbox it is not looked at again."""
 
+NAME_CHARACTERS: Final = 100
+"""Most characters of a capability of a peer in our answer."""
 UNWANTED: Final = "\0"
 """In place of a capability: the work is not for this consumer."""
 
@@ -45,9 +48,10 @@ class Feed:
     """Works for this daemon, for one consumer. `capabilities` are those that it serves (empty: all).
 
     Works that ask for another capability that the daemon announces are left to other consumers; those that ask for none are
-    for every one, and so are those that ask for what nobody here announces, which a consumer refuses. `accept` may refuse
-    others: they stay in the inbox. So do works of peers that were not admitted, unless `others` is true: the daemon tells
-    their initiators, once, that they wait. `takes`: how many works this consumer carries out at a time.
+    for every one. Those that ask for what the daemon does not announce are refused, with the list of what it does; with
+    `needs_name` those that ask for none, too. `accept` may leave works in the inbox. So are works of peers that were not
+    admitted, unless `others` is true: the daemon tells their initiators, once, that they wait. `takes`: how many works this
+    consumer carries out at a time.
     """
 
     def __init__(
@@ -58,15 +62,17 @@ class Feed:
         lease: float = LEASE,
         *,
         others: bool = False,
+        needs_name: bool = False,
         takes: int = 1,
     ) -> None:
         self._core = core
+        self._needs_name = needs_name
         self._takes = takes
         self._capabilities = capabilities
         self._accept = accept
         self._lease = lease
         self._others = others
-        self._announced: frozenset[str] = frozenset()
+        self._announced: dict[str, None] = {}
         self._candidates: dict[int, str | None] = {}  # the capability that each asks for
         self._untold: set[int] = set()  # works of peers that were not admitted
         self._told: set[int] = set()
@@ -79,6 +85,8 @@ class Feed:
         """Whether a work that asks for `capability` may be taken now; `wake` tells that another one may."""
         self.on_waiting: Callable[[InboxItem], object] = _log_waiting
         """Gets each work that waits until its peer is admitted."""
+        self.on_refused: Callable[[InboxItem, str], object] = _log_refused
+        """Gets each work that was refused because of what it asks for, and the reason."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
@@ -87,7 +95,7 @@ class Feed:
         """Begin to follow the daemon, asking by `core`. Raises UsageError when it does not announce a capability, ClientError."""
         core = core or self._core
         found: CapabilitiesResponse = await core.ask("GET", "/v1/capabilities", NoParameters(), CapabilitiesResponse)
-        self._announced = frozenset(record.id for record in found.capabilities)
+        self._announced = dict.fromkeys(record.id for record in found.capabilities)
         for capability in self._capabilities:
             if capability not in self._announced:
                 status: StatusResponse = await core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
@@ -180,8 +188,22 @@ class Feed:
             self.on_waiting(item)
             return None
         job = JobCore(self._core, JobState(item, form.lease))
+        asked, served = self.named(job.state.body), self._capabilities
+        if served and asked not in served and (asked is not None or self._needs_name):
+            await self._refuse(job, "no capability" if asked is None else shorten(asked, NAME_CHARACTERS))
+            return None
         self._add(job)
         return job
+
+    async def _refuse(self, job: JobCore, asked: str) -> None:
+        """Refuse a work that asks for what nobody serves here."""
+        why = f"the work names {asked}; this peer serves {', '.join(self._announced)}"
+        try:
+            refused = await job.refuse(why)
+        except SecretLike:
+            refused = await job.refuse(why.replace(asked, "an unknown capability"))
+        if refused:
+            self.on_refused(job.state.item, why)
 
     def _add(self, job: JobCore) -> None:
         self._jobs[job.channel, job.work_id] = job
@@ -277,6 +299,12 @@ def _log_waiting(item: InboxItem) -> None:
 
     logger = logging.getLogger("aghbus.client")
     logger.warning("work %s waits: its peer is not admitted (aghctl requests)", item.message.work_id)
+
+
+def _log_refused(item: InboxItem, why: str) -> None:
+    import logging  # slow to load
+
+    logging.getLogger("aghbus.client").warning("work %s is refused: %s", item.message.work_id, escape(why))
 
 
 async def jobs(

@@ -185,6 +185,8 @@ async def start(
     fields = cast(dict[str, Any], {"reactions": "none", **given})
     asked, told = fields.pop("on_question", None), fields.pop("on_progress", None)
     if to_capability is not None:
+        if fields.get("intent") is not None:
+            raise UsageError("`to_capability` is what the work asks for: leave out `intent`")
         return HandleCore(core, await _open_for(core, to_capability, text, fields), asked, told)
     return HandleCore(core, await core.call(Operations.open_work, to=to, text=text, **fields), asked, told)
 

@@ -23,7 +23,7 @@ class Retry(NamedTuple):
     """When a work is tried again after an exception: up to `attempts` in all, if the exception is one of `on`.
 
     The second attempt comes after `delay` seconds, each later one after `backoff` times as long. Attempts that ended with the
-    death of a worker count, too, and the daemon's `inbox.max_attempts` bounds them all.
+    death of a worker count, too. After five in all the daemon ends the work as failed.
     """
 
     attempts: int = 3

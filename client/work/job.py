@@ -179,7 +179,8 @@ class JobCore:
         return await self._end("reject", WorkActionRequest(message=message, reason=reason))
 
     async def refuse(self, message: str) -> bool:
-        """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it."""
+        """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it. False when it
+        had ended before."""
         if self.state.item.work_state == "submitted":
             return await self.reject(message, reason="unsupported_profile")
         return await self.fail(message)
@@ -202,11 +203,11 @@ class JobCore:
             await self.fail(type(error).__name__)
 
     async def drop(self) -> None:
-        """End a job that was canceled: settle it, unless another consumer has it now."""
-        if self.state.lost:
-            self.state.end(returned=True)
-        else:
+        """End a job that was canceled: settle it, or if its work goes on return it to the inbox, unless another consumer has it."""
+        if await self.has_ended():
             await self.settle()
+        else:
+            await self.release(error="the worker has dropped the job")
 
     async def settle(self) -> None:
         """Acknowledge every message of the ended work."""
@@ -217,9 +218,10 @@ class JobCore:
             self.state.end()
 
     async def acknowledge(self) -> None:
-        """Acknowledge the opening. Who does that before the end of the work must remember the job."""
-        self.state.lease = None
-        await self._acknowledge(self.seq)
+        """Acknowledge the opening, under our lease if there is one. Who does that before the end of the work must remember the
+        job."""
+        lease, self.state.lease = self.state.lease, None
+        await self._acknowledge(self.seq, lease)
 
     async def read(self) -> None:
         """Acknowledge the other messages of the work that have arrived."""
@@ -235,9 +237,9 @@ class JobCore:
         found: InboxNextResponse = await self.core.ask("POST", "/v1/inbox/next", form, InboxNextResponse)
         return found.item
 
-    async def _acknowledge(self, seq: int) -> None:
-        with suppress(NotFound, Conflict):  # removed by retention, or handled by another consumer
-            await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(), InboxItem)
+    async def _acknowledge(self, seq: int, lease: str | None = None) -> None:
+        with suppress(NotFound, Conflict, LeaseLost):  # removed by retention, dead, or handled by another consumer
+            await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(lease=lease), InboxItem)
 
     async def _end(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
         self.state.reporting = True  # the event of our own report cancels nothing

@@ -45,7 +45,12 @@ class Serving:
         self._core = Core(endpoint, options.timeout, EventLoop())
         self._execution = Execution(handlers, middleware, self._core)
         self._feed = Feed(
-            self._core, list(handlers), lease=options.lease, others=options.others, takes=options.concurrency
+            self._core,
+            list(handlers),
+            lease=options.lease,
+            others=options.others,
+            needs_name=len(handlers) > 1,
+            takes=options.concurrency,
         )
         self._feed.is_free = self._is_free
         self._slots = asyncio.Semaphore(options.concurrency)

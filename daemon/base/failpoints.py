@@ -24,10 +24,11 @@ POINTS: Final = (
     "inbox.acked",
 )
 
-BRIDGE_POINTS: Final = (
-    "bridge.appended",  # log entries are in their file, the store does not record it
+RARE_POINTS: Final = (
+    "bridge.appended",  # log entries of a foreign format are in their file, the store does not record it
+    "inbox.dead",  # an opening is dead, its work has not ended
 )
-"""Points that are only passed when a foreign format is in use."""
+"""Points that traffic does not pass by itself."""
 
 ARMED: Final[dict[str, int]] = {}
 """The armed point, with its passes until the kill."""
@@ -36,8 +37,8 @@ ARMED: Final[dict[str, int]] = {}
 def arm(environment: Mapping[str, str]) -> None:
     """Read the variable. Raises ValueError for an unknown point, whose crash test would never crash."""
     name, _, count = environment.get(VARIABLE, "").partition(":")
-    if name and name not in POINTS + BRIDGE_POINTS:
-        raise ValueError(f"{VARIABLE}: {name!r} is none of {', '.join(POINTS + BRIDGE_POINTS)}")
+    if name and name not in POINTS + RARE_POINTS:
+        raise ValueError(f"{VARIABLE}: {name!r} is none of {', '.join(POINTS + RARE_POINTS)}")
     ARMED.clear()
     if name:
         ARMED[name] = int(count or 1)

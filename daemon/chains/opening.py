@@ -5,6 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from aghbus.daemon.base.clock import Clock, expiry
 from aghbus.daemon.bridge.inbound import parse_stored
 from aghbus.daemon.chains.messages import ChainMessages
@@ -70,6 +72,8 @@ class WorkOpener:
             return peer, batch.send(say, replace_secrets=True)
         key = f"{run.run_id}/{opening_key(visit.step, visit.retries)}"
         plan, draft = self.messages.opening(tx, node.opening_format, value, run.channel, peer, key)
+        if node.capability is not None and draft.kind == "say":  # its format's own message is in `ext`
+            draft = msgspec.structs.replace(draft, body={**draft.body, "intent": node.capability})
         sent = batch.send(draft, replace_secrets=True)
         self.messages.remember(tx, node.opening_format, plan, draft, sent)
         return peer, sent
@@ -144,5 +148,5 @@ class WorkOpener:
             work_id="work_" + digest("chain.work", *identity),
             trace_id=run.run_id,
             causation_id=causation_id,
-            body={"text": text, "intent": node.intent or "request"},
+            body={"text": text, "intent": node.capability or node.intent or "request"},
         )

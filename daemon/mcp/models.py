@@ -29,21 +29,21 @@ class WhoisArguments(Arguments):
     """Ask who is there."""
 
     query: Annotated[str, Meta(description="capability id or word; empty asks everybody")] = ""
-    to: Annotated[str | None, Meta(description="ask one peer")] = None
+    to: Annotated[str, Meta(description="ask one peer")] = ""
 
 
 class PeersArguments(Arguments):
     """Known peers."""
 
-    capability: Annotated[str | None, Meta(description="only those that have it")] = None
+    capability: Annotated[str, Meta(description="only those that have it")] = ""
 
 
 class OpenArguments(Arguments):
     """Hand work over."""
 
     task: Annotated[str, Meta(min_length=1, description="what to do, complete in itself")]
-    to: Annotated[str, Meta(description="peer id, or")] = ""
-    capability: str = ""
+    to: Annotated[str, Meta(description="peer id")] = ""
+    capability: Annotated[str, Meta(description="what the work asks for; without to it picks the peer")] = ""
     wait: Wait = 0
 
 
@@ -198,14 +198,14 @@ def schema_of(kind: type) -> dict[str, Any]:
 
 
 def _plain(schema: Any, *, names: bool = False) -> Any:
-    """`schema` without titles and `default: null`; `names`: its keys are names of members or of types."""
+    """`schema` without titles and empty defaults; `names`: its keys are names of members or of types."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     if names:
         return {key: _plain(value) for key, value in schema.items()}
-    dropped = {"title"} | ({"default"} if "default" in schema and schema["default"] in (None, []) else set())
+    dropped = {"title"} | ({"default"} if "default" in schema and schema["default"] in (None, [], "") else set())
     dropped |= {"description"} if "properties" in schema else set()
     return {
         key: _plain(value, names=key in ("properties", "$defs")) for key, value in schema.items() if key not in dropped

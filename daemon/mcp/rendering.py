@@ -203,7 +203,7 @@ def _body_text(kind: str, envelope: bytes) -> str:
     body = decode_json(envelope).get("body")
     if kind != "say" or not isinstance(body, dict):
         return as_text(body) or ""
-    rest = {key: value for key, value in body.items() if key not in ("text", "intent")}
+    rest = {key: value for key, value in body.items() if key != "text" and (key, value) != ("intent", "request")}
     parts: Sequence[str | None] = (str(body.get("text", "")), as_text(rest or None))
     return "\n".join(part for part in parts if part)
 

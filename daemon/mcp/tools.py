@@ -77,18 +77,24 @@ class BusTools:
         return {each.name: each for each in tools}
 
     async def _whois(self, _call: ToolCall, ask: t.WhoisArguments) -> Object:
-        found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to))
+        found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to or None))
         return rendering.result_of(rendering.peers(found.peers))
 
     async def _peers(self, _call: ToolCall, ask: t.PeersArguments) -> Object:
-        found = await self.peers.list_peers(PeersQuery(capability=ask.capability))
+        found = await self.peers.list_peers(PeersQuery(capability=ask.capability or None))
         return rendering.result_of(rendering.peers(found.peers))
 
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
         if work_id is None:
+            if not ask.to and not ask.capability:
+                raise InvalidRequest("to: is required, or capability", hint="`peers` lists who is there")
             request = WorkOpenRequest(
-                to=ask.to or None, to_capability=ask.capability or None, text=ask.task, ext=_trace(call)
+                to=ask.to or None,
+                to_capability=None if ask.to else ask.capability,
+                intent=ask.capability or "request",
+                text=ask.task,
+                ext=_trace(call),
             )
             work_id = (await self.works.open_work(request)).work_id
             assert work_id is not None

@@ -5,6 +5,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from aghbus.daemon.send.handovers import Handovers
+from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.envelope import Envelope
@@ -34,7 +35,8 @@ UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
 class WorkCloser:
     """Sends the receipts and traces by which the daemon itself accepts or closes works. Each method returns the outbox rows."""
 
-    def __init__(self, context: DaemonContext, handovers: Handovers) -> None:
+    def __init__(self, context: DaemonContext, guard: SecretGuard, handovers: Handovers) -> None:
+        self._guard = guard
         self._handovers = handovers
         self._identity = context.identity
         self._settings = context.settings
@@ -172,7 +174,8 @@ class WorkCloser:
             body=body,
         )
         try:
-            envelope = build(following(tx, draft), now, self._identity.signer_of(own_id))
+            draft = self._guard.replaced(tx, following(tx, draft))
+            envelope = build(draft, now, self._identity.signer_of(own_id))
             applied = Application(tx, own_id, now_ms).send(envelope, apply_own(envelope, *load_own(tx, envelope)))
             if applied.after is not None and applied.may_be_due:
                 deadlines.moved(tx, applied.after, accepted=own_id == work.target, traced=False, now_ms=now_ms)

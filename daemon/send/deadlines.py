@@ -1,10 +1,12 @@
-"""Deadlines of works: when one passes, the daemon closes the work on both sides by a receipt or trace, or hands it over."""
+"""Ends of works that the daemon sends by itself, by a receipt or trace: when a deadline passes, or our agent has failed to handle
+the opening in all its attempts, so that the opening is dead. A work for a capability is handed over instead."""
 
 import asyncio
 import contextlib
 from functools import partial
 from typing import Any, Final
 
+from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.base.waiting import wait_set
 from aghbus.daemon.send.closing import LATE, WorkCloser
@@ -18,23 +20,27 @@ from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import accept_limit
 from aghbus.protocol.agh.lifecycle import WorkView, event_of
+from aghbus.protocol.base.refused_text import REPLACEMENT
+from aghbus.protocol.base.secret_patterns import without_secrets
 from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import deadlines, handovers, inbox, works
-from aghbus.store.tables.deadlines import Overdue
+from aghbus.store.tables.deadlines import DeadOpening, Overdue
 from aghbus.store.tables.outbox import Outgoing
 
 _LONGEST: Final = 60.0  # seconds between two checks: the wall clock may be set while we wait
 _AFTER_FAILURE: Final = 1.0  # seconds
 _PRESENCE: Final = 5.0  # seconds between two looks at the peers of works that may be handed over
+_RECONNECT: Final = 60_000  # milliseconds after a start in which workers renew the leases of their last attempts
+_STEP: Final = 100  # works that one transaction ends
 OTHERS_ACCEPT_WITHIN: Final = 86_400
 """Seconds within which our agent accepts a work that one of others opened; then it is rejected as busy."""
 
 
 class Deadlines:
-    """One task for all works that have a deadline."""
+    """One task for all works that have a deadline or a dead opening. Call `resume` before `run`."""
 
     def __init__(
         self,
@@ -58,6 +64,8 @@ class Deadlines:
         self._presence = presence
         self._counters = context.counters
         self._changed = asyncio.Event()
+        self._dead: set[int] = set()
+        store.memory.inbox.on_dead = self._note_dead
 
     def note(
         self,
@@ -115,12 +123,23 @@ class Deadlines:
                 applied.delivered = False
             tx.after_commit(self._changed.set)
 
+    async def resume(self) -> None:
+        """Find the openings that died before this start. Call it before any consumer leases. Raises StoreUnavailable."""
+        self._dead.update(await deadlines.dead_openings(self._store.reader))
+        until_ms = self._clock_changes.now_millis() + _RECONNECT
+        await self._store.write(lambda tx: deadlines.spare(tx, until_ms))
+
+    def _note_dead(self, seq: int) -> None:
+        failpoint("inbox.dead")
+        self._dead.add(seq)
+        self._changed.set()
+
     async def run(self) -> None:
-        """Close overdue works, until cancelled."""
+        """Close works that are overdue, or whose opening is dead, until cancelled."""
         while True:
             self._changed.clear()
             try:
-                due_ms = await self._store.write(self._close_overdue)
+                due_ms = await self._store.write(self._close_due)
             except StoreUnavailable:
                 await asyncio.sleep(_AFTER_FAILURE)
                 continue
@@ -146,17 +165,33 @@ class Deadlines:
             await self._presence.changed.wait(_PRESENCE)
             self._changed.set()
 
-    def _close_overdue(self, tx: Transaction) -> int | None:
-        for late in deadlines.overdue(tx, self._clock_changes.now_after_clock_check(tx)):
+    def _close_due(self, tx: Transaction) -> int | None:
+        """Close up to some works. Returns when the next deadline passes or the next lease expires; None without either."""
+        now_ms = self._clock_changes.now_after_clock_check(tx)
+        if inbox.expire_leases(tx, now_ms):  # also while no consumer looks
+            tx.after_commit(self._waiters.wake_all)
+        for seq in sorted(self._dead)[:_STEP]:
+            self._close_dead(tx, seq)
+        for late in deadlines.overdue(tx, now_ms, _STEP):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
             if work is not None and not work.is_terminal:
-                self._close(tx, work, late)
+                self._close_overdue(tx, work, late)
             deadlines.lift(tx, late)
         if rows := self._closer.hand_on_from_gone(tx):
             tx.after_commit(partial(self._publish, rows))
-        return deadlines.next_due_ms(tx)
+        due = [at for at in (deadlines.next_due_ms(tx), inbox.due_ms(tx)) if at is not None]
+        return min(due, default=None) if len(self._dead) <= _STEP else now_ms
 
-    def _close(self, tx: Transaction, work: WorkView, late: Overdue) -> None:
+    def _close_dead(self, tx: Transaction, seq: int) -> None:
+        opening = deadlines.dead_opening(tx, seq)
+        work = None if opening is None else works.load(tx, opening.workspace_id, opening.channel, opening.work_id)
+        if opening is not None and work is not None and not work.is_terminal:
+            kind, body = _failure(work, _given_up(opening), accepted=not works.is_unaccepted(tx, work))
+            tx.after_commit(partial(self._publish, self._closer.close(tx, work, kind, body)))
+            tx.after_commit(partial(self._counters.add, "inbox.given_up"))
+        tx.after_commit(partial(self._dead.discard, seq))
+
+    def _close_overdue(self, tx: Transaction, work: WorkView, late: Overdue) -> None:
         kind, body = self._closing(work, late)
         ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
         if ours and unaccepted:
@@ -192,9 +227,21 @@ class Deadlines:
         why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
         if work.initiator in self._identity:
             return "receipt", receipt_body(work.opening_id, "canceled", detail=why)
-        if waiting:
-            return "receipt", receipt_body(work.opening_id, "rejected", "busy", why)
+        return _failure(work, why, accepted=not waiting)
+
+
+def _failure(work: WorkView, why: str, *, accepted: bool) -> tuple[str, dict[str, Any]]:
+    """Kind and body by which the target ends a work."""
+    if accepted:
         return "trace", {"state": "failed", "message": why}
+    return "receipt", receipt_body(work.opening_id, "rejected", "busy", why)
+
+
+def _given_up(opening: DeadOpening) -> str:
+    """Why the work of a dead opening ends. A credential in the agent's own words stays here."""
+    why = f"given up after {opening.attempts} attempt{'s' * (opening.attempts != 1)}"
+    error = without_secrets(opening.last_error, REPLACEMENT)
+    return f"{why}: {error}" if error else why
 
 
 def _millis(seconds: float) -> int | None:

@@ -154,7 +154,12 @@ class StatusService:
             quarantined=self.store.memory.quarantine_rows,
             counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
             requests=self.requests(),
-            problems=[*self.problems(), *former_problems(former), *_restored_problems(restored)],
+            problems=[
+                *self.problems(),
+                *former_problems(former),
+                *_restored_problems(restored),
+                *_given_up_problems(await inbox_list.given_up(reader)),
+            ],
             former=former,
             restored=restored,
         )
@@ -223,6 +228,13 @@ def _older_peers(names: list[str]) -> list[str]:
         f"peers with an aghbus older than 0.1.0: {', '.join(names[:_SHOWN])}{more}: they do not check the order of messages, and "
         "their acknowledgements do not name the content; upgrade them"
     ]
+
+
+def _given_up_problems(count: int) -> list[str]:
+    if not count:
+        return []
+    hint = "`aghctl inbox list --state dead` has the reasons, `inbox ack SEQ` removes one from the list"
+    return [f"works that were given up after too many attempts, as their initiators were told: {count}; {hint}"]
 
 
 def _restored_problems(restored: RestoredStatus | None) -> list[str]:

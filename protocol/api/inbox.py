@@ -32,7 +32,8 @@ class InboxItem(ResponseModel):
     lease: str | None  # the token that acks it, null unless it is leased
     lease_until_ms: int | None  # when the lease ends, null unless it is leased
     available_ms: int  # when it is ready (again)
-    # reason of the last nack, why a message of ours was given up, or how the question of a chain is answered; null without one
+    # reason of the last nack, that the lease expired, why a message of ours was given up, or how the question of a chain is
+    # answered; null without one
     last_error: str | None
     work_state: State | None  # of its work as it is now, null without one
     message: Message  # the message

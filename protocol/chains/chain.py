@@ -34,7 +34,7 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 
 class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One agent of the chain: a `peer`, or any peer with the `capability` at the time of the visit.
+    """One agent of the chain: a `peer`, or any peer with the `capability` at the time of the visit, which the work then asks for.
 
     `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
     `timeout` in seconds: from the visit of the node, or from an answer to its question, to the end of its work.
@@ -172,6 +172,8 @@ def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults
             faults.append(_error((*path, key), key, f"must be 1 to {_MAX_NAME} characters without control characters"))
     if node.opening_format is not None and not isinstance(node.input, dict):
         faults.append(_error((*path, "input"), "format", f"must be an object: a message of the format {node.format}"))
+    if node.capability is not None and node.intent is not None:
+        faults.append(_error((*path, "intent"), "intent", "is set by the capability, which the work asks for"))
     if node.opening_format is not None and node.intent is not None:
         faults.append(_error((*path, "intent"), "format", f"is set by the message of the format {node.format}"))
     try:

@@ -1,10 +1,14 @@
-"""Deadlines of works: the limit for acceptance, and the limit between two signs of progress."""
+"""What ends works by itself: the limit for acceptance, the limit between two signs of progress, and a dead opening."""
 
 from typing import Final, NamedTuple
 
-from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, WorkView
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.store.engine.commit.transaction import Transaction
+from aghbus.store.engine.memory.inbox import HELD
+from aghbus.store.engine.sql import Reader
 from aghbus.store.tables import works
+from aghbus.store.tables.envelopes import fetch
+from aghbus.store.tables.inbox import MAX_ATTEMPTS
 
 _BEGIN: Final = (
     "UPDATE works SET accept_ms = ?, progress_ms = ?, due_ms = ? WHERE workspace_id = ? AND channel = ? AND work_id = ?"
@@ -16,6 +20,19 @@ _AGAIN: Final = (
     "UPDATE works SET accept_ms = NULL, due_ms = ? + progress_ms"
     " WHERE due_ms IS NOT NULL AND workspace_id = ? AND channel = ? AND work_id = ?"
 )
+# Not the openings that are held since a restore.
+_DEAD: Final = f"SELECT seq, attempts, last_error FROM inbox WHERE state = 'dead' AND NOT ({HELD})"  # noqa: S608 - a constant
+_DEAD_OPENINGS: Final = f"""
+SELECT opened_seq FROM works WHERE state IN {OPEN_STATES} AND role = 'target' AND opened_seq IN (SELECT seq FROM ({_DEAD}))
+"""  # noqa: S608 - constants
+_DEAD_OPENING: Final = f"""
+SELECT w.workspace_id, w.channel, w.work_id, i.attempts, coalesce(i.last_error, '')
+FROM ({_DEAD} AND seq = ?) AS i CROSS JOIN log AS l ON l.seq = i.seq
+CROSS JOIN works AS w ON w.work_id = l.work_id AND w.opened_seq = i.seq WHERE w.role = 'target'
+"""  # noqa: S608 - constants
+_SPARE: Final = """
+UPDATE inbox SET lease_until_ms = max(lease_until_ms, ?) WHERE state = 'leased' AND attempts >= ?
+"""
 
 
 class Overdue(NamedTuple):
@@ -70,3 +87,30 @@ def next_due_ms(tx: Transaction) -> int | None:
 def lift(tx: Transaction, late: Overdue) -> None:
     """The deadline was handled: it is removed."""
     tx.db.execute(_LIFT, (late.workspace_id, late.channel, late.work_id))
+
+
+class DeadOpening(NamedTuple):
+    """The dead opening of a work for our agent, which was leased `attempts` times. `last_error` may be empty."""
+
+    workspace_id: str
+    channel: str
+    work_id: str
+    attempts: int
+    last_error: str
+
+
+def dead_opening(tx: Transaction, seq: int) -> DeadOpening | None:
+    """The opening `seq`, if it is one of a work for our agent, and dead because the agent failed to handle it."""
+    tx.flush()
+    row = tx.db.execute(_DEAD_OPENING, (seq,)).fetchone()
+    return None if row is None else DeadOpening(*row)
+
+
+def spare(tx: Transaction, until_ms: int, max_attempts: int = MAX_ATTEMPTS) -> None:
+    """Keeps the leases of last attempts until `until_ms`: their consumers could not renew them while the daemon was away."""
+    tx.db.execute(_SPARE, (until_ms, max_attempts))
+
+
+async def dead_openings(reader: Reader) -> list[int]:
+    """The sequences of such openings whose works have not ended."""
+    return [seq for (seq,) in await fetch(reader, _DEAD_OPENINGS, [])]

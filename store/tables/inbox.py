@@ -7,8 +7,10 @@ Delivering writes no row: a delivered envelope is ready after the position of th
 has the exceptions. A message that is leased gets a row, and keeps it for a while after it was acked.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import InboxItem, InboxState
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.backoff import exponential_delay
@@ -100,7 +102,7 @@ class _Held(NamedTuple):
     @property
     def is_held(self) -> bool:
         """Whether it is an opening that is held since a restore."""
-        return self.state == "dead" and (self.last_error or "").startswith("held: ")
+        return self.state == "dead" and not self.attempts and (self.last_error or "").startswith("held: ")
 
 
 def notify(tx: Transaction, seq: int, error: str) -> None:
@@ -252,7 +254,12 @@ def _lease_oldest(
         values = (seq, "dead", leased.attempts, 0, None, "the stored envelope is damaged")
         tx.db.execute(_SET, values)  # the agent never gets it
         tx.memory.inbox.leave(tx, seq)
+        _died(tx, seq)
     return None
+
+
+def _died(tx: Transaction, seq: int) -> None:
+    tx.after_commit(partial(tx.memory.inbox.on_dead, seq))
 
 
 def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
@@ -289,6 +296,7 @@ def expire_leases(tx: Transaction, now_ms: int, max_attempts: int = MAX_ATTEMPTS
     for seq, state in expired:
         if state == "dead":
             tx.memory.inbox.leave(tx, seq)
+            _died(tx, seq)
     (next_ms,) = tx.db.execute(_NEXT_DUE, (now_ms,)).fetchone()
     tx.memory.inbox_due_ms = _NEVER if next_ms is None else next_ms
     return len(expired)
@@ -344,6 +352,8 @@ def nack(
     returned = item(tx, seq)
     if state == "ready":
         inbox_order.note_taken(tx, returned)
+    else:
+        _died(tx, seq)
     return returned
 
 
@@ -376,8 +386,14 @@ def settle(tx: Transaction, seq: int) -> bool:
 
 def requeue(tx: Transaction, seq: int) -> InboxItem:
     """Ready immediately, with its attempts forgotten: for dead letters, and to read an acked message again. Raises
-    NotFound."""
-    held = _held(tx, seq, None)
+    NotFound, and Refused for the opening of a work that has ended: nobody can carry it out any more."""
+    held, found = _held(tx, seq, None), item(tx, seq)
+    if found.message.outcome == "opened" and found.work_state in TERMINAL_STATES:
+        raise Refused(
+            f"inbox message {seq} opened a work that is {found.work_state}: no worker can take it any more",
+            code="work_closed",
+            hint="its initiator knows, and may open another work; `aghctl inbox ack` removes the message from the list",
+        )
     _change(tx, seq, held, held._replace(state="ready", attempts=0, lease=None, available_ms=0))
     return item(tx, seq)
 

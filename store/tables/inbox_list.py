@@ -10,7 +10,7 @@ from aghbus.protocol.api.messages import Message
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
 from aghbus.store.tables.envelopes import Params, Row, fetch, fetch_messages, last_seq, message_of, within_bytes
-from aghbus.store.tables.inbox import SELECT_ITEM, read_item
+from aghbus.store.tables.inbox import MAX_ATTEMPTS, SELECT_ITEM, read_item
 from aghbus.store.tables.inbox_purge import waiting
 from aghbus.store.tables.search import scan
 
@@ -18,6 +18,11 @@ _BY_SENDER: Final = """
 SELECT count(*), coalesce(sum(e.outcome = 'opened'), 0), min(e.seq) FROM envelopes AS e
 WHERE e.seq IN (SELECT value FROM json_each(?)) AND e.sender IN (SELECT value FROM json_each(?)) AND e.direction = 'in'
 GROUP BY e.sender ORDER BY min(e.seq)
+"""
+_GIVEN_UP: Final = """
+SELECT count(*) FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq
+CROSS JOIN works AS w ON w.work_id = l.work_id AND w.opened_seq = l.seq
+WHERE i.state = 'dead' AND i.attempts >= ? AND w.role = 'target'
 """
 
 
@@ -103,6 +108,12 @@ async def counts(reader: Reader, unread: int) -> dict[str, int]:
 async def held(reader: Reader) -> int:
     """How many openings are held since a restore."""
     ((count,),) = await fetch(reader, f"SELECT count(*) FROM inbox WHERE {HELD}", [])  # noqa: S608 - a constant
+    return int(count)
+
+
+async def given_up(reader: Reader) -> int:
+    """How many openings of works for our agent are dead because all their attempts are used up."""
+    ((count,),) = await fetch(reader, _GIVEN_UP, [MAX_ATTEMPTS])
     return int(count)
 
 

@@ -248,5 +248,6 @@ def test_the_capability_that_a_work_names_is_an_argument(catalog: Bus, tmp_path:
         assert catalog.end_of(catalog.open("a text"))["result"]["stdout"] == "run --what=test.run\n"
         wait_for(lambda: len(serve.seen("reported")) == 2, WAIT, "the slot to be free")
         other = catalog.end_of(catalog.open(None, capability_id="test.other"))
-    assert other["event"] == "trace:failed"
-    assert "a capability that is not served here" in other["message"]
+        told = serve.until("rejected")
+    assert (other["event"], other["reason"]) == ("receipt:rejected", "unsupported_profile")
+    assert other["message"] == told["message"] == "the work names test.other; this peer serves test.run"

@@ -95,6 +95,8 @@ def test_a_capability_is_waited_for_and_asked_for(tmp_path: Path) -> None:
             client.wait_ready(timeout=60)
     with pytest.raises(UsageError, match="either `to` or `to_capability`"):
         client.start(text="x")
+    with pytest.raises(UsageError, match="leave out `intent`"):
+        client.start(to_capability="sum.up", text="x", intent="other")
 
 
 def test_inputs_are_mapped_to_works(pair: Pair) -> None:

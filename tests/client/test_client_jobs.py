@@ -185,13 +185,10 @@ def test_job_leased_by_another_consumer_is_retaken_after_its_nack(pair: Pair) ->
     assert opened.result().message == "done"
 
 
-def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
+def test_an_acknowledged_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
-    for _ in range(5):
-        item = pair.working.next_message(wait=30).item
-        assert item is not None
-        dead = pair.working.nack(item.seq, delay=0)
-    assert dead.state == "dead"
+    item = pair.working.next_message(wait=30, ack=True).item
+    assert item is not None
 
     def work() -> None:
         jobs = pair.working.jobs()
@@ -201,9 +198,27 @@ def test_a_dead_opening_that_is_requeued_is_taken_by_a_worker_that_waits(pair: P
 
     worker = Running(work)
     assert pair.asking.run("worker", "another", timeout=60).message == "done"
-    pair.working.requeue(dead.seq)
+    pair.working.requeue(item.seq)
     assert opened.result().message == "done"
     worker.result()
+
+
+def test_a_worker_that_lost_its_last_attempt_leaves_the_dead_opening_to_the_operator(pair: Pair) -> None:
+    opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
+    for _ in range(4):
+        item = pair.working.next_message(wait=30).item
+        assert item is not None
+        pair.working.nack(item.seq, delay=0)
+    jobs = pair.working.jobs()
+    job = next(jobs)
+    assert pair.working.nack(job.message.seq, error="by the operator").state == "dead"
+    work: Work = opened.result()
+    assert (work.state, work.message) == ("failed", "given up after 5 attempts: by the operator")
+    wait_for(lambda: job.canceled, 30, "the end of the job")
+    with pytest.raises(JobCanceled), job:
+        raise JobCanceled("as `update` and `ask` raise it")
+    jobs.close()
+    assert [item.state for item in pair.working.inbox().items] == ["dead"]
 
 
 def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
@@ -212,6 +227,12 @@ def test_a_worker_takes_what_names_its_capability_or_none(pair: Pair) -> None:
         pair.asking.open_work("worker", text, intent=intent)
     jobs = pair.working.jobs("test.run", accept=lambda message: message.sender == "ops")
     assert {next(jobs).text, next(jobs).text} == {"mine", "for anybody"}
+    refused = pair.asking.start("worker", "nobody's", intent="test.rum")
+    waiting = Running(lambda: next(jobs))  # refuses it, and waits for the next
+    assert refused.result(timeout=60).state == "failed"
+    assert pair.asking.work(refused.id).history[-1].reason == "unsupported_profile"
+    pair.asking.open_work("worker", "for anybody")
+    waiting.result().complete()
     jobs.close()
     others = pair.working.jobs("other")
     assert next(others).text == "not mine"

@@ -21,6 +21,7 @@ from aghbus.client import (
     Client,
     Endpoint,
     Job,
+    JobCanceled,
     Retry,
     Unreachable,
     UsageError,
@@ -295,6 +296,21 @@ def test_an_exception_fails_the_work_and_the_worker_goes_on(pair: Pair) -> None:
         failed = pair.asking.run("worker", "0", timeout=60)
         assert (failed.state, failed.message) == ("failed", "ZeroDivisionError: integer division or modulo by zero")
         assert pair.asking.run("worker", "2", timeout=60).result == {"quotient": 3}
+
+
+def test_a_job_that_its_handler_drops_is_tried_again(pair: Pair) -> None:
+    """JobCanceled of a handler says nothing about the work: it goes on."""
+    worker = worker_of(pair)
+
+    @worker.capability("test.run")
+    def handle(job: Job) -> str:
+        if job.attempt < 3:
+            raise JobCanceled("somebody else has it")
+        return f"attempt {job.attempt}"
+
+    with serving(worker):
+        (opened,) = given(pair, 1)
+        assert opened.result().message == "attempt 3"
 
 
 def test_a_coroutine_is_cancelled_with_its_work_and_a_function_sees_it(pair: Pair) -> None:

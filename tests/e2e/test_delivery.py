@@ -197,7 +197,7 @@ def test_traces_reset_the_progress_deadline(home: Home) -> None:
 
 def test_leases_run_out_and_dead_letters_can_be_requeued(home: Home) -> None:
     with ops_and_worker(home) as (ops, worker):
-        ops.post("/v1/works", to="worker", text="take me")
+        ops.post("/v1/messages", kind="say", to="worker", thread_id="thread_one", body={"text": "take me"})
         held = worker.post("/v1/inbox/next", wait=20, visibility=600)["item"]
         assert worker.post("/v1/inbox/next")["item"] is None  # one message, one lease
         worker.post(f"/v1/inbox/{held['seq']}/nack", lease=held["lease"], delay=0)

@@ -85,6 +85,7 @@ def test_a_chain_in_toml_is_the_same() -> None:
         (node(peer="Not A Peer"), "/nodes/researcher/peer", "peer"),
         (node(capability=""), "/nodes/researcher/capability", "capability"),
         (node(peer="p", intent="\n"), "/nodes/researcher/intent", "intent"),
+        (node(capability="c", intent="ask"), "/nodes/researcher/intent", "intent"),
         (node(peer="p", timeout=0), "/nodes/researcher/timeout", "shape"),
         (node(peer="p", timeout=700_000), "/nodes/researcher/timeout", "shape"),
         (node(peer="p", format="yaml"), "/nodes/researcher/format", "shape"),

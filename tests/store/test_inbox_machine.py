@@ -41,7 +41,8 @@ class Message(msgspec.Struct):
 
 
 class InboxMachine(RuleBasedStateMachine):
-    """`messages` is what should be in the inbox, by sequence; `sent` own messages of which nobody was notified."""
+    """`messages` is what should be in the inbox, by sequence; `sent` own messages of which nobody was notified. `died` are the
+    messages that used up their attempts, `told` those that the store reported as dead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +53,8 @@ class InboxMachine(RuleBasedStateMachine):
         self.sent: list[int] = []
         self.now_ms = NOW_MS
         self.leases = 0
+        self.died: list[int] = []
+        self.told: list[int] = []
 
     def run(self, task: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(task)
@@ -62,6 +65,7 @@ class InboxMachine(RuleBasedStateMachine):
     @initialize()
     def open(self) -> None:
         self.store = self.run(Store.open(self.path, synchronous="normal"))
+        self.store.memory.inbox.on_dead = self.told.append
 
     def teardown(self) -> None:
         if hasattr(self, "store"):
@@ -75,10 +79,16 @@ class InboxMachine(RuleBasedStateMachine):
         return data.draw(st.sampled_from(found)) if found else None
 
     def expire(self) -> None:
-        for message in self.messages.values():
+        for seq, message in self.messages.items():
             if message.state == "leased" and message.lease_until_ms <= self.now_ms:
-                message.state = "dead" if message.attempts >= MAX_ATTEMPTS else "ready"
-                message.lease = None
+                self.returned(seq)
+
+    def returned(self, seq: int) -> None:
+        message = self.messages[seq]
+        message.state = "dead" if message.attempts >= MAX_ATTEMPTS else "ready"
+        message.lease = None
+        if message.state == "dead":
+            self.died.append(seq)
 
     def lease(
         self, tx: Transaction, work_id: str | None, *, ack: bool, fresh: int | None = None, concurrent: bool = False
@@ -198,9 +208,9 @@ class InboxMachine(RuleBasedStateMachine):
             item = self.write(
                 lambda tx: inbox.nack(tx, seq, now_ms=self.now_ms, delay_ms=delay_ms, max_attempts=MAX_ATTEMPTS)
             )
-            message.state = "dead" if message.attempts >= MAX_ATTEMPTS else "ready"
+            self.returned(seq)
             delay = inbox.backoff_ms(message.attempts) if delay_ms is None else delay_ms
-            message.available_ms, message.lease = self.now_ms + delay, None
+            message.available_ms = self.now_ms + delay
             assert (item.state, item.attempts, item.available_ms) == (
                 message.state,
                 message.attempts,
@@ -290,6 +300,11 @@ class InboxMachine(RuleBasedStateMachine):
         assert isinstance(error, Refused)
         self.messages[applied.seq] = Message(None, BOB)
 
+    @rule(work=WORKS)
+    def a_consumer_dies(self, work: str | None) -> None:
+        self.the_oldest_is_leased(work, ack=False, concurrent=True)
+        self.now_ms += VISIBLE
+
     @rule(seconds=st.sampled_from([1, 5, 10]))
     def time_passes(self, seconds: int) -> None:
         self.now_ms += seconds * 1000
@@ -334,6 +349,10 @@ class InboxMachine(RuleBasedStateMachine):
             assert (held.senders, held.works) == self.run(self.waiting())
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
             assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
+
+    @invariant()
+    def every_death_is_told_once(self) -> None:
+        assert sorted(self.told) == sorted(self.died)
 
 
 InboxMachine.TestCase.settings = settings(

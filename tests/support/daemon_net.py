@@ -149,6 +149,7 @@ class Daemon(Agent):
         replaced = Replacements(carrier=_IntoStream(self) if net.flow else None)
         self.parts = parts = daemon_parts(context, self.store, self.link, replaced)
         net.run(self.store.write(lambda tx: tx.memory.trust.put(tx, Rule("admit", "", other, "operator", 0))))
+        net.run(parts.deadlines.resume(), waits=True)
         net.run(self._subscribe())
         tasks = (parts.publisher.run, parts.publisher.retry, parts.committer.run, parts.deadlines.run)
         self._tasks = [net.loop.create_task(main()) for main in (*tasks, parts.greeter.keep_greeting)]

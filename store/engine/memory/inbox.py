@@ -21,7 +21,7 @@ FROM inbox AS i CROSS JOIN log AS l ON l.seq = i.seq
 CROSS JOIN verdicts AS v ON v.id = l.verdict CROSS JOIN flows AS s ON s.id = l.flow
 WHERE i.state IN ('ready', 'leased')
 """
-HELD: Final = "state = 'dead' AND last_error LIKE 'held: %'"
+HELD: Final = "state = 'dead' AND attempts = 0 AND last_error LIKE 'held: %'"
 """The messages that are held since a restore, in SQL."""
 
 
@@ -79,7 +79,7 @@ class InboxMemory:
     `holding`: openings may be held since a restore.
     `changed_works` are the works whose counts the open transaction has changed, None for messages without one.
     `held_back` are the groups of which a consumer has found a message and did not get it. `on_release` is called after the
-    commit that may let it have one.
+    commit that may let it have one, `on_dead` after the commit that makes a message dead because of its attempts, or its damage.
     """
 
     __slots__ = (
@@ -91,6 +91,7 @@ class InboxMemory:
         "held_back",
         "holding",
         "messages",
+        "on_dead",
         "on_release",
         "reactions",
         "seq",
@@ -104,6 +105,7 @@ class InboxMemory:
         self.changed_works: set[str | None] = set()
         self.held_back: set[Group] = set()
         self.on_release: Callable[[], object] = _nothing
+        self.on_dead: Callable[[int], object] = _nothing
         self._untouched: deque[int] = deque()  # those taken out of order included
         self._out_of_order: set[int] = set()
         self._waiting: dict[int, tuple[str, int, Group]] = {}  # kind, size and group of each unread message
@@ -256,5 +258,5 @@ class InboxMemory:
         self._out_of_order.update(passed[1:])
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     pass

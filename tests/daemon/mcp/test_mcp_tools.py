@@ -67,6 +67,20 @@ def test_a_model_pays_little_for_the_tools(ops: McpClient) -> None:
     assert all(tool["outputSchema"]["type"] == "object" for tool in tools)
 
 
+def test_a_work_for_a_capability_goes_to_a_peer_that_has_it_and_asks_for_it(
+    daemons: tuple[Daemon, Daemon], ops: McpClient
+) -> None:
+    for more in ({}, {"to": "worker"}):
+        found = ops.tool("open_work", capability="text.sort", task=TASK, **more)["works"][0]
+        assert found["peer"] == "worker"
+        (opening,) = daemons[0].get(f"/v1/messages?work={found['work_id']}&direction=out")["messages"]
+        assert opening["envelope"]["body"]["intent"] == "text.sort"
+    for capability, why in (("", "to: is required, or capability"), ("text.sing", "text.sing")):
+        answer = ops.call("open_work", task=TASK, capability=capability)
+        assert answer["isError"]
+        assert why in answer["content"][0]["text"]
+
+
 def test_a_work_is_handed_over_and_done(ops: McpClient, worker: McpClient) -> None:
     assert (
         "text.sort" in next(peer for peer in ops.tool("peers")["peers"] if peer["peer_id"] == "worker")["capabilities"]
