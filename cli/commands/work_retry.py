@@ -7,6 +7,7 @@ from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.options import SENDING, sending
+from aghbus.cli.app.text import shell
 from aghbus.cli.commands.work_open import tell_opened
 from aghbus.cli.commands.work_run import run_to_end
 from aghbus.cli.context import Context
@@ -34,7 +35,7 @@ def _check(context: Context, work: dict[str, Any]) -> None:
         hint = f"`{context.command('work open')}` opens one of ours"
         raise AnswerIsNo(f"{work_id} was opened by {work['initiator']}, not by this daemon", hint, "not_ours")
     if work["state"] not in TERMINAL:
-        hint = f"`{context.command(f'work cancel {work_id}')}` ends it"
+        hint = f"`{context.command(f'work cancel {shell(work_id)}')}` ends it"
         raise AnswerIsNo(f"{work_id} has not ended: it is {work['state']}", hint, "not_ended")
 
 
