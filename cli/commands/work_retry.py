@@ -7,6 +7,7 @@ from aghbus.cli.app.completers import peers
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.options import SENDING, sending
+from aghbus.cli.app.text import shell
 from aghbus.cli.commands.work_open import tell_opened
 from aghbus.cli.commands.work_run import run_to_end
 from aghbus.cli.context import Context
@@ -34,7 +35,7 @@ def _check(context: Context, work: dict[str, Any]) -> None:
         hint = f"`{context.command('work open')}` opens one of ours"
         raise AnswerIsNo(f"{work_id} was opened by {work['initiator']}, not by this daemon", hint, "not_ours")
     if work["state"] not in TERMINAL:
-        hint = f"`{context.command(f'work cancel {work_id}')}` ends it"
+        hint = f"`{context.command(f'work cancel {shell(work_id)}')}` ends it"
         raise AnswerIsNo(f"{work_id} has not ended: it is {work['state']}", hint, "not_ended")
 
 
@@ -47,7 +48,8 @@ def request_body(values: dict[str, Any], detail: dict[str, Any], opening: dict[s
     if opening["damaged"] or not isinstance(content, dict):
         raise AnswerIsNo(f"the message that opened {work['work_id']} is damaged", "see `aghd check-store`", "damaged")
     body = {
-        "to": values["to"] or work["target"],
+        "to": values["to"] or (None if work["capability"] else work["target"]),
+        "to_capability": None if values["to"] else work["capability"],
         "channel": work["channel"],
         "direct": work["surface"] == "direct",
         "causation_id": detail["history"][-1]["id"],
@@ -64,7 +66,8 @@ COMMANDS = {
         run,
         description=(
             "Open an ended work of ours again, as a new work with the same text and artifacts, or the same capability of our\n"
-            "catalog, for the same peer. Its opening names the end of the old work as its cause, which `work show` prints.\n"
+            "catalog, for the same peer or capability. Its opening names the end of the old work as its cause, which\n"
+            "`work show` prints.\n"
             "With --wait it continues and exits as `work run` does."
         ),
         examples=[

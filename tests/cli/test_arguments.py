@@ -1,15 +1,17 @@
 """Command lines: accepted forms, and the errors of the others."""
 
 import sys
+import time
 import types
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.cli.app.arguments import GLOBAL_OPTIONS, lifetime, limit, seconds, whole
+from aghbus.cli.app.arguments import GLOBAL_OPTIONS, lifetime, limit, seconds, since, whole
 from aghbus.host.command_line import Argument, Command, CommandLineError, HelpRequested, Program
 
 SAY = Command(
@@ -297,6 +299,24 @@ def test_durations(text: str, expected: float) -> None:
 def test_bad_durations_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         seconds(text)
+
+
+def test_a_time_is_a_duration_before_now_a_time_of_today_or_a_date() -> None:
+    now = time.time() * 1000
+    assert abs(since("2h") - (now - 7_200_000)) < 60_000
+    assert abs(since("90") - (now - 90_000)) < 60_000
+    assert since("2026-11-23T14:30Z") == 1_795_444_200_000
+    assert since("2026-11-23T14:30+01:00") == 1_795_440_600_000
+    assert since("2026-11-23") == int(datetime(2026, 11, 23).timestamp() * 1000)
+    midnight = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000
+    assert since("14:30") - midnight in (52_200_000, 48_600_000, 55_800_000)  # also on a day of another length
+    assert since("0001-01-02") == 0
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "25:00", "2026-13-01", "2026-11-23T", "14:30:61", "9" * 30, "367d"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="must be a duration such as 2h, a time of today"):
+        since(text)
 
 
 def test_numbers_have_bounds() -> None:

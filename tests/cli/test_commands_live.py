@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,23 @@ def test_watch_ends_with_the_work(bus: Bus, ends: list[str], code: int) -> None:
     again = home.ctl("--name", "ops", "work", "watch", work_id, "-o", "jsonl")
     assert again.returncode == code
     assert json.loads(again.stdout.splitlines()[-1]) == json.loads(rest)
+
+
+def test_works_are_listed_by_peer_text_and_time(bus: Bus) -> None:
+    home, ops, _ = bus
+    listed = ["--name", "ops", "work", "list"]
+    old = ops.post("/v1/works", to="nobody", text="find me: THIS")["work_id"]
+
+    def found(*options: str) -> list[str]:
+        return [work["work_id"] for work in home.ctl_json(*listed, *options)["works"]]
+
+    assert found("--text", "me: this") == found("--peer", "nobody", "--since", "1h", "--text", "find") == [old]
+    assert found("--peer", "worker", "--text", "me: this") == found("--text", "me: this", "--since", "0s") == []
+    after = int(time.time() * 1000) + 1
+    wait_for(lambda: time.time() * 1000 > after, 10, "the clock to pass")
+    new = ops.post("/v1/works", to="nobody", text="find me too")["work_id"]
+    started = datetime.fromtimestamp(after / 1000).isoformat()
+    assert found("--text", "find me", "--since", started) == [new]
 
 
 def test_refusals_of_the_daemon_keep_their_code(bus: Bus) -> None:

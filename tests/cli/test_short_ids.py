@@ -5,10 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aghbus.cli.app.text import short_id
+from aghbus.cli.context import Context
+from aghbus.cli.ids import gather
+from aghbus.client.api import Api
+from aghbus.client.http import Endpoint, Query
 from tests.support.chain_agents import begin, chain
 from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 from tests.support.terminals import TerminalProgram
@@ -126,6 +131,27 @@ def test_lists_show_ends_where_whole_ids_do_not_fit(bus: Bus) -> None:
     assert work in wide.shown.decode()
     assert work.encode() in subprocess.run(command, env=home.env, capture_output=True, check=True).stdout
     assert home.ctl_json("--name", "ops", "work", "show", end)["work"]["work_id"] == work
+
+
+def test_short_pages_are_followed_until_the_rows_are_enough() -> None:
+    pages = {None: (["a"], 9), 9: ([], 5), 5: (["b", "c"], 2), 2: (["d"], None)}
+    asked: list[dict[str, Any]] = []
+
+    class Paged(Api):
+        def get(self, path: str, query: Query = ()) -> dict[str, Any]:
+            asked.append(dict(query))
+            rows, before = pages[asked[-1]["before"]]
+            return {"works": rows[: asked[-1]["limit"]], "next_before": before}
+
+    class Ours(Context):
+        @property
+        def api(self) -> Api:
+            return Paged(Endpoint(), 1.0)
+
+    context = Ours({"output": None, "timeout": None})
+    assert gather(context, "/v1/works", [("text", "x")], "works", 3)["works"] == ["a", "b", "c"]
+    assert [query["limit"] for query in asked] == [3, 2, 2]
+    assert gather(context, "/v1/works", [], "works", 9) == {"works": ["a", "b", "c", "d"], "next_before": None}
 
 
 def test_only_generated_ids_are_shortened() -> None:

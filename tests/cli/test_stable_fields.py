@@ -21,6 +21,7 @@ ARGUMENTS = {
     "wait": ["--peer", "worker"],
     "work open": ["--to", "worker", "--text", "another"],
     "work run": ["--to", "worker", "--text", "another", "--wait", "0"],
+    "work retry": [WORK, "--id", "msg_tried_again"],  # the same answer twice
     "work show": [WORK],
     "work watch": [WORK],
     "messages show": ["msg_stable"],
