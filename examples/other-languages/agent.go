@@ -226,11 +226,7 @@ func newID() string {
 }
 
 func give(text string) error {
-	var found struct {
-		Peers []struct {
-			ID string `json:"peer_id"`
-		}
-	}
+	var found struct{ Peers []any }
 	question := fields{"query": "test.run", "wait": "1m", "first": true}
 	if err := call("POST", "/v1/whois", question, &found); err != nil {
 		return err
@@ -241,7 +237,7 @@ func give(text string) error {
 	var opened struct {
 		WorkID string `json:"work_id"`
 	}
-	opening := fields{"id": newID(), "to": found.Peers[0].ID, "text": text, "intent": "test.run", "reactions": "none"}
+	opening := fields{"id": newID(), "to_capability": "test.run", "text": text, "reactions": "none"}
 	if err := call("POST", "/v1/works", opening, &opened); err != nil {
 		return err
 	}

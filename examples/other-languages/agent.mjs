@@ -117,7 +117,7 @@ async function give(text) {
   const { peers } = await call("POST", "/v1/whois", { query: "test.run", wait: "1m", first: true });
   if (!peers.length) throw new Error("no peer has the capability test.run");
   const newId = () => "msg_" + randomUUID().replaceAll("-", "");
-  const opening = { id: newId(), to: peers[0].peer_id, text, intent: "test.run", reactions: "none" };
+  const opening = { id: newId(), to_capability: "test.run", text, reactions: "none" };
   const { work_id } = await call("POST", "/v1/works", opening);
   for (;;) {
     const { work } = await call("GET", `/v1/works/${work_id}?wait=1m`);

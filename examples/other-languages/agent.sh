@@ -96,11 +96,11 @@ worker() {
 new_id() { echo "msg_$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')"; }
 
 give() {
-    local found to opened work now line
+    local found opened work now line
     found=$(call POST /v1/whois '{"query": "test.run", "wait": "1m", "first": true}')
-    to=$(get '.peers[0].peer_id // error("no peer has the capability test.run")' "$found")
-    opened=$(call POST /v1/works "$(jq -n --arg id "$(new_id)" --arg to "$to" --arg text "$1" \
-        '{$id, $to, $text, intent: "test.run", reactions: "none"}')")
+    [ "$(get '.peers | length' "$found")" != 0 ] || { echo "no peer has the capability test.run" >&2 && exit 1; }
+    opened=$(call POST /v1/works "$(jq -n --arg id "$(new_id)" --arg text "$1" \
+        '{$id, $text, to_capability: "test.run", reactions: "none"}')")
     work=$(get .work_id "$opened")
     while now=$(call GET "/v1/works/$work?wait=1m"); do
         case $(get .work.state "$now") in

@@ -16,7 +16,7 @@ import type { components, operations } from "./api";
 type Schemas = components["schemas"];
 type Streamed = operations["streamEvents"]["responses"]["200"]["content"]["text/event-stream"];
 
-export const least: Schemas["WorkOpenRequest"] = { to: "patch-worker", text: "run" };
+export const least: Schemas["WorkOpenRequest"] = { to_capability: "test.run", text: "run" };
 export const asText: Schemas["WorkOpenRequest"] = { to: "patch-worker", accept_within: "5m" };
 export const asNumber: Schemas["InboxNextRequest"] = { wait: 60, visibility: "1h30m" };
 export const wait: operations["getWork"]["parameters"]["query"] = { wait: "30s" };
@@ -26,8 +26,8 @@ export const sender = (event: Streamed): string | undefined => event.message?.se
 export const first: number | undefined = ({} as Schemas["Event"]).pruned_from;
 export const event: Streamed = {} as Schemas["Event"];
 
-// @ts-expect-error the target is required
-export const nobody: Schemas["WorkOpenRequest"] = { text: "run" };
+// @ts-expect-error the body is required
+export const empty: Schemas["SendRequest"] = { kind: "say" };
 // @ts-expect-error no such verb
 export const jump: operations["actOnWork"]["parameters"]["path"] = { id: "work_1", verb: "jump" };
 // @ts-expect-error neither a number nor a text

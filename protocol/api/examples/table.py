@@ -111,7 +111,7 @@ _EXAMPLES: Final = (
         states=frozenset({"completed"}),
         role="initiator",
     ),
-    _example(Operations.open_work, v.OPENED, to="patch-worker", text=v.TEXT, accept_within=300),
+    _example(Operations.open_work, v.OPENED, to_capability="test.run", text=v.TEXT, accept_within=300),
     _example(
         Operations.get_work,
         WorkResponse(

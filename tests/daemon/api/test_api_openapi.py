@@ -83,6 +83,7 @@ async def test_only_what_a_request_must_have_is_required_and_a_response_has_all(
     """And nothing has a default, by which generators take an optional field for one that is always there."""
     schemas = document["components"]["schemas"]
     assert schemas["WorkOpenRequest"]["required"] == []
+    assert schemas["SendRequest"]["required"] == ["kind", "body"]
     assert schemas["InboxNextRequest"]["required"] == []
     assert schemas["InboxLeaseRequest"]["required"] == ["lease"]
     assert set(schemas["SendResponse"]["required"]) == set(schemas["SendResponse"]["properties"])
