@@ -188,7 +188,7 @@ def test_the_same_id_opens_once(site: Site) -> None:
 
 def test_without_a_peer_it_is_refused(tmp_path: Path, stack: ExitStack) -> None:
     site = Site(Home(tmp_path), stack)
-    with pytest.raises(HttpError, match=r"no present peer announces the capability test\.run"):
+    with pytest.raises(HttpError, match=r"announces the capability test\.run.*`aghctl wait --capability test\.run`"):
         site.open()
     with pytest.raises(HttpError, match="either `to` or `to_capability`"):
         site.ops.post("/v1/works", text="run it")
