@@ -12,9 +12,8 @@ from aghbus.cli.app.options import SENDING
 from aghbus.cli.app.recipients import note_absent
 from aghbus.cli.app.text import readable, safe, shell
 from aghbus.cli.commands.work_open import OPENING, open_work
-from aghbus.cli.commands.work_watch import ReasonNotes, lost_note
+from aghbus.cli.commands.work_watch import until
 from aghbus.cli.context import Context
-from aghbus.client.events import follow
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -63,14 +62,8 @@ def _bounded(wait: float | None) -> Iterator[None]:
 
 def _follow(context: Context, sent: dict[str, Any]) -> None:
     """Print what happens as notes, until the work has ended or asks something."""
-    query = [("work", sent["work_id"]), ("channel", sent["channel"])]
-    notes = ReasonNotes(context, sent["work_id"], sent["channel"])
-    for event in follow(context.api, query, sent["seq"], lost_note(context), on_idle=notes.idle):
-        context.output.note(event_line(event))
-        if event["type"] == "gap" and _work(context, sent)["work"]["state"] in _SETTLED:
-            return
-        if (event.get("work") or {}).get("after") in _SETTLED:
-            return
+    work = _work(context, sent)["work"]
+    until(context, work, sent["seq"], _SETTLED, lambda event: context.output.note(event_line(event)))
 
 
 def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 
 from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import NO, YES
@@ -26,24 +27,38 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Print the history, then new events, until the work has ended; 0 when it completed, else 1."""
     where, only = f"/v1/works/{quote(values['work'])}", [("channel", values["channel"])]
     work = context.api.get(where, only)["work"]
-    query = [("work", work["work_id"]), ("channel", work["channel"])]
-    state = _until_end(context, query, work)
-    context.output.note(f"{safe(work['work_id'])} {state}")
+    state = until(context, work, 0, TERMINAL, lambda event: context.output.event(event, event_line))
+    context.output.note(f"{safe(work['first_id'] or work['work_id'])} {state}")
     return YES if state == "completed" else NO
 
 
-def _until_end(context: Context, query: list[tuple[str, object]], work: dict[str, Any]) -> str:
-    """The terminal state. Retention may have removed the last envelope of a work that had already ended."""
-    ended = str(work["state"]) if work["state"] in TERMINAL else ""
+def until(
+    context: Context,
+    work: dict[str, Any],
+    since: int,
+    settled: Collection[str],
+    show: Callable[[dict[str, Any]], object],
+) -> str:
+    """Show the events of a work after `since`, at each peer that gets it, until its state is one of `settled`; that state."""
+    where, only = f"/v1/works/{quote(work['work_id'])}", [("channel", work["channel"])]
     notes = ReasonNotes(context, work["work_id"], work["channel"])
-    for event in follow(context.api, query, 0, lost_note(context), on_idle=notes.idle):
-        context.output.event(event, event_line)
-        after = (event.get("work") or {}).get("after")
-        if after in TERMINAL:
-            return str(after)
-        if ended and event["seq"] >= work["last_seq"]:
-            return ended
-    raise AssertionError("a stream ends by an exception only")
+    ended = work["last_seq"] if work["state"] in TERMINAL else None  # retention may have removed its last envelope
+    attempt = work["first_id"] or work["work_id"]
+    while True:
+        for event in follow(context.api, [("work", attempt), *only], since, lost_note(context), on_idle=notes.idle):
+            show(event)
+            after = (event.get("work") or {}).get("after")
+            since = since if event["type"] == "gap" else event["seq"]
+            if after in settled and (after not in TERMINAL or work["capability"] is None):
+                return str(after)
+            if event["type"] == "gap" or after in TERMINAL or (ended is not None and event["seq"] >= ended):
+                now = context.api.get(where, [*only, ("before", "1")])
+                attempts = [*(one["work_id"] for one in now["attempts"]), now["work"]["work_id"]]
+                if attempt != attempts[-1]:
+                    attempt = attempts[attempts.index(attempt) + 1]
+                    break
+                if now["work"]["state"] in settled and (after in TERMINAL or event["seq"] >= now["work"]["last_seq"]):
+                    return str(now["work"]["state"])
 
 
 def lost_note(context: Context) -> Any:
@@ -79,7 +94,8 @@ COMMANDS = {
         run,
         description=(
             "Stream every event of a work: its whole history first, then live, without gaps or repeats, over\n"
-            "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed or was canceled."
+            "restarts of the daemon too, and at every peer to which it is handed over. Ends with the work: exits 0\n"
+            "when it completed, 1 when it failed or was canceled."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
         arguments=[Argument("work", completer=works, help="id of the work"), CHANNEL],
