@@ -11,7 +11,7 @@ from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, exit_code_of
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
-from aghbus.client.errors import ClientError, Unexpected, UsageError
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, UsageError
 from aghbus.host.command_line import CommandLineError, HelpRequested
 from aghbus.host.stdio import OutputError, flush, reopen_closed, write
 
@@ -58,7 +58,13 @@ def _run(words: Sequence[str], output: Output) -> int:
     except CommandLineError as error:
         raise UsageError(error.message, error.hint) from None
     output.form = values["output"] or "human"
-    return command.run(Context(values, output), values)
+    context = Context(values, output)
+    try:
+        return command.run(context, values)
+    except RefusedByDaemon as error:
+        if output.human:
+            error.hint = context.pasteable(error.hint)
+        raise
 
 
 def _report(error: ClientError, output: Output) -> int:

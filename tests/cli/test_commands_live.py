@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,14 @@ def test_watch_ends_with_the_work(bus: Bus, ends: list[str], code: int) -> None:
     again = home.ctl("--name", "ops", "work", "watch", work_id, "-o", "jsonl")
     assert again.returncode == code
     assert json.loads(again.stdout.splitlines()[-1]) == json.loads(rest)
+
+
+def test_the_hint_of_a_refusal_can_be_pasted(bus: Bus) -> None:
+    home, _, _ = bus
+    refused = home.ctl("--name", "ops", "work", "open", "--to-capability", "x.y", "--text", "x")
+    (command,) = re.findall(r"`aghctl ([^`]*wait --capability[^`]*)`", refused.stderr.decode())
+    pasted = home.ctl(*command.split(), "--timeout", "0.2s")
+    assert (refused.returncode, pasted.returncode) == (4, 1), pasted.stderr
 
 
 def test_refusals_of_the_daemon_keep_their_code(bus: Bus) -> None:
