@@ -12,8 +12,9 @@ from aghbus.cli.app.options import SENDING
 from aghbus.cli.app.recipients import note_absent
 from aghbus.cli.app.text import readable, safe, shell
 from aghbus.cli.commands.work_open import OPENING, open_work
-from aghbus.cli.commands.work_watch import until
+from aghbus.cli.commands.work_watch import ReasonNotes, lost_note
 from aghbus.cli.context import Context
+from aghbus.client.events import follow
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -61,9 +62,19 @@ def _bounded(wait: float | None) -> Iterator[None]:
 
 
 def _follow(context: Context, sent: dict[str, Any]) -> None:
-    """Print what happens as notes, until the work has ended or asks something."""
-    work = _work(context, sent)["work"]
-    until(context, work, sent["seq"], _SETTLED, lambda event: context.output.note(event_line(event)))
+    """Print what happens as notes, until the work has ended or asks something, at whichever peer has it."""
+    work_id, since = sent["work_id"], sent["seq"]
+    notes = ReasonNotes(context, sent["work_id"], sent["channel"])
+    while work_id is not None:
+        query = [("work", work_id), ("channel", sent["channel"])]
+        for event in follow(context.api, query, since, lost_note(context), on_idle=notes.idle):
+            context.output.note(event_line(event))
+            since = event["seq"]
+            if event["type"] == "gap" or (event.get("work") or {}).get("after") in _SETTLED:
+                now = _work(context, sent)["work"]
+                if now["state"] in _SETTLED or now["work_id"] != work_id:
+                    work_id = None if now["work_id"] == work_id else now["work_id"]
+                    break
 
 
 def _work(context: Context, sent: dict[str, Any]) -> dict[str, Any]:
