@@ -11,7 +11,7 @@ from aghbus.cli.app.errors import BROKEN_PIPE, INTERRUPTED, YES, exit_code_of
 from aghbus.cli.app.output import Output
 from aghbus.cli.app.registry import PROGRAM
 from aghbus.cli.context import Context
-from aghbus.client.errors import ClientError, Unexpected, UsageError
+from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected, UsageError
 from aghbus.host.command_line import CommandLineError, HelpRequested
 from aghbus.host.stdio import OutputError, flush, reopen_closed, write
 
@@ -62,7 +62,12 @@ def _run(words: Sequence[str], output: Output) -> int:
     for argument in command.arguments:
         if argument.resolve and (values[argument.dest] is not None or values.get(argument.substitute)):
             values[argument.dest] = argument.resolve(context, values[argument.dest])
-    return command.run(context, values)
+    try:
+        return command.run(context, values)
+    except RefusedByDaemon as error:
+        if output.human:
+            error.hint = context.pasteable(error.hint)
+        raise
 
 
 def _report(error: ClientError, output: Output) -> int:

@@ -47,6 +47,13 @@ def test_every_link_leads_to_a_file_and_heading(page: Path) -> None:
     assert list(broken(page)) == []
 
 
+def test_the_way_through_the_pages_has_every_page() -> None:
+    way = ROOT / "docs" / "README.md"
+    led = {(way.parent / name).resolve() for name in re.findall(r"\]\(([\w./-]+)", way.read_text("utf-8"))}
+    pages = {path for path in PAGES if path.is_relative_to(ROOT / "docs")} - {way}
+    assert sorted(path.name for path in pages if not {path, path.parent} & (led - {way.parent})) == []
+
+
 def test_every_page_that_a_file_names_exists() -> None:
     files = [path for path in FILES if path.relative_to(ROOT).parts[0] != "tests"]  # tests have invented names, too
     named = {name for path in files for name in re.findall(r"\bdocs/[\w/.-]+\.(?:md|json)\b", path.read_text("utf-8"))}

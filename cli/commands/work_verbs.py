@@ -52,8 +52,8 @@ def _human(sent: dict[str, Any]) -> str:
 _MESSAGE = Argument("--message", metavar="TEXT", help="text for the other peer; - reads standard input")
 _NEEDED = Argument("--message", metavar="TEXT", required=True, help="text for the other peer; - reads standard input")
 _RESULT = Argument("--result", metavar="JSON", type=json_object, help="result, a JSON object; - reads standard input")
-_REASONS = "reason code: busy, not_found, unsupported_kind, unsupported_profile, internal and others"
-_REASON = Argument("--reason", metavar="CODE", required=True, help=_REASONS)
+_REASONS = "reason code: busy (default), not_found, unsupported_kind, unsupported_profile, internal and others"
+_REASON = Argument("--reason", metavar="CODE", help=_REASONS)
 
 
 def _verb(verb: str, description: str, example: str, *options: Argument) -> Command:

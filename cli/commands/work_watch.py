@@ -33,34 +33,43 @@ def run(context: Context, values: dict[str, Any]) -> int:
 def watch_to_end(context: Context, detail: dict[str, Any], since: int) -> int:
     """Print the events after `since` of the work in `detail` (`WorkResponse`) until it has ended; the exit code tells how."""
     work = detail["work"]
-    query = [("work", work["work_id"]), ("channel", work["channel"])]
-    state, rejected = _until_end(context, query, detail, since)
-    context.output.note(f"{safe(work['work_id'])} {painted(state)}")
+    state, rejected = _until_end(context, detail, since)
+    context.output.note(f"{safe(work['first_id'] or work['work_id'])} {painted(state)}")
     return exit_code_of_work(state, rejected=rejected)
 
 
 def was_rejected(history: list[dict[str, Any]]) -> bool:
-    """Whether a step of a history (`HistoryEntry`) ended the work by a rejection."""
-    return any(step["event"] == _REJECTED and step["after"] == "failed" for step in history)
+    """Whether the last step of a history (`HistoryEntry`) that ended the work rejected it."""
+    ends = [step["event"] for step in history if step["after"] in TERMINAL and step["before"] not in TERMINAL]
+    return ends[-1:] == [_REJECTED]
 
 
-def _until_end(
-    context: Context, query: list[tuple[str, object]], detail: dict[str, Any], since: int
-) -> tuple[str, bool]:
+def _until_end(context: Context, detail: dict[str, Any], since: int) -> tuple[str, bool]:
     """The terminal state, and whether it is a rejection. Retention may have removed the last envelope of an ended work."""
     work, rejected = detail["work"], was_rejected(detail["history"])
+    where, only = f"/v1/works/{quote(work['work_id'])}", [("channel", work["channel"])]
     ended = str(work["state"]) if work["state"] in TERMINAL else ""
-    notes = ReasonNotes(context, work["work_id"], work["channel"])
     if ended and since >= work["last_seq"]:
         return ended, rejected
-    for event in follow(context.api, query, since, lost_note(context), on_idle=notes.idle):
-        context.output.event(event, event_line)
-        change = event.get("work") or {}
-        if change.get("after") in TERMINAL:
-            return str(change["after"]), change["event"] == _REJECTED
-        if ended and event["seq"] >= work["last_seq"]:
-            return ended, rejected
-    raise AssertionError("a stream ends by an exception only")
+    notes = ReasonNotes(context, work["work_id"], work["channel"])
+    attempt = work["first_id"] or work["work_id"]
+    while True:
+        query = [("work", attempt), *only]
+        for event in follow(context.api, query, since, lost_note(context), on_idle=notes.idle):
+            context.output.event(event, event_line)
+            since = since if event["type"] == "gap" else event["seq"]
+            change = event.get("work") or {}
+            is_end = change.get("after") in TERMINAL
+            if work["capability"] is not None and (is_end or event["type"] == "gap"):
+                now = context.api.get(where, [*only, ("before", "1")])
+                attempts = [*(one["work_id"] for one in now["attempts"]), now["work"]["work_id"]]
+                if attempt != attempts[-1]:  # it was handed over
+                    attempt = attempts[attempts.index(attempt) + 1]
+                    break
+            if is_end:
+                return str(change["after"]), change["event"] == _REJECTED
+            if ended and event["seq"] >= work["last_seq"]:
+                return ended, rejected
 
 
 def lost_note(context: Context) -> Any:
@@ -96,8 +105,8 @@ COMMANDS = {
         run,
         description=(
             "Stream every event of a work: its whole history first, then live, without gaps or repeats, over\n"
-            "restarts of the daemon too. Ends with the work: exits 0 when it completed, 1 when it failed, 7 when it was\n"
-            "canceled or rejected."
+            "restarts of the daemon too, and at every peer to which it is handed over. Ends with the work: exits 0\n"
+            "when it completed, 1 when it failed, 7 when it was canceled or rejected."
         ),
         examples=["aghctl work watch WORK_ID", "aghctl work watch WORK_ID -o jsonl"],
         arguments=[*work_arguments(), CHANNEL],

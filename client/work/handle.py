@@ -31,8 +31,10 @@ Progress = Callable[[str], object]
 
 class Opening(TypedDict, total=False):
     """How a work is opened: `intent` names the capability that it asks for, and `on_question` answers questions of the peer.
-    Times in seconds. `WorkOpenRequest` of the API explains the others."""
+    With an `id` that was used before, nothing is opened: the handle is that of the first time. Times in seconds.
+    `WorkOpenRequest` of the API explains the others."""
 
+    id: str | None
     intent: str | None
     hedge: bool
     artifacts: list[Any] | None

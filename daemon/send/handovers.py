@@ -72,7 +72,7 @@ class Handovers:
         channel = ask.channel or self.context.identity.channels[0][1]
         found = self.candidates(tx, channel, ask.to_capability)
         if not found:
-            hint = f"`aghctl wait capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
+            hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
         limit = handover.limit(len(found) - 1)
         asked = msgspec.structs.replace(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -377,3 +378,11 @@ def test_the_human_form_warns_that_direct_rooms_are_not_encrypted(bus: Bus) -> N
     in_a_thread = home.ctl("--name", "ops", "say", "to all", "--to", "worker")
     for_machines = home.ctl("--name", "ops", "directs", "-o", "json")
     assert in_a_thread.stderr == for_machines.stderr == b""
+
+
+def test_the_hint_of_a_refusal_can_be_pasted(bus: Bus) -> None:
+    home, _, _ = bus
+    refused = home.ctl("--name", "ops", "work", "open", "--to-capability", "x.y", "--text", "x")
+    (command,) = re.findall(r"`aghctl ([^`]*wait --capability[^`]*)`", refused.stderr.decode())
+    pasted = home.ctl(*command.split(), "--timeout", "0.2s")
+    assert (refused.returncode, pasted.returncode) == (4, 1), pasted.stderr

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from aghbus.client import AsyncClient, Client, Endpoint, Job, UsageError, WorkClosed, Worker, WorkHandle, WorkTimeout
+from aghbus.client import (
+    AsyncClient,
+    Client,
+    Conflict,
+    Endpoint,
+    Job,
+    UsageError,
+    WorkClosed,
+    Worker,
+    WorkHandle,
+    WorkTimeout,
+)
 from tests.support.client_pair import Pair, Running
 from tests.support.daemons import Daemon, Home, wait_for
 
@@ -60,6 +71,13 @@ def test_a_work_is_canceled_by_its_handle(pair: Pair, working: threading.Event) 
     work = pair.asking.start("worker", "x")
     work.cancel("not needed")
     assert work.result(timeout=60).state == "canceled"
+
+
+def test_an_id_opens_one_work_however_often_it_is_given(pair: Pair) -> None:
+    first, again = (pair.asking.start("worker", "x", id="msg_mine") for _ in range(2))
+    assert again.id == first.id
+    with pytest.raises(Conflict):
+        pair.asking.start("worker", "y", id="msg_mine")
 
 
 async def test_an_asynchronous_handle_does_the_same(pair: Pair, working: threading.Event) -> None:

@@ -1,5 +1,7 @@
 """Works for a capability: the least busy peer gets one, and another one does it if that peer does not (docs/hand-over.md)."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -188,10 +190,33 @@ def test_the_same_id_opens_once(site: Site) -> None:
 
 def test_without_a_peer_it_is_refused(tmp_path: Path, stack: ExitStack) -> None:
     site = Site(Home(tmp_path), stack)
-    with pytest.raises(HttpError, match=r"no present peer announces the capability test\.run"):
+    with pytest.raises(HttpError, match=r"announces the capability test\.run.*`aghctl wait --capability test\.run`"):
         site.open()
     with pytest.raises(HttpError, match="either `to` or `to_capability`"):
         site.ops.post("/v1/works", text="run it")
+
+
+@pytest.mark.parametrize("verb", ["run", "watch"])
+def test_the_commands_follow_the_work_to_the_next_peer(site: Site, verb: str) -> None:
+    work_id = "work_followed"
+    opening = ["--to-capability", "test.run", "--text", "run it", "--work-id", work_id]
+    if verb == "watch":
+        site.home.ctl_json("--name", "ops", "work", "open", *opening)
+        opening = [work_id]
+    command = [sys.executable, "-m", "aghbus.cli", "--name", "ops", "work", verb, *opening]
+    with subprocess.Popen(command, env=site.home.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
+        wait_for(lambda: site.ops.state_of(work_id), 30, "the work")
+        first = site.work(work_id)["work"]["target"]
+        site.take(first, "reject")
+        at_second = site.take(site.other(first), "accept")
+        site.peers[site.other(first)].post(f"/v1/works/{at_second}/complete", result={"passed": True})
+        shown, notes = following.communicate(timeout=60)
+    assert following.returncode == 0, notes
+    assert b"receipt rejected" in shown + notes and b"passed" in shown
+    again = site.home.ctl("--name", "ops", "work", "watch", work_id)
+    assert again.returncode == 0
+    steps = [line.rpartition(b"[")[2].rstrip(b"]") for line in again.stdout.splitlines()]
+    assert [step.split()[-1].decode() for step in steps] == ["submitted", "failed", "submitted", "working", "completed"]
 
 
 def test_the_client_follows_its_work_to_the_next_peer(site: Site) -> None:

@@ -1,7 +1,10 @@
 """The examples of pages, run as they are written, by a user who has followed the README before."""
 
+import contextlib
 import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,20 +33,25 @@ def home(tmp_path: Path) -> Iterator[Home]:
         yield home
 
 
-def transcript(home: Home, steps: list[Step]) -> list[str]:
-    """What one shell shows for each of the commands."""
+def transcript(home: Home, steps: list[Step], timeout: float = 60) -> list[str]:
+    """What one shell shows for each of the commands; what it has started and not ended is killed."""
     tools = [str(Path(sys.executable).parent), home.env["PATH"]]
     script = "\n".join(f"echo {shlex.quote(step.given)}\n{step.given.removeprefix('$ ')}" for step in steps)
-    done = subprocess.run(
+    with subprocess.Popen(
         ["bash", "-ec", script],
         env={**home.env, "PATH": os.pathsep.join(tools)},
         cwd=home.root,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return done.stdout.decode().splitlines()
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as shell:
+        try:
+            shown, errors = shell.communicate(timeout=timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0, (shown, errors)
+    return shown.decode().splitlines()
 
 
 @pytest.mark.parametrize(("page", "section"), [("inbox.md", "Items"), ("why.md", "The sentence")])
@@ -51,5 +59,17 @@ def test_a_page_shows_what_its_commands_print(home: Home, page: str, section: st
     require_tool("jq")
     steps = steps_of(DOCS / page, section)
     found = transcript(home, steps)
+    for step in steps:
+        assert fits([step.given, *step.shown], found), (step, found)
+
+
+@pytest.mark.timeout(240)
+def test_the_tutorial_runs_as_it_is_printed(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    for program in (DOCS.parent / "examples").glob("*report*.py"):
+        shutil.copy(program, tmp_path)
+    steps = steps_of(DOCS / "tutorial.md")
+    found = transcript(home, [Step("console", "$ exec 2>&1", []), *steps], timeout=180)
+    found = [line for line in found if not line.startswith("bash: line ")]  # it tells of killed jobs
     for step in steps:
         assert fits([step.given, *step.shown], found), (step, found)

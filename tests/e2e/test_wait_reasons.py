@@ -137,8 +137,9 @@ def test_a_peer_that_has_gone_is_away_and_one_that_left_just_now_does_not_subscr
 def test_a_peer_that_was_seen_and_does_not_subscribe_is_named(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops", "--discovery-interval", "10m") as ops:
-        with Daemon(home, "worker"):
-            wait_for(lambda: ops.knows("worker"), WAIT, "presence")
+        worker = Daemon(home, "worker").start()
+        wait_for(lambda: ops.knows("worker"), WAIT, "presence")
+        worker.kill()  # one that stops says so, and is away at once
         work_id = ops.post("/v1/works", to="worker", text="do it")["work_id"]
         assert "nobody subscribes there, though worker was seen" in until(ops, work_id, "no_subscriber")["text"]
 

@@ -35,6 +35,12 @@ def test_the_diagram_has_every_change_of_state() -> None:
     assert arrows == {(before, after) for before, after in changes if before != after}
 
 
+def test_every_extension_is_listed() -> None:
+    listed = set(re.findall(r"^\| `(aghbus\.[a-z_]+)`", PAGE.read_text("utf-8"), re.MULTILINE))
+    sources = [path for name in ("protocol/agh", "daemon/discovery") for path in (ROOT / name).rglob("*.py")]
+    assert listed == {name for path in sources for name in re.findall(r'"(aghbus\.[a-z_]+)"', path.read_text("utf-8"))}
+
+
 def test_every_named_reason_code_and_file_exists() -> None:
     page = PAGE.read_text("utf-8")
     assert set(re.findall(r"`([a-z_]+)`", page)) >= REASON_CODES

@@ -198,6 +198,12 @@ class Daemon:
                 raise
             return ""
 
+    def why(self, work_id: str) -> str:
+        """The code of the reason why a work does not move; "" without one, or while the work is not known here."""
+        with contextlib.suppress(HttpError):
+            return str((self.get(f"/v1/works/{work_id}")["why"] or {}).get("code", ""))
+        return ""
+
     def knows(self, *peers: str) -> bool:
         """Whether presence has all these peers."""
         return {peer["peer_id"] for peer in self.get("/v1/peers")["peers"]} >= set(peers)

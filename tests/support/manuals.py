@@ -15,9 +15,11 @@ class Step(NamedTuple):
     shown: list[str]
 
 
-def steps_of(page: Path, section: str) -> list[Step]:
-    """The steps of one section, in their order."""
-    text = page.read_text("utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+def steps_of(page: Path, section: str | None = None) -> list[Step]:
+    """The steps of one section, or of the page, in their order."""
+    text = page.read_text("utf-8")
+    if section is not None:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     steps: list[Step] = []
     for where, block in _BLOCK.findall(text):
         for number, line in enumerate(block.splitlines()):
@@ -31,11 +33,16 @@ def steps_of(page: Path, section: str) -> list[Step]:
 
 
 def fits(shown: list[str], found: list[str]) -> bool:
-    """Whether the lines are those of the transcript, in which `…` stands for anything. Spaces count as one."""
+    """Whether the lines are those of the transcript, in which `…` stands for anything in a line, and a line of `…` for any lines.
+    Spaces count as one."""
     if not shown:
         return True
-    pattern = "\n".join(".*".join(map(re.escape, re.split(r" ?… ?", line))) for line in map(_spaced, shown))
+    pattern = "\n".join(map(_pattern, map(_spaced, shown)))
     return re.search(rf"^{pattern}$", "\n".join(map(_spaced, found)), re.MULTILINE) is not None
+
+
+def _pattern(line: str) -> str:
+    return r"(?:.*\n)*?.*" if line == "…" else ".*".join(map(re.escape, re.split(r" ?… ?", line)))
 
 
 def _spaced(line: str) -> str:
