@@ -205,7 +205,7 @@ def test_a_list_of_runs_shows_whether_any_run_exists(bus: Bus) -> None:
 def test_a_bound_and_the_value_that_exceeds_it_are_whole_numbers(bus: Bus) -> None:
     home, _, _ = bus
     refused = home.ctl("--name", "ops", "say", "x", "--to", "worker", "--expires-in", "30d")
-    assert b"must be 1 to 604800\n" in refused.stderr
+    assert b"must be 1 to 604800 seconds" in refused.stderr
 
 
 def test_hostile_text_reaches_no_terminal(bus: Bus) -> None:
@@ -322,8 +322,7 @@ def test_an_interrupted_demo_cleans_up(short_tmp: Path, number: signal.Signals) 
     with demo(short_tmp, "-o", "jsonl") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["ok"] is True  # both daemons are running now
-        assert len(processes_with(str(short_tmp))) > 2
-        process.send_signal(number)
+        process.send_signal(number)  # at once: the whole demo takes a second
         process.communicate(timeout=90)
     assert process.returncode == (-number if number == signal.SIGKILL else 130)
     if number == signal.SIGKILL:  # another process cleans up
