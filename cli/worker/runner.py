@@ -259,18 +259,19 @@ class CommandRunner:
         what was not started to the inbox."""
         phase, options = job.entry.phase, self.options
         ran = phase in ("starting", "started")
+        if phase != "taken":  # which would be a further attempt
+            await job.core.renew(LEASE)
         job.emit("recovered", phase=phase, processes=await in_thread(job.terminate_leftovers) if ran else 0)
         if phase != "finished":
             if await job.core.has_ended():
                 await job.core.settle()
                 job.drop()
                 return
-            await job.core.renew(LEASE)
-            job.check_lease()
             if phase == "taken":
                 job.entry.remove()
                 await job.core.release(delay=0, error="the worker was restarted before the command was started")
                 return
+            job.check_lease()
             if job.entry.records[0]["command"] != list(options.command) or (ran and not options.rerun):
                 job.fail_restarted()
             elif phase == "waiting":

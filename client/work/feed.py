@@ -166,9 +166,8 @@ class Feed:
         return None
 
     def adopt(self, job: JobCore) -> None:
-        """Keep a job leased, and tell it of its events, that an earlier process took."""
+        """Keep a job leased, and tell it of its events, that an earlier process took. Renew its lease first if it has one."""
         self._add(job)
-        self._pulse.set()
 
     def named(self, body: dict[str, Any]) -> str | None:
         """The capability that the opening with this body asks for."""

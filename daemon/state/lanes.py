@@ -57,7 +57,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "inbox": _resource(
         "inbox.capacity inbox.max_bytes",
         "inbox Unread.senders Unread.works InboxMemory.changed_works InboxMemory._untouched InboxMemory._out_of_order"
-        " InboxMemory._waiting InboxMemory._taken InboxMemory.held_back",
+        " InboxMemory._waiting InboxMemory._taken InboxMemory.held_back Deadlines._dead",
     ),
     "early messages": _resource("EARLY_AT_ONCE EARLY_SECONDS", parts=_CONTACTS),
     "wakes of agent hosts": _resource("WAKES WINDOW", "LoopGuard._counts", _CONTACTS),

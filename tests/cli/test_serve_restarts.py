@@ -137,6 +137,18 @@ def test_a_job_that_was_taken_but_not_started_is_run(bus: Bus, tmp_path: Path, a
     assert bus.phases() == set()
 
 
+def test_a_recovered_job_that_was_not_started_takes_one_attempt(bus: Bus, tmp_path: Path) -> None:
+    work_id = bus.open()
+    item = bus.worker.post("/v1/inbox/next", work_id=work_id, visibility=1)["item"]
+    Journal(str(bus.journal())).begin(seq=item["seq"], command=["/usr/bin/true"], item=item).leave()
+    wait_for(lambda: bus.waiting(work_id)[0]["state"] == "ready", WAIT, "the end of the lease")
+    with serving(bus, tmp_path, command=script(tmp_path, WAITS)) as serve:
+        serve.until("started")
+        assert [one["attempts"] for one in bus.waiting(work_id)] == [2]
+        (tmp_path / "go").touch()
+        bus.end_of(work_id)
+
+
 def test_a_work_that_was_canceled_while_its_worker_was_dead_is_dropped(bus: Bus, tmp_path: Path) -> None:
     with serving(bus, tmp_path, command=script(tmp_path, FAMILY)) as serve:
         work_id = bus.open()
