@@ -79,6 +79,8 @@ class Feed:
         """Whether a work that asks for `capability` may be taken now; `wake` tells that another one may."""
         self.on_waiting: Callable[[InboxItem], object] = _log_waiting
         """Gets each work that waits until its peer is admitted."""
+        self.on_other: Callable[[Event], object] = lambda event: None
+        """Gets each event without a work, and each in a work that is not one of the jobs."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
@@ -251,6 +253,7 @@ class Feed:
         if event.message is None:
             self._gap = True
         elif event.work is None:
+            self.on_other(event)
             return
         elif event.work.outcome == "opened":
             if (asked := self._asked(event.message)) is not UNWANTED:
@@ -260,6 +263,8 @@ class Feed:
                 if event.work.after in TERMINAL_STATES:
                     job.state.cancel()
                 job.state.on_event(event)
+            else:
+                self.on_other(event)
             return
         self._wake.set()
 
