@@ -94,28 +94,49 @@ def terminal_columns() -> int:
         return 0
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[object]], columns: int | None = None) -> str:
+def table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    columns: int | None = None,
+    *,
+    ids: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> str:
     """Rows under their titles, cells escaped, aligned and cut to `columns` (default: terminal).
 
-    The last column is cut first, then the widest of the others; the first one, which has the ids, is never cut.
+    The columns `optional` are left out first, one after the other. Then the last column is cut, then the widest of the others;
+    the first one and `ids` are never cut.
     """
     cells = [[safe(cell) for cell in row] for row in rows]
     lines = [list(titles), *cells]
     widths = [max(width(line[place]) for line in lines) for place in range(len(titles))]
     bound = terminal_columns() if columns is None else columns
+    shown = list(range(len(titles)))
     if bound:
-        _narrow(widths, bound - len(GAP) * (len(widths) - 1))
-    return "\n".join(_line(line, widths) for line in lines)
+        fixed = {0, *(titles.index(title) for title in ids)}
+        for title in optional:
+            if _least(widths, shown, fixed) > bound:
+                shown.remove(titles.index(title))
+        widths = [widths[place] for place in shown]
+        _narrow(widths, bound - len(GAP) * (len(widths) - 1), {shown.index(place) for place in fixed})
+    return "\n".join(_line([line[place] for place in shown], widths) for line in lines)
 
 
-def _narrow(widths: list[int], bound: int) -> None:
-    """Make the columns but the first narrower until the sum is `bound`, or all are at their least width."""
+def _least(widths: list[int], shown: list[int], fixed: set[int]) -> int:
+    """The columns of the terminal that these columns of the table need at least."""
+    parts = [widths[place] if place in fixed else min(widths[place], MIN_COLUMN) for place in shown]
+    return sum(parts) + len(GAP) * (len(parts) - 1)
+
+
+def _narrow(widths: list[int], bound: int, fixed: set[int]) -> None:
+    """Make the columns but `fixed` narrower until the sum is `bound`, or all are at their least width."""
     last = len(widths) - 1
-    while (excess := sum(widths) - bound) > 0 and last > 0:
-        if widths[last] > MIN_LAST_COLUMN:
+    movable = [place for place in range(last + 1) if place not in fixed]
+    while (excess := sum(widths) - bound) > 0 and movable:
+        if widths[last] > MIN_LAST_COLUMN and last in movable:
             widths[last] = max(MIN_LAST_COLUMN, widths[last] - excess)
             continue
-        widest = max(range(1, last + 1), key=widths.__getitem__)
+        widest = max(movable, key=widths.__getitem__)
         if widths[widest] <= MIN_COLUMN:
             return
         widths[widest] -= 1

@@ -29,6 +29,8 @@ def _human(answer: dict[str, Any]) -> str:
     return table(
         ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "WORK STATE", "RECEIVED", "MESSAGE"],
         map(_row, answer["items"]),
+        ids=("WORK",),
+        optional=("ATTEMPTS", "TRUST", "RECEIVED", "WORK STATE", "STATE"),
     )
 
 

@@ -222,6 +222,16 @@ def test_a_narrow_table_keeps_ids_and_cuts_the_other_columns() -> None:
     assert table(["WORK", "STATE", "PEER", "TRUST", "TEXT"], rows, 0).split("\n")[1] == "  ".join(rows[0]).rstrip()
 
 
+def test_an_id_in_a_later_column_stays_whole_and_optional_columns_give_way() -> None:
+    titles = ["SEQ", "STATE", "FROM", "WORK", "MESSAGE"]
+    rows = [("12", "ready", "a-peer-with-a-long-name", "work_0b7341c6c140e542e2aba3de6f7b925c", "a long text " * 9)]
+    lines = table(titles, rows, 60, ids=("WORK",), optional=("STATE",)).split("\n")
+    assert max(map(width, lines)) <= 60
+    assert lines[0].split() == ["SEQ", "FROM", "WORK", "MESSAGE"]
+    assert rows[0][3] in lines[1]
+    assert table(titles, rows, 120, ids=("WORK",), optional=("STATE",)).startswith("SEQ  STATE")
+
+
 def test_columns_with_wide_characters_and_marks_are_aligned() -> None:
     rows = [("日本", "x"), ("\u2764\ufe0f", "x"), ("e\u0301", "x"), ("plain", "x")]
     offsets = {width(line[: line.rindex("x")]) for line in table(["A", "B"], rows, 0).split("\n")[1:]}
