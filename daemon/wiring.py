@@ -11,6 +11,7 @@ from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.bridge import Bridge
+from aghbus.daemon.chains.artifact_files import ArtifactFiles
 from aghbus.daemon.chains.messages import ChainMessages
 from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.questions import Questions
@@ -239,7 +240,13 @@ class DaemonParts:
         )
         opener = WorkOpener(settings, identity, self.clock, self.handovers, closer, messages)
         transitions = RunTransitions(
-            settings, identity, clock_changes, opener, WorkResults(messages), Questions(self.waiters)
+            settings,
+            identity,
+            clock_changes,
+            opener,
+            WorkResults(messages),
+            Questions(self.waiters),
+            ArtifactFiles(settings),
         )
         workspace, counters, limits = identity.workspace, self.counters, replaced.runner_limits
         self.chains = ChainRunner(

@@ -1,1 +1,1 @@
-"""What both programs need of the machine: paths, locks, key files, command line and help, standard streams, version."""
+"""What both programs need of the machine: paths, locks, key files, files of agents, command line, standard streams, version."""

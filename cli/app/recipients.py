@@ -38,6 +38,13 @@ def handles(api: Api, nickname: str) -> list[str]:
     return sorted({peer["peer_id"] for peer in peers if peer["peer_id"].startswith(f"{nickname}@")})
 
 
+def presence_of(api: Api, peer_id: str) -> str:
+    """`present`, `inactive` or `unknown`: what presence knows of a peer, as in `SendResponse`."""
+    peers = api.get("/v1/peers", [("all", True)])["peers"]
+    found = {peer["presence"] for peer in peers if peer["peer_id"] == peer_id}
+    return "present" if found & {"active", "local"} else "inactive" if found else "unknown"
+
+
 def note_absent(api: Api, output: Output, sent: dict[str, Any]) -> None:
     """Print a note if presence does not know the recipient of `sent` (`SendResponse`), or has not seen it for a while."""
     if not output.human or sent["recipient"] not in ("unknown", "inactive"):

@@ -10,6 +10,7 @@ from aghbus.cli.app.findings import print_findings
 from aghbus.cli.app.input import quoted_text
 from aghbus.cli.app.message_text import TERMINAL
 from aghbus.cli.app.output import Output
+from aghbus.cli.app.recipients import note_absent, presence_of
 from aghbus.cli.bridge.deliver import post_with_retry
 from aghbus.cli.bridge.pending import UnansweredWorks, reports_on_work
 from aghbus.client.api import Api
@@ -55,6 +56,7 @@ class LineSubmitter:
         self._output = output
         self._printed = printed
         self._meta = meta
+        self._noted: set[str] = set()
         self.refused = False
 
     def run(self, lines: Iterator[bytes], on_sent: Callable[[int, dict[str, Any]], None]) -> None:
@@ -72,7 +74,15 @@ class LineSubmitter:
                 self._refuse(number, error.answer.get("findings") or [whole])
             else:
                 print_findings(self._output, "line", number, answer["findings"])
+                self._note_absent(answer["sent"])
                 on_sent(number, answer)
+
+    def _note_absent(self, sent: list[dict[str, Any]]) -> None:
+        """Print a note about each receiver that is not there, once."""
+        for one in sent:
+            if self._output.human and one["to"] not in (None, *self._noted):
+                self._noted.add(one["to"])
+                note_absent(self._api, self._output, {**one, "recipient": presence_of(self._api, one["to"])})
 
     def _submit(self, request: dict[str, Any]) -> dict[str, Any]:
         """The daemon's response. Raises _BadLine when several works are unanswered."""

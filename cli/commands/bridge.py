@@ -71,18 +71,20 @@ def _works(context: Context, values: dict[str, Any]) -> int:
     from functools import partial
 
     from aghbus.cli.bridge.job import BridgeJob
+    from aghbus.cli.bridge.messages import ForeignMessages
     from aghbus.cli.worker.runner import CommandRunner
 
     try:
-        plan = plan_of({**values, "artifact": ()})
+        without_work = values["without_work"] or ("run" if values["format"] == "agentos" else None)
+        plan = plan_of({**values, "artifact": (), "without_work": without_work})
     except UsageError as error:
         word = values["command"][0]
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
     journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
-    job = partial(BridgeJob, format=values["format"])
+    kinds = partial(BridgeJob, format=values["format"]), partial(ForeignMessages, format=values["format"])
     requests = context.command("requests")
-    runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, requests, job)
+    runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, requests, *kinds)
     if values["every"] is None:
         return runner.run()
     schedule = _schedule(context, plan, values["every"], str(status["name"]))

@@ -9,13 +9,13 @@ from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.input import read_all
 from aghbus.cli.app.options import CHANNEL
 from aghbus.cli.app.text import safe, shell, size, table
-from aghbus.cli.bridge.safe_write import AtomicFileWriter
 from aghbus.cli.context import Context
 from aghbus.cli.ids import whole_work
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
 from aghbus.client.http import quote, request
 from aghbus.host.command_line import Argument, Command
+from aghbus.host.file_writer import ApplyRefused, AtomicFileWriter
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES, fetched, reference_in
@@ -27,6 +27,8 @@ from aghbus.protocol.formats.strict_json import check_value, read_json
 FORMAT = "humaninloop"
 MESSAGE = f"{FORMAT}.message"
 """The member of `ext` that carries a message of the format."""
+STATES = {"retry": "failed", "escalate": "needs_input"}
+"""The state of a work by the recommendation of its last output."""
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -34,10 +36,10 @@ def run(context: Context, values: dict[str, Any]) -> int:
     if (values["work"] is None) == (values["file"] is None):
         raise UsageError("one of --work and --file is required", "--file reads an output envelope, - standard input")
     if values["work"] is not None:
-        message, opening = _of_work(context, values["work"], values["channel"])
+        message, opening = _of_work(context, values["work"], values["channel"], values["recommendation"])
     else:
         message, opening = _of_file(values["file"]), None
-    findings = _judged(message)
+    findings = _judged(message, values["recommendation"])
     plan = plan_files(message, values["feature_root"], opening)
     findings += plan.findings
     _refuse(findings)
@@ -47,11 +49,16 @@ def run(context: Context, values: dict[str, Any]) -> int:
     )
     for finding in findings:
         context.output.note(f"warning: {safe(finding.path)}: {safe(finding.message)}")
-    with AtomicFileWriter(values["root"], plan.files) as application:
-        application.check()
-        if not values["dry_run"]:
-            application.stage()
-            application.commit()
+    try:
+        with AtomicFileWriter(values["root"], plan.files) as application:
+            application.check()
+            if not values["dry_run"]:
+                application.stage()
+                application.commit()
+    except ApplyRefused as error:
+        raise AnswerIsNo(error.message, error.hint, error.code) from None
+    except OSError as error:
+        raise UsageError(f"--root: {values['root']}: {error.strerror}", "name a folder that exists") from None
     made = {
         "root": values["root"],
         "written": not values["dry_run"],
@@ -62,20 +69,24 @@ def run(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def _of_work(context: Context, work_id: str, channel: str | None) -> tuple[Any, Any]:
-    """The output envelope that completed a work, and the input envelope that opened it (None if a native envelope did)."""
+def _of_work(context: Context, work_id: str, channel: str | None, accepted: list[str]) -> tuple[Any, Any]:
+    """The output envelope that completed a work, or with an `accepted` recommendation ended it otherwise, and the input envelope
+    that opened it (None if a native envelope did)."""
     detail = context.api.get(f"/v1/works/{quote(work_id)}", [("channel", channel)])
     work = detail["work"]
-    if work["state"] != "completed":
+    state = work["state"]
+    if state not in ("completed", *(STATES[one] for one in accepted)):
         raise AnswerIsNo(
-            f"work {work_id} is {work['state']}: only a completed work's artifacts are applied",
+            f"work {work_id} is {state}: only a completed work's artifacts are applied",
             context.command(f"work watch {shell(work_id)}") + " waits for its end",
             "not_completed",
         )
-    ended = next(step for step in reversed(detail["history"]) if step["event"] == "trace:completed")
+    steps = (step for step in reversed(detail["history"]) if step["event"] == f"trace:{state}")
+    if (ended := next(steps, None)) is None:
+        raise AnswerIsNo(f"work {work_id} is {state} without an output of its agent", "", "no_artifacts")
     trace = _stored(context, work, ended["seq"] - 1, id=ended["id"], sender=work["target"], kind="trace")
     if trace is None:
-        raise Missing("the trace that completed the work is not stored any more")
+        raise Missing(f"the trace that made the work {state} is not stored any more")
     return _output(context, trace), _opening(context, work, detail["history"])
 
 
@@ -110,10 +121,10 @@ def _output(context: Context, trace: dict[str, Any]) -> Any:
                 "no_artifacts",
             )
         message = {
-            "success": True,
+            "success": body["state"] == "completed",
             "summary": body.get("message") or "",
             "artifacts": result["artifacts"],
-            "recommendation": "proceed",
+            "recommendation": next((name for name, state in STATES.items() if state == body["state"]), "proceed"),
         }
     _refuse(check_value(message))
     return message
@@ -169,8 +180,9 @@ def _of_file(path: str) -> Any:
     return message
 
 
-def _judged(message: Any) -> tuple[Finding, ...]:
-    """The findings of a message that must be the output envelope of a success; AnswerIsNo for any error."""
+def _judged(message: Any, accepted: list[str]) -> tuple[Finding, ...]:
+    """The findings of a message that must be the output envelope of a success, or have an `accepted` recommendation; AnswerIsNo
+    for any error."""
     kind = kind_of(message)
     if isinstance(kind, Finding):
         _refuse((kind,))
@@ -178,10 +190,10 @@ def _judged(message: Any) -> tuple[Finding, ...]:
         raise AnswerIsNo("this is an input envelope: only outputs have artifacts", "", "not_an_output")
     findings = check_output(message)
     _refuse(findings)
-    if state_of(message) != "completed":
+    if state_of(message) != "completed" and message["recommendation"] not in accepted:
         raise AnswerIsNo(
             f"the output says success {str(message['success']).lower()}, {message['recommendation']}: nothing is applied",
-            "only (true, proceed) is a completed work",
+            "only (true, proceed) is a completed work; see --recommendation",
             "not_completed",
         )
     return findings
@@ -228,6 +240,12 @@ COMMANDS = {
             Argument("--file", help="output envelope to use instead, without a daemon; - reads standard input"),
             Argument("--root", metavar="DIR", required=True, help="existing folder that the paths are relative to"),
             Argument("--feature-root", metavar="PREFIX", help="prefix to strip from paths if the opening names none"),
+            Argument(
+                "--recommendation",
+                choices=tuple(STATES),
+                action="append",
+                help="also apply an output with this recommendation (default: only those of completed works)",
+            ),
             Argument("--allow", metavar="PATH", action="append", help="file to accept, or folder with all below it"),
             Argument("--dry-run", action="store_true", help="check everything, write nothing"),
             CHANNEL,

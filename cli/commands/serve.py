@@ -65,6 +65,7 @@ def plan_of(values: dict[str, Any]) -> CommandOptions:
         limits=dict(values["limit"]),
         sandbox=_sandbox(values, cwd),
         tracing=_tracing(),
+        without_work=values["without_work"] or "acknowledge",
     )
 
 
@@ -213,6 +214,11 @@ RUNNING = (
     Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
     Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default queue)"),
     Argument("--queue", metavar="N", type=_count, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
+    Argument(
+        "--without-work",
+        choices=("run", "acknowledge", "leave"),
+        help="what to do with messages without a work (default acknowledge; bridge agentos: run)",
+    ),
     Argument(
         "--time-limit",
         metavar="TIME",

@@ -12,10 +12,14 @@ NEED_INPUT = "trace:needs_input"
 
 
 class Question(NamedTuple):
-    """A question to the initiator: the sequence of its trace, and its text (None when it has none)."""
+    """A question: the sequence of its message, and its text (None when it has none).
+
+    `asked`: the works in which it was asked of other peers, as (channel, work id); empty: it is for the initiator.
+    """
 
     seq: int
     text: str | None
+    asked: Sequence[tuple[str, str]] = ()
 
 
 class Turn(NamedTuple):

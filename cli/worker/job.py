@@ -173,7 +173,7 @@ class CommandJob:
         """Start the command. Raises OSError and ValueError."""
         entry, options = self.entry, self._options
         questions = entry.questions()
-        conversation = turns(questions, await self._received(self.core.seq)) if questions else []
+        conversation = turns(questions, await self._heard()) if questions else []
         socket = self._client.core.endpoint.path or None
         command = options.command_line(str(entry.input_path), self.message, socket)
         worker_input.write(entry.input_path, await self._input(conversation))
@@ -311,6 +311,10 @@ class CommandJob:
                 return found
             since = page.next_since
 
+    async def _heard(self) -> list[dict[str, Any]]:
+        """The messages of the conversation that are not ours, oldest first."""
+        return await self._received(self.core.seq)
+
     async def _question(self) -> Question | None:
         """The question that the command asked with `work need-input`; None when it asked none or has read the answer itself."""
         found = await self._work()
@@ -330,9 +334,10 @@ class CommandJob:
     async def _ask(self, question: Question) -> None:
         """From now on the work waits for the answer. The opening leaves the inbox: no lease outlives this process."""
         until = time.time() + self._options.answer_within
-        self._note("waiting", question=question.seq, text=question.text, until=until)
+        asked = {"asked": question.asked} if question.asked else {}
+        self._note("waiting", question=question.seq, text=question.text, until=until, **asked)
         await self.core.acknowledge()
-        self.emit("asked", message=question.text)
+        self.emit("asked", message=question.text, **asked)
         self.on_waiting()
 
     async def _wait(self) -> bool:
@@ -341,11 +346,11 @@ class CommandJob:
         while True:
             self._changed.clear()
             if await self.core.has_ended():
+                await self._give_up()
                 await self.core.settle()
                 self.drop()
                 return False
-            if await self._received(waiting["question"]):
-                await self.core.read()  # it stays in the log
+            if await self._is_answered(waiting):
                 self.emit("answered")
                 self._heartbeats.reset()
                 return True
@@ -358,6 +363,19 @@ class CommandJob:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(CLOCK_CHECK, left)):
                         await self._changed.wait()
+
+    async def _is_answered(self, waiting: dict[str, Any]) -> bool:
+        """Whether the answer to the question of this record is there; then it is acknowledged, and stays in the log."""
+        if not await self._received(waiting["question"]):
+            return False
+        await self.core.read()
+        return True
+
+    async def _give_up(self) -> None:
+        """The work has ended while its command waited for an answer."""
+
+    def note_other(self, event: Event) -> None:
+        """An event that is not in the work of this job."""
 
     def _on_event(self, event: Event | None) -> None:
         self._changed.set()

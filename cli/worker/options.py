@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aghbus.host.tracing import Tracing
     from aghbus.protocol.api.messages import Message
 
+WithoutWork = Literal["run", "acknowledge", "leave"]
 CAPABILITY = "{capability}"
 """Placeholder in the command line of `aghctl serve`."""
 
@@ -32,7 +33,8 @@ class CommandOptions:
     if its worker died. `max_jobs` is the number of jobs after which the worker exits. `pass_env` names further variables of
     the worker's environment for the command, `limits` its resource limits (confine.LIMITS).
     `answer_within` is how long a work waits for the answer to a question. `sandbox` confines the command; None: no sandbox.
-    `tracing` exports a span for each run of the command; None: no traces.
+    `tracing` exports a span for each run of the command; None: no traces. `without_work` says what becomes of messages without a
+    work.
     """
 
     command: tuple[str, ...]
@@ -54,9 +56,10 @@ class CommandOptions:
     limits: Mapping[str, int]
     sandbox: confine.Sandbox | None
     tracing: Tracing | None = None
+    without_work: WithoutWork = "acknowledge"
 
     def fits(self, message: Message) -> bool:
-        """Whether the opening `message` matches `accept`."""
+        """Whether `message`, which opens a work or is without one, matches `accept`."""
         found: dict[str, object] = {"from": message.sender, "kind": message.kind, "trust": message.trust}
         if "intent" in self.accept:
             found["intent"] = (msgspec.json.decode(message.envelope).get("body") or {}).get("intent")

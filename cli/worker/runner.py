@@ -12,6 +12,7 @@ import math
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import msgspec
 
@@ -19,6 +20,7 @@ from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.output import Output
 from aghbus.cli.worker.job import BUSY, CommandJob, plain
 from aghbus.cli.worker.journal import Journal, JournalEntry
+from aghbus.cli.worker.messages import MessagesWithoutWork
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.client.core.aio import EventLoop, in_thread
@@ -29,6 +31,7 @@ from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.feed import LEASE, Feed
 from aghbus.client.work.job import JobCore, JobState
 from aghbus.protocol.api.inbox import InboxItem
+from aghbus.protocol.api.messages import Event
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 MAX_WAITING = 1_000
@@ -53,9 +56,11 @@ class CommandRunner:
         output: Output,
         requests: str,
         make_job: Callable[..., CommandJob] = CommandJob,
+        make_messages: Callable[..., MessagesWithoutWork] = MessagesWithoutWork,
     ) -> None:
         """`timeout` in seconds bounds every step of a request. `requests` is the command that lists who waits for admission.
-        `make_job` creates a job from its leased work, a journal entry, the options, the client and the reporter."""
+        `make_job` creates a job from its leased work, a journal entry, the options, the client and the reporter;
+        `make_messages` what deals with messages without a work."""
         self.options = options
         self._make_job, self._requests = make_job, requests
         self._client = AsyncClient(endpoint, timeout=timeout)
@@ -70,13 +75,14 @@ class CommandRunner:
             needs_name=needs_name,
             takes=options.concurrency,
         )
-        self._feed.leave, self._feed.on_waiting = self._leave, self._note_waiting
+        self._feed.leave, self._feed.on_waiting, self._feed.on_other = self._leave, self._note_waiting, self._note_other
         self._feed.on_refused = self._note_refused
         self._journal = journal
         self._reporter = Reporter(output, self._stop)
         self._slots = _Slots(options.concurrency, self._feed.wake)
         self._jobs: dict[asyncio.Task[None], CommandJob] = {}
         self._changed = asyncio.Event()
+        self._messages = make_messages(options, self._client, self._reporter, journal, self._changed.set)
         self._signals: list[signal.Signals] = []
         self._taken = self._accepted = 0
         self._all_completed = True
@@ -96,12 +102,19 @@ class CommandRunner:
         await self._feed.open()
         try:
             for entry in self._journal.abandoned():
+                if entry.records[0]["item"]["message"]["work_id"] is None:
+                    await in_thread(partial(self._messages.recover, entry))
+                    continue
                 core = JobCore(self._client.core, _recorded(entry))
                 self._feed.adopt(core)
                 job = self._job(core, entry)
                 self._start(job, self._recover(job))
             self._report_ready()
-            await self._serve()
+            messages = asyncio.create_task(self._messages.run())
+            try:
+                await self._serve()
+            finally:
+                messages.cancel()
         finally:
             await self._feed.close()
 
@@ -122,7 +135,8 @@ class CommandRunner:
             taking.cancel()
         elif (error := taking.exception()) is not None:
             raise error
-        await self._until(lambda: self._stopping or not self._jobs)
+        self._messages.stop("")
+        await self._until(lambda: self._stopping or not (self._jobs or self._messages.is_running))
         if self._stopping:
             await self._drain()
 
@@ -161,6 +175,13 @@ class CommandRunner:
     def _note_refused(self, item: InboxItem, why: str) -> None:
         told = {"from": item.message.sender, "reason": "unsupported_profile", "message": why}
         self._reporter.emit("rejected", work_id=item.message.work_id, **told)
+
+    def _note_other(self, event: Event) -> None:
+        """An event outside of the works of the jobs: perhaps the answer to a query that a job sent to another peer."""
+        if event.work is None:
+            self._messages.wake()
+        for job in list(self._jobs.values()):
+            job.note_other(event)
 
     @property
     def _busy(self) -> bool:
@@ -286,15 +307,16 @@ class CommandRunner:
         if running := self._running():
             self._reporter.emit("stopping", running=len(running))
         await self._until(lambda: not self._running() or len(self._signals) > 1, self.options.drain)
-        for job in self._running():
-            job.stop("stopped")
+        for one in self._running():
+            one.stop("stopped")
         await self._until(lambda: not self._running(), self.options.grace + FINAL_REPORT_TIME)
         for task in self._jobs:
             task.cancel()
         await self._until(lambda: not self._jobs)
 
-    def _running(self) -> list[CommandJob]:
-        return [job for job in self._jobs.values() if not job.is_waiting]
+    def _running(self) -> list[CommandJob | MessagesWithoutWork]:
+        jobs = [job for job in self._jobs.values() if not job.is_waiting]
+        return [*jobs, self._messages] if self._messages.is_running else [*jobs]
 
     def _exit_code(self) -> int:
         if self._reporter.lost:

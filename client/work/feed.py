@@ -87,6 +87,8 @@ class Feed:
         """Gets each work that waits until its peer is admitted."""
         self.on_refused: Callable[[InboxItem, str], object] = _log_refused
         """Gets each work that was refused because of what it asks for, and the reason."""
+        self.on_other: Callable[[Event], object] = lambda event: None
+        """Gets each event without a work, and each in a work that is not one of the jobs."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
         self._cancels: list[Callable[[], object]] = []
         self._subscription: EventSubscription | None = None
@@ -272,6 +274,7 @@ class Feed:
         if event.message is None:
             self._gap = True
         elif event.work is None:
+            self.on_other(event)
             return
         elif event.work.outcome == "opened":
             if (asked := self._asked(event.message)) is not UNWANTED:
@@ -281,6 +284,8 @@ class Feed:
                 if event.work.after in TERMINAL_STATES:
                     job.state.cancel()
                 job.state.on_event(event)
+            else:
+                self.on_other(event)
             return
         self._wake.set()
 

@@ -223,17 +223,18 @@ class JobCore:
         lease, self.state.lease = self.state.lease, None
         await self._acknowledge(self.seq, lease)
 
-    async def read(self) -> None:
-        """Acknowledge the other messages of the work that have arrived."""
-        while (item := await self._next()) is not None and item.message.channel == self.channel:
+    async def read(self, channel: str | None = None, work_id: str | None = None) -> None:
+        """Acknowledge the other messages of the work that have arrived, or those of another work."""
+        channel, work_id = channel or self.channel, work_id or self.work_id
+        while (item := await self._next(work_id)) is not None and item.message.channel == channel:
             await self._acknowledge(item.seq)
         if item is not None:  # of another work with the same id
             again = InboxNackRequest(lease=item.lease, delay=0.0)
             with suppress(NotFound, Conflict):
                 await self.core.ask("POST", f"/v1/inbox/{item.seq}/nack", again, InboxItem)
 
-    async def _next(self) -> InboxItem | None:
-        form = InboxNextRequest(work_id=self.work_id, visibility=60.0, concurrent=True)
+    async def _next(self, work_id: str) -> InboxItem | None:
+        form = InboxNextRequest(work_id=work_id, visibility=60.0, concurrent=True)
         found: InboxNextResponse = await self.core.ask("POST", "/v1/inbox/next", form, InboxNextResponse)
         return found.item
 

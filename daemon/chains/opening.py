@@ -63,7 +63,7 @@ class WorkOpener:
         The ids are derived from run and step, so nothing is sent twice. Raises ChainError, InvalidRequest or Refused when it
         cannot be sent; nothing is written then.
         """
-        value = render(node.input, self._input_scope(tx, run, visit, node))
+        value = render(node.input, self.input_scope(tx, run, visit, node))
         peer = self._peer_of(tx, run.channel, node, visit)
         if peer is None:
             return None
@@ -117,14 +117,14 @@ class WorkOpener:
             self.identity.self_id, visit.run_id, visit.step, number, visit.started_ms // 1000, visit.retries
         )
 
-    def _input_scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
-        """The scope for the input of a visit: `response` and `work` are those of the previous visit."""
+    def input_scope(self, tx: Transaction, run: Run, visit: Visit, node: ChainNode) -> dict[str, Any]:
+        """The scope for the templates of a visit: `response` and `work` are those of the previous visit."""
         before = None if visit.previous is None else chains.visit(tx, run.run_id, visit.previous)
         result = None
         if before is not None and before.response is not None and before.work is not None:
             work = json.loads(before.work)
             result = Result(node=before.node, state=work["state"], response=json.loads(before.response), work=work)
-        wanted = {reference.path.root for reference in references(node.input)}
+        wanted = {reference.path.root for reference in references(node.templates)} | {node.apply or ""}
         return scope_of(
             json.loads(run.input), self.run_value(tx, visit), chains.responses(tx, run.run_id, wanted), result
         )

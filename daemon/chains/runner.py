@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from aghbus.daemon.base.logs import exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
+from aghbus.daemon.chains.artifact_files import FilesNotWritten
 from aghbus.daemon.chains.messages import ArtifactNotFetched, ChainMessages
 from aghbus.daemon.chains.steps import RunTransitions
 from aghbus.daemon.send.sender import Batch, Sender
@@ -145,10 +146,10 @@ class ChainRunner:
     # one run
 
     async def _advance(self, run_id: str) -> bool:
-        """Advance a run; whether it changed. One that needs the artifact store continues in its own task."""
+        """Advance a run; whether it changed. One that needs the artifact store or writes files continues in its own task."""
         try:
             return await self._guarded(run_id, self._advance_once(run_id))
-        except ArtifactNotFetched:
+        except (ArtifactNotFetched, FilesNotWritten):
             self._transfers[run_id] = self._tasks.create_task(
                 self._advance_with_transfers(run_id), name=f"chain run {run_id}"
             )
@@ -168,10 +169,10 @@ class ChainRunner:
             self._wake.notify()
 
     async def _guarded(self, run_id: str, advance: Awaitable[bool]) -> bool:
-        """The result of `advance`. Raises ArtifactNotFetched and StoreUnavailable; any other error fails the run."""
+        """The result of `advance`. Raises ArtifactNotFetched, FilesNotWritten, StoreUnavailable; other errors fail the run."""
         try:
             changed = await advance
-        except (ArtifactNotFetched, StoreUnavailable):
+        except (ArtifactNotFetched, FilesNotWritten, StoreUnavailable):
             raise
         except Unavailable:
             return False  # draining: the next start retries; or the artifact store is unreachable
@@ -188,8 +189,10 @@ class ChainRunner:
         return await self.sender.send_all(lambda tx, batch: self.transitions.advance(tx, batch, run_id))
 
     async def _transfer_and_advance(self, run_id: str) -> bool:
-        """Advance a run, transferring messages from and to the artifact store as needed. Raises Unreachable too."""
+        """Advance a run, transferring messages from and to the artifact store and writing files as needed. Raises Unreachable
+        too."""
         transferred: list[ArtifactNotFetched] = []
+        written: list[FilesNotWritten] = []
         try:
             while True:
                 try:
@@ -197,5 +200,10 @@ class ChainRunner:
                 except ArtifactNotFetched as needed:
                     await self.messages.transfer(needed)
                     transferred.append(needed)
+                except FilesNotWritten as files:
+                    await asyncio.to_thread(self.transitions.files.write, files)
+                    written.append(files)
         finally:
             self.messages.forget(transferred)
+            for one in written:
+                self.transitions.files.forget(one.key)

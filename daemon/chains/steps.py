@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.bridge.inbound import parse_stored
+from aghbus.daemon.chains.artifact_files import ArtifactFiles, FilesNotWritten
 from aghbus.daemon.chains.messages import ArtifactNotFetched
 from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.questions import Questions, asking, asking_node
@@ -26,7 +27,7 @@ from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.base import RunState
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.chains.branches import ready
-from aghbus.protocol.chains.chain import Chain
+from aghbus.protocol.chains.chain import Chain, ChainNode
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.run import (
@@ -57,6 +58,7 @@ class RunTransitions:
     opener: WorkOpener
     results: WorkResults
     questions: Questions
+    files: ArtifactFiles
 
     def begin(self, tx: Transaction, batch: Batch, run: Run) -> None:
         """Add a run and visit its start nodes."""
@@ -71,7 +73,7 @@ class RunTransitions:
     def advance(self, tx: Transaction, batch: Batch, run_id: str) -> bool:
         """Update a run from its works, from presence and from the clock; whether it changed.
 
-        Raises ArtifactNotFetched when the artifact store is needed first.
+        Raises ArtifactNotFetched when the artifact store is needed first, and FilesNotWritten.
         """
         before = chains.load(tx, run_id)
         if before is None or before.state in ENDED:
@@ -279,12 +281,17 @@ class RunTransitions:
         )
         chains.add_visit(tx, visit)
         run = self._show(tx, msgspec.structs.replace(run, step=step), node)
-        with contextlib.suppress(ArtifactNotFetched):  # the next round retries, once the visit is committed
+        with contextlib.suppress(
+            ArtifactNotFetched, FilesNotWritten
+        ):  # the next round retries, once the visit is committed
             self._open(tx, batch, run, visit, causation_id)
 
     def _open(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, causation_id: str | None) -> None:
         """Open the work of a visit, if a peer for it is present."""
         node = _chain(run).nodes[visit.node]
+        if node.apply is not None:
+            self._apply(tx, batch, run, visit, node)
+            return
         try:
             opened = self.opener.open(tx, batch, run, visit, node, causation_id)
         except (ChainError, InvalidRequest, Refused) as error:
@@ -299,6 +306,15 @@ class RunTransitions:
                 tx, visit, peer=peer, work_id=sent.work_id, work_state="submitted", seen_seq=sent.seq, open_ms=None
             )
             chains.change(tx, run)
+
+    def _apply(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, node: ChainNode) -> None:
+        """End a visit that writes files. Raises FilesNotWritten when they are not written yet."""
+        try:
+            files = self.files.applied((run.run_id, visit.step), node, self.opener.input_scope(tx, run, visit, node))
+            result = result_of(visit, "completed", f"{len(files)} files written", {"files": files})
+        except ChainError as error:
+            result = result_of(visit, "failed", error.message)
+        self._end(tx, batch, run, visit, result, None)
 
     def _show(self, tx: Transaction, run: Run, node: str | None = None) -> Run:
         """The state of a run in progress, from its visits: it waits while a node asks."""

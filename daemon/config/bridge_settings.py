@@ -56,6 +56,9 @@ class HumanInLoopSettings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Key(CARD_TEXT, "prefix that paths of artifacts are relative to, unless the input names one", reload=True),
     ] = None
+    apply_root: Annotated[
+        str | None, Key(_FILE, "folder below which chains write artifacts; unset: they write none", reload=True)
+    ] = None
 
 
 class AgentOsSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ All errors that can be found without running the chain are reported at once, as 
 """
 
 import re
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -29,19 +29,25 @@ _MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_LIFETIME)]
+Recommendation = Literal["proceed", "retry"]
 Where = tuple[str | int, ...]
 F = TypeVar("F", bound=msgspec.Struct)
 
 
 class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One agent of the chain: a `peer`, or any peer with the `capability` at the time of the visit, which the work then asks for.
+    Or, without an agent, a step that writes the artifacts in the latest output of the node `apply` (humaninloop).
 
     `input` is a template of any JSON value. With a `format` other than sacp it must be an object: a message of that format.
     `timeout` in seconds: from the visit of the node, or from an answer to its question, to the end of its work.
     `answer_timeout` in seconds: from a question to its answer. `needs`: the branches after which the node begins its own.
+    `follow_hint`: the nodes that the `next_step_hint` of the node's response may choose.
+
+    With `apply`: `root` is a template of the folder that the paths are relative to. Only outputs with one of the
+    `recommendations` are applied. `allow` has files, and folders, that tools may load.
     """
 
-    input: Any
+    input: Any = None
     peer: str | None = None
     capability: str | None = None
     format: Format | None = None
@@ -49,6 +55,16 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     timeout: Seconds = DEFAULT_TIMEOUT
     answer_timeout: Seconds = DEFAULT_TIMEOUT
     needs: tuple[str, ...] = ()
+    follow_hint: tuple[str, ...] = ()
+    apply: str | None = None
+    root: str | None = None
+    recommendations: tuple[Recommendation, ...] = ("proceed",)
+    allow: tuple[str, ...] = ()
+
+    @property
+    def templates(self) -> list[Any]:
+        """Everything in which references are replaced."""
+        return [self.input] if self.apply is None else [self.root]
 
     @property
     def opening_format(self) -> Format | None:
@@ -74,8 +90,15 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     edges: tuple[ChainEdge, ...] = ()
 
     def edges_of(self, node: str) -> tuple[ChainEdge, ...]:
-        """The edges that leave `node`."""
-        return tuple(edge for edge in self.edges if edge.source == node)
+        """The edges that leave `node`, those of its hints first."""
+        hints = hint_edges(node, self.nodes[node])
+        return (*hints, *(edge for edge in self.edges if edge.source == node))
+
+
+def hint_edges(name: str, node: ChainNode) -> tuple[ChainEdge, ...]:
+    """The edges of `follow_hint`: one to each node, for the response that names it."""
+    hint = 'response.next_step_hint == "{}"'
+    return tuple(ChainEdge(source=name, target=one, when=hint.format(one)) for one in node.follow_hint)
 
 
 class _ChainFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +121,7 @@ def check_chain(document: Any) -> tuple[Chain | None, tuple[Finding, ...]]:
     if file is None:
         return None, tuple(faults)
     nodes = {name: _converted(value, ChainNode, ("nodes", name), faults) for name, value in file.nodes.items()}
+    _check_inputs(file, nodes, faults)
     edges = [_converted(value, ChainEdge, ("edges", index), faults) for index, value in enumerate(file.edges)]
     _check_words(file, faults)
     for name, node in nodes.items():
@@ -156,6 +180,29 @@ def _check_words(file: _ChainFile, faults: list[Finding]) -> None:
             faults.append(_error((key,), "too_many", f"are {count}, at most {most} are allowed"))
 
 
+def _check_inputs(file: _ChainFile, nodes: dict[str, ChainNode | None], faults: list[Finding]) -> None:
+    """Every agent gets an input, which may be null."""
+    for name, node in nodes.items():
+        if node is not None and node.apply is None and "input" not in file.nodes[name]:
+            faults.append(_error(("nodes", name), "shape", "object missing required field `input`"))
+
+
+def _check_steps(path: Where, node: ChainNode, nodes: frozenset[str], faults: list[Finding]) -> None:
+    """A step that applies names a node and nothing of an agent, and an agent nothing of such a step. Hints name nodes."""
+    for index, one in enumerate(node.follow_hint):
+        if one not in nodes:
+            faults.append(_error((*path, "follow_hint", index), "unknown_node", f"{one!r} is not a node"))
+    if node.apply is None:
+        given = (node.root, node.allow or None, node.recommendations if node.recommendations != ("proceed",) else None)
+        if any(value is not None for value in given):
+            faults.append(_error(path, "apply", "root, recommendations and allow need apply"))
+        return
+    if node.apply not in nodes:
+        faults.append(_error((*path, "apply"), "unknown_node", f"{node.apply!r} is not a node"))
+    if any(value is not None for value in (node.peer, node.capability, node.format, node.intent, node.input)):
+        faults.append(_error(path, "apply", "excludes peer, capability, format, intent and input"))
+
+
 def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults: list[Finding]) -> None:
     path: Where = ("nodes", name)
     if not _NODE_ID.fullmatch(name) or name in ROOTS | WORDS:
@@ -163,7 +210,8 @@ def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults
         faults.append(_error(path, "node_id", f"must match {_NODE_ID.pattern}, and must not be one of {reserved}"))
     if node is None:
         return
-    if (node.peer is None) == (node.capability is None):
+    _check_steps(path, node, nodes, faults)
+    if node.apply is None and (node.peer is None) == (node.capability is None):
         faults.append(_error(path, "who", "must have either a peer or a capability"))
     if node.peer is not None and not is_peer(node.peer):
         faults.append(_error((*path, "peer"), "peer", f"{node.peer!r} is not a peer id"))
@@ -177,10 +225,10 @@ def _check_node(name: str, node: ChainNode | None, nodes: frozenset[str], faults
     if node.opening_format is not None and node.intent is not None:
         faults.append(_error((*path, "intent"), "format", f"is set by the message of the format {node.format}"))
     try:
-        for reference in references(node.input):
+        for reference in references(node.templates):
             _check_reference(reference, node, nodes)
     except ChainError as error:
-        faults.append(_error((*path, "input"), error.rule, error.message))
+        faults.append(_error((*path, "input" if node.apply is None else "root"), error.rule, error.message))
 
 
 def _check_edge(index: int, edge: ChainEdge | None, nodes: frozenset[str], faults: list[Finding]) -> None:
@@ -217,7 +265,8 @@ def _check_branches(
     if len(heads) > file.max_steps:
         faults.append(_error(("max_steps",), "max_steps", f"is less than the number of branches, {len(heads)}"))
     targets: dict[str, list[str]] = {}
-    for edge in edges:
+    hints = [edge for name, node in nodes.items() for edge in hint_edges(name, node)]
+    for edge in (*edges, *hints):
         if edge is not None:
             targets.setdefault(edge.source, []).append(edge.target)
     for name, one, other in crossing_edges(heads, targets):

@@ -1,6 +1,6 @@
 """Templates of a node's input: `{{node_A.data.extracted_names}}` (seed 004, section 4.2).
 
-    reference = "{{" path [ "+" digits ] [ "|" "default" ":" value ] "}}"
+    reference = "{{" ( "null" | path [ "+" digits ] [ "|" "default" ":" value ] ) "}}"
     value     = a JSON value, or a string in single quotes without quotes, backslashes or control characters
 
 A text that consists of one reference becomes the value with its type. Inside other text a string is inserted unchanged, any
@@ -26,6 +26,7 @@ _BEGIN: Final = "{{"
 _SUM: Final = re.compile(rf"\{{\{{[ \t]*(?P<path>{PATH.pattern})[ \t]*(?:\+[ \t]*(?P<plus>[0-9]{{1,9}})[ \t]*)?")
 _DEFAULT: Final = re.compile(r"\|[ \t]*default[ \t]*:[ \t]*")
 _QUOTED: Final = re.compile(r"'([^'\\\x00-\x1f]*)'")
+_NULL: Final = re.compile(r"\{\{[ \t]*null[ \t]*\}\}")
 _END: Final = re.compile(r"[ \t]*\}\}")
 _JSON: Final = json.JSONDecoder()
 
@@ -54,6 +55,10 @@ class TemplateReference(msgspec.Struct, frozen=True):
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise ChainError("number", f"{{{{{self.path.text} + {self.plus}}}}}: the value is not a number")
         return found + self.plus
+
+
+_ALWAYS_NULL: Final = TemplateReference(Path("null", "run", ("null",)), default=None)
+"""`{{null}}`, for files whose syntax has no null: `run` has no such member."""
 
 
 def references(template: Any) -> Iterator[TemplateReference]:
@@ -132,6 +137,8 @@ def _parts(text: str) -> tuple[str | TemplateReference, ...]:
 
 def _reference(text: str, begin: int) -> tuple[TemplateReference, int]:
     """The reference at `begin`, and where the text goes on."""
+    if null := _NULL.match(text, begin):
+        return _ALWAYS_NULL, null.end()
     match = _SUM.match(text, begin)
     if match is None:
         raise _invalid(text, begin)

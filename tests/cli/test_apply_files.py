@@ -15,9 +15,9 @@ import pytest
 
 from aghbus.cli.app.errors import AnswerIsNo
 from aghbus.cli.app.registry import PROGRAM
-from aghbus.cli.bridge.safe_write import ApplyRefused, AtomicFileWriter
 from aghbus.cli.context import Context
 from aghbus.client.errors import ClientError, UsageError
+from aghbus.host.file_writer import ApplyRefused, AtomicFileWriter
 from aghbus.protocol.formats.humaninloop.files import PlannedFile
 from tests.support.daemons import Daemon, Home, wait_for
 
@@ -114,9 +114,10 @@ def test_the_root_itself_may_be_a_link_of_the_operator(root: Path, tmp_path: Pat
     assert (root / "x.md").read_text() == "new\n"
 
 
-def test_an_invalid_root_is_named(tmp_path: Path) -> None:
+def test_an_invalid_root_is_named(tmp_path: Path, file: Path) -> None:
+    file.write_text(json.dumps(message(artifact("x.md"))))
     with pytest.raises(UsageError, match="--root"):
-        AtomicFileWriter(str(tmp_path / "missing"), [])
+        run("--file", str(file), "--root", str(tmp_path / "missing"))
 
 
 # create and update
@@ -401,7 +402,7 @@ def test_a_dry_run_checks_and_writes_nothing(root: Path, file: Path, capsys: pyt
     assert json.loads(capsys.readouterr().out)["written"] is False
     assert tree(root) == before
     file.write_text(json.dumps(message(artifact("docs/spec.md"))))
-    with pytest.raises(ApplyRefused):
+    with pytest.raises(AnswerIsNo):
         run("--file", str(file), "--root", str(root), "--dry-run")
 
 
@@ -471,6 +472,24 @@ def test_only_a_completed_work_is_applied_on_both_sides(tmp_path: Path) -> None:
         wait_for(lambda: flow.state_of(plain) == "completed", 20, "the end")
         assert run("--socket", str(flow.socket_path), "--work", plain, "--root", str(tmp_path / "root")) == 0
         assert tree(tmp_path / "root") == {"native.md": ("file", "new\n")}
+
+
+@pytest.mark.parametrize(("recommendation", "state"), [("retry", "failed"), ("escalate", "needs_input")])
+def test_other_outputs_are_applied_where_the_caller_says_so(tmp_path: Path, recommendation: str, state: str) -> None:
+    home, root = Home(tmp_path / "home"), tmp_path / "root"
+    root.mkdir()
+    said = message(artifact("review.md"), success=False, recommendation=recommendation)
+    with Daemon(home, "checker") as checker, Daemon(home, "flow") as flow:
+        wait_for(lambda: flow.knows("checker") and checker.knows("flow"), 20, "the two to know each other")
+        work_id = flow.post("/v1/works", to="checker", text="check")["work_id"]
+        wait_for(lambda: any(work["work_id"] == work_id for work in checker.get("/v1/works")["works"]), 20, "the work")
+        checker.post("/v1/bridge/humaninloop", message=said, work_id=work_id)
+        wait_for(lambda: flow.state_of(work_id) == state, 20, "the output")
+        argv = ["--socket", str(flow.socket_path), "--work", work_id, "--root", str(root)]
+        with pytest.raises(AnswerIsNo, match=state):
+            run(*argv)
+        assert run(*argv, "--recommendation", recommendation) == 0
+        assert tree(root) == {"review.md": ("file", "new\n")}
 
 
 def test_an_output_too_large_for_an_envelope_is_fetched(tmp_path: Path) -> None:

@@ -38,6 +38,16 @@ def test_a_message_to_nobody_is_noted(home: Home, command: list[str]) -> None:
     assert b"is known" not in home.ctl("--name", "ops", *command, "--to", "worker").stderr
 
 
+def test_a_bridged_message_to_nobody_is_noted_once(home: Home) -> None:
+    said = b"one\ntwo\n"
+    done = home.ctl("--name", "ops", "bridge", "sacp", "--send-only", "--target", "workr", stdin=said)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"no peer called workr is known") == 1
+    assert b"did you mean worker?" in done.stderr
+    done = home.ctl("--name", "ops", "bridge", "sacp", "--send-only", "--target", "worker", stdin=said)
+    assert b"is known" not in done.stderr
+
+
 def test_a_handle_with_another_fingerprint_gets_the_known_one_suggested(home: Home, handle: str) -> None:
     done = home.ctl("--name", "ops", "say", "hello", "--to", f"k1@{'0' * 32}")
     assert f"did you mean {handle}?".encode() in done.stderr

@@ -139,9 +139,9 @@ def test_text_that_no_variable_can_hold_is_on_stdin_only(bus: Bus, tmp_path: Pat
 # which work
 
 
-def test_messages_without_a_work_are_not_taken(bus: Bus, tmp_path: Path) -> None:
+def test_messages_without_a_work_can_be_left(bus: Bus, tmp_path: Path) -> None:
     said = bus.ops.post("/v1/messages", kind="say", to="worker", body={"text": "just talking"})["id"]
-    with serving(bus, tmp_path, "--once", command=["true"]) as serve:
+    with serving(bus, tmp_path, "--once", "--without-work", "leave", command=["true"]) as serve:
         bus.open()
         assert serve.ended() == 0
     mine = [item for item in bus.worker.get("/v1/inbox")["items"] if item["message"]["id"] == said]

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,18 @@ async def broker() -> AsyncIterator[NatsServer]:
 
 def daemon(folder: Path, broker: NatsServer, *options: str) -> Daemon:
     return Daemon(Home(folder), "ops", "--nats", broker.url, *options)
+
+
+def retried(ops: Daemon) -> int:
+    return int(ops.get("/v1/status")["counters"].get("outbox.retried", 0))
+
+
+def retried_since(ops: Daemon, before: int) -> bool:
+    return retried(ops) > before
+
+
+def knows_work(ops: Daemon, work: str) -> bool:
+    return any(one["work_id"] == work for one in ops.get("/v1/works")["works"])
 
 
 async def met(ops: Daemon, peer: Foreign, **fields: Any) -> None:
@@ -176,7 +189,7 @@ async def test_a_peer_that_never_greeted_is_answered_at_once(tmp_path: Path, bro
 
         async def ask(script: Foreign, work: str) -> None:
             await script.publish(script.work("ops", work))
-            wait_for(lambda: any(one["work_id"] == work for one in ops.get("/v1/works")["works"]), WAIT, "the work")
+            wait_for(lambda: knows_work(ops, work), WAIT, "the work")
 
         def answer(work: str) -> None:
             sent.extend(ops.post(f"/v1/works/{work}/{verb}")["id"] for verb in ("accept", "complete"))
@@ -190,6 +203,27 @@ async def test_a_peer_that_never_greeted_is_answered_at_once(tmp_path: Path, bro
             answer("work_2")
             await wait_until(lambda: len(firsts(script)) == 4, WAIT, "all answers")
             assert firsts(script) == sent
+
+
+async def test_a_script_that_acknowledges_nothing_is_answered_at_once_for_as_long_as_it_sends(
+    tmp_path: Path, broker: NatsServer
+) -> None:
+    """Its answers are repeated at growing intervals, but new ones never wait for that."""
+    with daemon(tmp_path, broker) as ops:
+        async with foreign_peer(broker.url, "script") as script:
+            seconds = []
+            for number in range(4):
+                work = f"work_{number}"
+                before = retried(ops)
+                await script.publish(script.work("ops", work))
+                wait_for(partial(knows_work, ops, work), WAIT, "the work")
+                began = time.monotonic()
+                for verb in ("accept", "complete"):
+                    ops.post(f"/v1/works/{work}/{verb}")
+                await script.expect(work_id=work, state="completed")
+                seconds.append(time.monotonic() - began)
+                wait_for(partial(retried_since, ops, before), WAIT, "a retry of an answer")
+            assert max(seconds) < 1.0  # the first retry comes after a second, the next ones after 2, 4 and 8
 
 
 async def test_a_copied_predecessor_withholds_nothing(tmp_path: Path, broker: NatsServer) -> None:

@@ -18,6 +18,7 @@ from tests.support.agentos_peers import (
     RESPONSE,
     AgentOsPeer,
     agent,
+    changed,
     message_of,
     native,
     on_work,
@@ -198,6 +199,36 @@ def test_a_response_to_an_unknown_message_is_refused() -> None:
     _, analyst = pair()
     for message in (RESPONSE, varied(RESPONSE, replyTo=...)):
         assert rules(analyst.plan(message).findings)[-1] == ("/replyTo", "no_work", "error")
+
+
+def test_a_response_without_reply_to_answers_the_only_open_query() -> None:
+    asker, analyst, question = queried()
+    answer = varied(RESPONSE, replyTo=...)
+    sent = analyst.send(answer)
+    assert (sent.work_id, sent.kind, sent.reply_to) == (question.work_id, "trace", question.id)
+    assert analyst.plan(answer).repeats
+    asker.receive(sent)
+    for number in (1, 2):
+        analyst.receive(asker.send(varied(QUERY, id=f"msg-123e4567-e89b-42d3-a456-42661417400{number}")))
+    ambiguous = varied(answer, id="msg-123e4567-e89b-42d3-a456-426614174009")
+    assert rules(analyst.plan(ambiguous).findings)[-1] == ("/replyTo", "no_work", "error")
+
+
+def test_a_failure_for_an_arabic_query_is_arabic() -> None:
+    asker, analyst = pair()
+    question = asker.send(changed(QUERY, "payload.language", "ar"))
+    analyst.receive(question)
+    failed = native(ANALYST, ASKER, "trace", {"state": "failed", "message": "m"})
+    delivered = asker.receive(analyst.say(on_work(failed, question)))
+    assert message_of(delivered)["payload"]["language"] == "ar"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("Mars/Olympus", False), ("utc", False), ("UTC", True), ("Asia/Aden", True)]
+)
+def test_the_time_zone_is_one_of_iana(name: str, known: bool) -> None:
+    found = rules(pair()[0].plan(changed(QUERY, "context.timezone", name)).findings)
+    assert (("/context/timezone", "timezone", "warning") in found) is not known
 
 
 def test_response_after_end_is_refused_and_same_one_is_duplicate() -> None:

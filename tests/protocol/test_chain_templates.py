@@ -155,6 +155,14 @@ def test_references_are_listed_for_the_check_of_a_file() -> None:
     assert [reference.path.text for reference in references(template)] == ["a.b", "c", "work.id"]
 
 
+def test_null_can_be_written() -> None:
+    template = {"code": "{{null}}", "also": "{{ null }}", "text": "a {{null}}", "list": ["{{null}}"]}
+    assert render(template, {"run": {"id": "r"}}) == {"code": None, "also": None, "text": "a null", "list": [None]}
+    for invalid in ("{{null.a}}", "{{null + 1}}", "{{null | default: 1}}"):
+        with pytest.raises(ChainError):
+            render(invalid, {"run": {}})
+
+
 def test_a_small_file_cannot_ask_for_gigabytes() -> None:
     half = "x" * (MAX_ENVELOPE_BYTES // 2)
     assert len(render("{{input}}{{input}}", {"input": half})) == MAX_ENVELOPE_BYTES

@@ -332,6 +332,18 @@ def test_governance_paths_are_relative_to_the_root(path: str, right: bool) -> No
     assert found == ([] if right else [("/audit/governance_files_consulted/1", "governance_path")])
 
 
+@pytest.mark.parametrize("name", ["Mars/Olympus", "GMT+1"])
+def test_the_time_zone_is_one_of_iana(name: str) -> None:
+    assert judged(replaced(OBJECTIVES, {"timestamp/timezone": name})) == [("/timestamp/timezone", "timezone")]
+
+
+def test_only_the_objective_agent_assigns_source_and_storage_refs() -> None:
+    new = {**GOALS["resources"]["source_refs"][0], "ref_id": "src_2", "url": "https://example.org/another"}
+    refs = [*GOALS["resources"]["source_refs"], new]
+    assert chained({"resources/source_refs": refs}) == [("/resources/source_refs/1/ref_id", "ref_late")]
+    assert chained({"resources/source_refs": refs, "output/content_type": "objectives"}) == []
+
+
 @pytest.mark.parametrize("reasoning", [None, "", " \n\u3000"])
 def test_reasoning_is_not_empty(reasoning: str | None) -> None:
     assert judged(replaced(OBJECTIVES, {"audit/reasoning": reasoning})) == [("/audit/reasoning", "reasoning")]

@@ -81,10 +81,13 @@ class Bus:
 
 
 @contextlib.contextmanager
-def two_peers(root: Path, *options: str) -> Iterator[Bus]:
+def two_peers(root: Path, *options: str, worker_options: tuple[str, ...] = ()) -> Iterator[Bus]:
     """The two daemons, `ops` with more `options`."""
     home = Home(root)
-    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops", *options) as ops:
+    with (
+        Daemon(home, "worker", "--capability", "test.run", *worker_options) as worker,
+        Daemon(home, "ops", *options) as ops,
+    ):
         bus = Bus(home, ops, worker)
         bus.meet()
         yield bus

@@ -1,8 +1,8 @@
 """Generates a valid message of AgentOS for an envelope that carries none.
 
 Envelopes have no evidence, confidence, locale, time zone or language. So evidence is empty and confidence 0. On a work that a
-message of AgentOS opened, the context is the one of that message; else the locale is `und` (undetermined, BCP 47) and the time
-zone that of the timestamp. The schema has no unknown language: it is `en`, with a finding.
+message of AgentOS opened, context and language are those of that message; else the locale is `und` (undetermined, BCP 47) and the
+time zone that of the timestamp. The schema has no unknown language: it is `en` then. The language has a finding.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.agentos.agents import identity_of, reads_back
-from aghbus.protocol.formats.agentos.message import AgentIdentifier
+from aghbus.protocol.formats.agentos.message import LANGUAGES, AgentIdentifier
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
 from aghbus.protocol.formats.attachments import compact, cut_text
 from aghbus.protocol.formats.common import warning
@@ -62,7 +62,9 @@ def native_message(
     if question is not None:
         message["replyTo"] = question
     if arrival.work is not None:
-        message["context"] |= _opening_context(arrival.work, history)
+        message["context"] |= _opening_members(arrival.work, history, "context", _CONTEXT)
+        language = _opening_members(arrival.work, history, "payload", ("language",))
+        message["payload"] |= language if language.get("language") in LANGUAGES else {}
     findings = (
         warning("/payload/language", "assumed", "envelopes do not have a language"),
         *assumed,
@@ -81,13 +83,11 @@ def question_of(work: WorkView, history: MessageHistory) -> str:
     return native_id(work.initiator, work.opening_id)
 
 
-def _opening_context(work: WorkView, history: MessageHistory) -> dict[str, str]:
-    """The context of the message that opened the work; empty without one."""
+def _opening_members(work: WorkView, history: MessageHistory, part: str, names: tuple[str, ...]) -> dict[str, str]:
+    """These members of a part of the message that opened the work; those that it has, none without a message."""
     opening = history.opening(work)
-    context = opening.message.get("context") if opening is not None and isinstance(opening.message, dict) else None
-    if not isinstance(context, dict):
-        return {}
-    return {name: context[name] for name in _CONTEXT if isinstance(context.get(name), str)}
+    found = opening.message.get(part) if opening is not None and isinstance(opening.message, dict) else None
+    return {name: found[name] for name in names if isinstance(found.get(name), str)} if isinstance(found, dict) else {}
 
 
 def _message(

@@ -15,6 +15,7 @@ from aghbus.protocol.formats.agentos.message import ENCODINGS, FORMATS, LANGUAGE
 from aghbus.protocol.formats.common import error, warning
 from aghbus.protocol.formats.model import Finding
 from aghbus.protocol.formats.strict_json import pointer
+from aghbus.protocol.formats.time_zones import TIME_ZONES
 from aghbus.protocol.formats.timestamps import read_timestamp, skew
 
 RECOVERABLE: Final[dict[str, bool]] = {
@@ -105,7 +106,14 @@ def check(
         *_evidence(message),
         *_numbers(message),
         *_error_content(message),
+        *_time_zone(message.get("context")),
     )
+
+
+def _time_zone(context: Any) -> Iterator[Finding]:
+    name = context.get("timezone") if isinstance(context, dict) else None
+    if isinstance(name, str) and name not in TIME_ZONES:
+        yield warning("/context/timezone", "timezone", f"{_shown(name)} is no name of the IANA time zone database")
 
 
 def _field(message: dict[str, Any], field: _Field) -> Iterator[Finding]:

@@ -29,13 +29,14 @@ def answered_work(
 ) -> AnsweredWork | Finding | None:
     """The work of an answer or error; None when there is none, a finding when the message contradicts it.
 
-    `replyTo` identifies it, else the caller's work id. Where earlier messages may be missing, the assigned work is used.
+    `replyTo` identifies it, else the caller's work id, else it is the only open one of the receiver. Where earlier messages may be
+    missing, the assigned work is used.
     """
     found: AnsweredWork | Finding | None = None
     if message.reply_to is not None:
         found = _by_reply(message.reply_to, to, history)
     if found is None:
-        found = _named_work(message, context, history)
+        found = _named_work(message, to, context, history)
     if isinstance(found, Finding):
         return found
     if found is None:
@@ -90,10 +91,20 @@ def _by_reply(reply_to: str, to: str, history: MessageHistory) -> AnsweredWork |
     return next((AnsweredWork(work, work.opening_id) for work in asked), None)
 
 
+def _only_open(message: AgentOsMessage, to: str, history: MessageHistory) -> AnsweredWork | None:
+    """The only assigned work of `to`: a response without `replyTo` answers it, unless it was submitted before."""
+    if history.find(message.id, "", "out") is not None:
+        return None
+    open_works = [work for work in history.assigned_works() if work.initiator == to]
+    return AnsweredWork(open_works[0], open_works[0].opening_id) if len(open_works) == 1 else None
+
+
 def _named_work(
-    message: AgentOsMessage, context: BridgeContext, history: MessageHistory
+    message: AgentOsMessage, to: str, context: BridgeContext, history: MessageHistory
 ) -> AnsweredWork | Finding | None:
-    if history.whole and (context.work_id is None or (message.answers and message.reply_to is not None)):
+    if history.whole and context.work_id is None:
+        return _only_open(message, to, history) if message.answers and message.reply_to is None else None
+    if history.whole and message.answers and message.reply_to is not None:
         return None
     if context.work_id is None and message.reply_to is None and not message.answers:
         return None

@@ -148,7 +148,7 @@ def _root_segments(root: str) -> tuple[str, ...]:
 
 
 def _check_path(path: str, root: tuple[str, ...], where: str) -> tuple[tuple[str, ...], list[Finding]]:
-    faults = [error(where, rule, message) for rule, message in _faults(path)]
+    faults = [error(where, rule, message) for rule, message in path_faults(path)]
     segments = tuple(path.split("/"))
     if faults or not root or segments[: len(root)] != root:
         return segments, faults
@@ -158,7 +158,8 @@ def _check_path(path: str, root: tuple[str, ...], where: str) -> tuple[tuple[str
     return segments[len(root) :], [stripped]
 
 
-def _faults(path: str) -> list[tuple[str, str]]:
+def path_faults(path: str) -> list[tuple[str, str]]:
+    """Rule and message of each fault in a relative path."""
     if path.startswith("/") or _DRIVE.match(path):
         return [("path_absolute", "must be relative to the feature root")]
     faults = []

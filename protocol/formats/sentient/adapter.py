@@ -32,8 +32,14 @@ from aghbus.protocol.formats.sentient.log import record_of
 from aghbus.protocol.formats.sentient.message import NAME, USER, SentientMessage, check_shape, parse_message, quoted
 from aghbus.protocol.formats.sentient.native import from_envelope
 from aghbus.protocol.formats.sentient.parent import find_parent, report_id
-from aghbus.protocol.formats.sentient.refs import check_refs, compare_refs, reused_refs
-from aghbus.protocol.formats.sentient.rules import check_chain, check_parent, inherit, quality_warnings
+from aghbus.protocol.formats.sentient.refs import check_refs, compare_refs, late_refs, reused_refs
+from aghbus.protocol.formats.sentient.rules import (
+    check_chain,
+    check_parent,
+    inherit,
+    is_objectives,
+    quality_warnings,
+)
 from aghbus.protocol.formats.strict_json import read_json
 from aghbus.protocol.formats.timestamps import read_timestamp, skew
 
@@ -177,6 +183,10 @@ def _check_chain_position(
     if sequence == 1:
         return reused_refs(earlier.resources, message.resources) if earlier is not None else ()
     changed = compare_refs(before.resources, message.resources) if before is not None else ()
+    if (
+        before is not None and before.agent.type is not None and not is_objectives(message)
+    ):  # not generated: those have no type
+        changed = changed or late_refs(before.resources, message.resources)
     # Where messages may be missing, the parent is required only if an earlier message of the chain is known.
     at_hand = earlier is not None and earlier.metadata.sequence_number < sequence
     return (*check_parent(message, before, history.whole or at_hand), *changed)

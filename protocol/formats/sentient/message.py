@@ -107,6 +107,7 @@ class ExecutionTime(msgspec.Struct, frozen=True):
     """When the agent executed (ISO 8601)."""
 
     executed_at: str
+    timezone: str
 
 
 class Agent(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final
 
-from aghbus.protocol.formats.common import error
+from aghbus.protocol.formats.common import error, warning
 from aghbus.protocol.formats.model import Finding
 from aghbus.protocol.formats.sentient.message import MAX_FINDINGS, DerivedRef, RefLists, SourceRef, StorageRef, quoted
 from aghbus.protocol.formats.strict_json import pointer
@@ -42,6 +42,18 @@ def check_refs(resources: RefLists) -> tuple[Finding, ...]:
 def compare_refs(before: RefLists, now: RefLists) -> tuple[Finding, ...]:
     """The errors against the parent message's refs: dropped, renamed, changed. New refs are allowed."""
     return tuple(islice(_changes(before, now), MAX_FINDINGS))
+
+
+def late_refs(before: RefLists, now: RefLists) -> tuple[Finding, ...]:
+    """A warning for each source and storage ref that is not in the parent message: only the Objective Agent assigns them."""
+    why = "is new: the objective agent assigns source and storage refs"
+    found = (
+        warning(pointer("resources", name, index, "ref_id"), "ref_late", f"{quoted(ref.ref_id)} {why}")
+        for (name, earlier), (_, refs) in zip(_lists(before), _lists(now), strict=True)
+        for index, ref in enumerate(refs)
+        if name != "derived_refs" and ref.ref_id not in {one.ref_id for one in earlier}
+    )
+    return tuple(islice(found, MAX_FINDINGS))
 
 
 def reused_refs(earlier: RefLists, now: RefLists) -> tuple[Finding, ...]:

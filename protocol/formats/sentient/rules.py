@@ -12,6 +12,7 @@ from aghbus.protocol.formats.derived_ids import same_json
 from aghbus.protocol.formats.model import Finding
 from aghbus.protocol.formats.sentient.message import MAX_FINDINGS, SentientMessage, quoted
 from aghbus.protocol.formats.strict_json import pointer
+from aghbus.protocol.formats.time_zones import TIME_ZONES
 
 # The number before the word "goals" in the same clause, but not a number of objectives: "decomposed 2 objectives into 10
 # actionable goals".
@@ -93,6 +94,9 @@ def _quality(message: SentientMessage) -> Iterator[Finding]:
     yield from _error_group(message)
     yield from _goal_count(message)
     yield from _provenance(message)
+    if message.timestamp.timezone not in TIME_ZONES:
+        why = f"{quoted(message.timestamp.timezone)} is no name of the IANA time zone database"
+        yield warning("/timestamp/timezone", "timezone", why)
     for index, name in enumerate(message.audit.governance_files_consulted):
         if not _is_root_relative(name):
             path = pointer("audit", "governance_files_consulted", index)
@@ -121,7 +125,8 @@ def _is_goals(message: SentientMessage) -> bool:
     return message.output.content_type == "goals" or message.agent.name == "goal_agent"
 
 
-def _is_objectives(message: SentientMessage) -> bool:
+def is_objectives(message: SentientMessage) -> bool:
+    """Whether the message is one of the objective agent."""
     return message.output.content_type == "objectives" or message.agent.name == "objective_agent"
 
 
@@ -179,7 +184,7 @@ def _provenance(message: SentientMessage) -> Iterator[Finding]:
     if _is_goals(message):
         for path, goals in _goal_lists(content):
             yield from _scope(_texts(goals, path, "goal"), own, acquisition_counts=True)
-    elif _is_objectives(message):
+    elif is_objectives(message):
         yield from _scope(_texts(content, "/output/content", "objective"), own, acquisition_counts=False)
 
 

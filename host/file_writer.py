@@ -13,16 +13,18 @@ import stat
 from collections.abc import Sequence
 from types import TracebackType
 
-from aghbus.cli.app.errors import AnswerIsNo
-from aghbus.client.errors import UsageError
 from aghbus.protocol.formats.humaninloop.files import PlannedFile, is_git_repository, same_name
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class ApplyRefused(AnswerIsNo):
-    """A file cannot be written as requested; nothing below the root has changed."""
+class ApplyRefused(Exception):
+    """A file cannot be written as requested; nothing below the root has changed, unless `code` is `undo_failed`."""
+
+    def __init__(self, message: str, hint: str = "", code: str = "apply_refused") -> None:
+        super().__init__(message)
+        self.message, self.hint, self.code = message, hint, code
 
 
 class _PendingFile:
@@ -43,18 +45,16 @@ class AtomicFileWriter:
     """Writes the files of one plan: call `check`, `stage` and `commit` in this order. Leaving the context without a commit
     reverts everything. The paths of `files` are already validated (`plan_files`).
 
-    Every method raises ApplyRefused with the file and the reason. The root is chosen by the operator and may be a link.
+    Every other method raises ApplyRefused with the file and the reason. The root is chosen by the operator and may be a link.
     """
 
     def __init__(self, root: str, files: Sequence[PlannedFile]) -> None:
+        """Raises OSError when `root` is not a folder that can be opened."""
         self._files = [_PendingFile(file) for file in files]
         self._folders: dict[tuple[str, ...], int] = {}
         self._created: list[tuple[int, str]] = []
         self._committed = False
-        try:
-            self._folders[()] = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise UsageError(f"--root: {root}: {error.strerror}", "name a folder that exists") from None
+        self._folders[()] = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __enter__(self) -> AtomicFileWriter:
         return self
@@ -291,4 +291,4 @@ def _remove(folder: int, name: str) -> None:
 
 
 def _refused(pending: _PendingFile, why: str) -> ApplyRefused:
-    return ApplyRefused(f"{pending.file.path}: {why}", "nothing was written", code="apply_refused")
+    return ApplyRefused(f"{pending.file.path}: {why}", "nothing was written")

@@ -1,0 +1,143 @@
+"""Chains that write the artifacts of ADR-007 below a root, and that follow the hint of an agent."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.chain_agents import Agent, Envelope, begin, chain, reach, show
+from tests.support.daemons import Daemon, Home, wait_for
+
+INPUT = {
+    "context": {"feature_id": "005", "workflow": "specify", "iteration": "{{run.visit}}"},
+    "paths": {"feature_root": "specs/005/"},
+    "task": {"action": "specify", "params": {"nothing": "{{null}}"}},
+}
+WRITER = {"peer": "analyst", "format": "humaninloop", "input": INPUT}
+
+
+def applies(node: str, **more: Any) -> dict[str, Any]:
+    return {"apply": node, "root": "specs/{{input.feature_id}}", **more}
+
+
+def output(path: str, content: str, operation: str = "create", recommendation: str = "proceed") -> dict[str, Any]:
+    artifact = {"path": path, "operation": operation, "content": content}
+    success = recommendation == "proceed"
+    return {"success": success, "summary": "s", "artifacts": [artifact], "notes": [], "recommendation": recommendation}
+
+
+@contextlib.contextmanager
+def writing(tmp_path: Path, *outputs: dict[str, Any]) -> Iterator[tuple[Daemon, Path, Agent]]:
+    """`ops`, which writes below the root, and `analyst`, whose agent gives these outputs one after the other."""
+    home, root, left = Home(tmp_path / "home"), tmp_path / "root", list(outputs)
+    root.mkdir()
+
+    def answer(agent: Agent, envelope: Envelope, _seq: int) -> None:
+        agent.daemon.post("/v1/bridge/humaninloop", message=left.pop(0), work_id=envelope["work_id"])
+
+    with (
+        Daemon(home, "ops", "--humaninloop-apply-root", str(root)) as ops,
+        Daemon(home, "analyst") as analyst,
+        Agent(analyst, answer) as agent,
+    ):
+        wait_for(lambda: ops.knows("analyst"), 20, "the analyst")
+        yield ops, root, agent
+
+
+def files(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_a_loop_writes_each_output_also_the_review_of_a_retry(tmp_path: Path) -> None:
+    outputs = (
+        output("spec.md", "first\n"),
+        output("review.md", "not yet\n", recommendation="retry"),
+        output("specs/005/spec.md", "second\n", "update"),
+        output("review.md", "good\n", "update"),
+    )
+    document = chain(
+        {
+            "write": WRITER,
+            "save": applies("write"),
+            "check": WRITER,
+            "note": applies("check", recommendations=["proceed", "retry"]),
+        },
+        ("write", "save", None),
+        ("save", "check", None),
+        ("check", "note", "true"),
+        ("note", "write", 'check.recommendation == "retry"'),
+        start="write",
+    )
+    with writing(tmp_path, *outputs) as (ops, root, agent):
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "completed", "failed")
+        assert run["state"] == "completed", run
+        assert files(root) == {"specs/005/review.md": "good\n", "specs/005/spec.md": "second\n"}
+        saved = [step for step in run["history"] if step["node"] == "save"]
+        assert [(step["message"], step["peer"]) for step in saved] == [("1 files written", None)] * 2
+        opening = agent.taken[0]["ext"]["humaninloop.message"]
+        assert opening["task"]["params"] == {"nothing": None}
+
+
+@pytest.mark.parametrize(
+    ("made", "changes", "says"),
+    [
+        (output("spec.md", "x"), {"root": "../elsewhere"}, "`.` or `..`"),
+        (output("spec.md", "x"), {"root": "/etc"}, "relative"),
+        (output("run.sh", "x"), {}, "path_kind"),
+        (output("there.md", "x"), {"root": "link"}, "not a folder"),
+        (output("spec.md", "x", "update"), {}, "does not exist"),
+        (output("spec.md", "x", recommendation="retry"), {}, "success false, retry"),
+    ],
+)
+def test_what_may_not_be_written_fails_the_node(
+    tmp_path: Path, made: dict[str, Any], changes: dict[str, Any], says: str
+) -> None:
+    document = chain({"a": WRITER, "b": applies("a", **changes)}, ("a", "b", "true"))
+    with writing(tmp_path, made) as (ops, root, _):
+        (root / "link").symlink_to(tmp_path)
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "completed", "failed")
+        assert run["state"] == "failed"
+        assert says in run["error"]
+        assert files(root) == {}
+        assert not (tmp_path / "there.md").exists()
+
+
+def test_without_a_configured_root_nothing_is_written(tmp_path: Path) -> None:
+    document = chain({"a": {"peer": "ops2", "input": "x"}, "b": applies("a")}, ("a", "b", None))
+    with (
+        Daemon(Home(tmp_path), "ops") as ops,
+        Daemon(ops.home, "ops2") as other,
+        Agent(other, lambda agent, envelope, seq: agent.complete(envelope)),
+    ):
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "failed")
+    assert "humaninloop.apply_root is not set" in run["error"]
+
+
+def test_files_that_are_there_with_the_same_content_are_left_alone(tmp_path: Path) -> None:
+    """As after a crash before the run has recorded that it wrote them."""
+    with writing(tmp_path, output("spec.md", "text\n")) as (ops, root, _):
+        (root / "specs/005").mkdir(parents=True)
+        (root / "specs/005/spec.md").write_text("text\n")
+        document = chain({"a": WRITER, "b": applies("a")}, ("a", "b", None))
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "completed", "failed")
+        assert run["state"] == "completed", run
+        assert files(root) == {"specs/005/spec.md": "text\n"}
+
+
+@pytest.mark.parametrize(("hint", "visited"), [("b", ["a", "b"]), ("c", ["a", "c"]), ("d", ["a", "c"])])
+def test_an_agent_chooses_among_the_nodes_that_the_file_allows(tmp_path: Path, hint: str, visited: list[str]) -> None:
+    node = {"peer": "agent", "format": "sacp", "input": "{{input}}"}
+    document = chain({"a": {**node, "follow_hint": ["b", "c"]}, "b": node, "c": node, "d": node}, ("a", "c", None))
+
+    def answer(agent: Agent, envelope: Envelope, _seq: int) -> None:
+        said = {"thought": "", "status": "success", "data": {}, "message": "m", "next_step_hint": hint}
+        agent.daemon.post("/v1/bridge/sacp", text=json.dumps(said), work_id=envelope["work_id"])
+
+    with Daemon(Home(tmp_path), "ops") as ops, Daemon(ops.home, "agent") as other, Agent(other, answer):
+        wait_for(lambda: ops.knows("agent"), 20, "the agent")
+        run = reach(ops, begin(ops, document, input="x"), "completed", "failed")
+        assert [step["node"] for step in run["history"]] == visited
+        assert show(ops, run["run_id"])["state"] == "completed"
