@@ -24,25 +24,27 @@ CLOSED_BY: Final = f"{NAME}.closed_by"
 several branches were joined."""
 
 LAST_MESSAGE: Final = f"{NAME}.last"
-"""In `ext` of the notification of the memory agent: the chain's last message in full, since the text may be truncated."""
+"""In `ext` of a trace that forwards an end, and of the call of the memory agent: the chain's last message in full."""
 
 _LAST_BYTES: Final = 524_288  # half an envelope, so that text and entries always fit too
 _LOOKED_AT: Final = 50  # newest envelopes of a work that are searched for the chain's entries
 
 
 class ChainMessage(NamedTuple):
-    """A message's drafts with the chain's log entries, the assigned work that it reports on, and the works that it opens."""
+    """A message's drafts with the chain's log entries, the assigned work that it reports on, the works that it opens, and what
+    the branches of a chain that our agent began have in common."""
 
     drafts: tuple[Draft, ...]
     assigned: WorkView | None
     opened: tuple[tuple[str, str, str], ...]
+    chain: str
 
     def link(self, tx: Transaction) -> None:
         """Link the assigned work to the works opened for the next agent: it ends when they do."""
         for key in self.opened:
             following = works.load(tx, *key)
             if following is not None:
-                follow_ups.add(tx, self.assigned, following)
+                follow_ups.add(tx, self.assigned, following, self.chain)
 
 
 def of(
@@ -54,17 +56,33 @@ def of(
     entries = entries_so_far(tx, assigned) if assigned is not None else ()
     if record:
         entries = (*entries, SentientLogEntry(record["day"], record["entry"]))
-    drafts = [with_log(draft, entries) if f"{NAME}.message" in (draft.ext or {}) else draft for draft in plan.drafts]
+    chain = ids_of(plan.message)
+    drafts = [_with_chain(draft, chain, entries) for draft in plan.drafts]
     opened = tuple(
         (draft.workspace_id, draft.channel, draft.work_id)
         for draft in drafts
         if draft.kind == "say" and draft.work_id is not None and (assigned is None or draft.work_id != assigned.work_id)
     )
-    if record and record["ends_chain"] and drafts:
-        chain = ids_of(plan.message)
+    if record and record["ends_chain"] and drafts and begins(tx, assigned):
         notification = memory_draft(context, self_id, memory_agent, chain, plan.message, entries, drafts[-1].id)
         drafts += [notification] if notification is not None else []
-    return ChainMessage(tuple(drafts), assigned, opened)
+    return ChainMessage(tuple(drafts), assigned, opened, f"{chain.session_id} {chain.request_id}")
+
+
+def begins(tx: Transaction, assigned: WorkView | None) -> bool:
+    """Whether the chain began here: no agent of the chain opened the assigned work. Then our daemon handles its end."""
+    if assigned is None:
+        return True
+    opening = bridge.envelope_by_id(tx, assigned.workspace_id, assigned.opening_id, assigned.initiator)
+    return opening is None or CHAIN not in extensions(opening.raw)
+
+
+def _with_chain(draft: Draft, chain: SentientIds, entries: tuple[SentientLogEntry, ...]) -> Draft:
+    """The draft that carries the message with the entries so far and the ids of its chain."""
+    if f"{NAME}.message" not in (draft.ext or {}):
+        return draft
+    ext = {**(draft.ext or {}), CHAIN: msgspec.structs.asdict(chain)}
+    return with_log(msgspec.structs.replace(draft, ext=ext), entries)
 
 
 def memory_draft(
@@ -84,9 +102,7 @@ def memory_draft(
     if peer is None or peer == self_id:
         return None
     said = envelope_id(NAME, "memory", self_id, peer, ending_id, chain.session_id)
-    ext: dict[str, Any] = {CHAIN: msgspec.structs.asdict(chain)}
-    if size_of(message) <= _LAST_BYTES:
-        ext[LAST_MESSAGE] = message
+    ext = {CHAIN: msgspec.structs.asdict(chain), **last_message(message)}
     draft = common.say(
         context,
         peer,
@@ -99,6 +115,11 @@ def memory_draft(
         ext=ext,
     )
     return with_log(draft, entries)
+
+
+def last_message(message: Any) -> dict[str, Any]:
+    """The last message of a chain as a member of `ext`; none when it is not known or too large."""
+    return {} if message is None or size_of(message) > _LAST_BYTES else {LAST_MESSAGE: message}
 
 
 def ids_of(message: Any) -> SentientIds:
