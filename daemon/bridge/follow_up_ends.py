@@ -15,6 +15,7 @@ from aghbus.daemon.base.logs import event
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.bridge import sentient_chain as sentient
 from aghbus.daemon.bridge.adapters import AgentDirectory
+from aghbus.daemon.bridge.forwarder import Forwarder
 from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.send.sender import Batch
@@ -23,9 +24,8 @@ from aghbus.protocol.agh.decoding import decode_json, decoder
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
-from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.protocol.formats import common
-from aghbus.protocol.formats.attachments import cut_result, cut_text
+from aghbus.protocol.formats.attachments import cut_result, cut_text, say_text
 from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id
 from aghbus.protocol.formats.model import BridgeContext, Conversion
 from aghbus.protocol.formats.sentient.bodies import user_say
@@ -87,6 +87,7 @@ class FollowUpEnds:
     counters: Counters
     agents: AgentDirectory
     log: LogFiles
+    forwarder: Forwarder
 
     def forward(self, tx: Transaction, batch: Batch) -> int:
         """Handle works that ended since the last call; how many there were, 0 when none is left."""
@@ -95,9 +96,24 @@ class FollowUpEnds:
             end = self._load(tx, ended)
             if end is None:
                 follow_ups.settle(tx, ended.row)
+            elif end.assigned is not None and end.assigned.initiator == end.context.us:
+                self._answer(tx, batch, end, end.assigned)
             else:
                 self._end_branch(tx, batch, end)
         return len(found)
+
+    def _answer(self, tx: Transaction, batch: Batch, end: _End, asking: WorkView) -> None:
+        """The user has ended the work that asked for `asking`: its end is the answer."""
+        if asking.state == "needs_input":
+            body = _closing_body(end.work, end.ending)
+            result = body.get("result")
+            content = result.get("content", result) if isinstance(result, dict) else result
+            text = say_text(content, body.get("message"))
+            ended_by = end.work.terminal_id or end.work.opening_id
+            said = envelope_id(sentient.NAME, "answer", end.context.us, None, ended_by, end.work.work_id)
+            answer = common.say_in_work(end.context, asking, said, {"text": text}, causation_id=ended_by)
+            self.forwarder.send_first(tx, batch, end.work, (answer,))
+        follow_ups.settle(tx, end.row)
 
     def _load(self, tx: Transaction, ended: EndedWork) -> _End | None:
         work = works.load(tx, ended.workspace_id, ended.channel, ended.work_id)
@@ -121,9 +137,6 @@ class FollowUpEnds:
             assigned = None if end.assigned is None else end.assigned.work_id
             fields = {"work": assigned, "branch": end.work.work_id, "state": branch.body["state"], "open": left}
             tx.after_commit(partial(event, _log, logging.INFO, "a branch of a work ended", **fields))
-        if end.assigned is not None and end.assigned.is_terminal and end.work.state != "canceled":
-            fields = {"work": end.assigned.work_id, "branch": end.work.work_id}
-            tx.after_commit(partial(event, _log, logging.WARNING, "a branch ended after its work", **fields))
         if not left:
             self._finish(tx, batch, end, [_branch(outcome) for outcome in outcomes if outcome])
             follow_ups.settle(tx, end.row)
@@ -142,13 +155,13 @@ class FollowUpEnds:
         """All branches have ended: end the assigned work, or tell the user; where the chain began, call the memory agent."""
         finish = self._joined(tx, end, branches) if len(branches) > 1 else _single(end, branches[0])
         if end.assigned is not None and not end.assigned.is_terminal:
-            sent = self._send_first(tx, batch, end.work, _closings(end, end.assigned, finish))
+            sent = self.forwarder.send_first(tx, batch, end.work, _closings(end, end.assigned, finish))
             self._joined_sent(tx, end, finish, sent)
         if end.taken_back or not sentient.begins(tx, end.assigned):
             return
         ids = self._chain_ids(tx, end)
         if end.assigned is None:
-            sent = self._send_first(tx, batch, end.work, self._reports(end, ids, finish))
+            sent = self.forwarder.send_first(tx, batch, end.work, self._reports(end, ids, finish))
             self._joined_sent(tx, end, finish, sent)
         self._call_memory_agent(tx, batch, end, ids, finish)
 
@@ -211,25 +224,7 @@ class FollowUpEnds:
         if memory_agent in (ended_by, end.work.target):
             return
         draft = sentient.memory_draft(end.context, us, memory_agent, ids, last, finish.entries, finish.id)
-        self._send_first(tx, batch, end.work, () if draft is None else (draft,))
-
-    def _send_first(
-        self, tx: Transaction, batch: Batch, ended: WorkView, drafts: Sequence[Draft]
-    ) -> SendResponse | None:
-        """Send the first of `drafts` that fits an envelope; if none does, count and log it, and return None."""
-        cause: InvalidRequest | Refused | None = None
-        for draft in drafts:
-            try:
-                return batch.send(draft, allow_secrets=True, replace_secrets=True)
-            except (InvalidRequest, Refused) as error:
-                cause = cause or error
-        if cause is not None:
-            tx.after_commit(partial(self._not_forwarded, ended.work_id, cause))
-        return None
-
-    def _not_forwarded(self, work_id: str, cause: Exception) -> None:
-        self.counters.add("bridge.terminal_not_forwarded")
-        event(_log, logging.ERROR, "cannot forward the terminal state of a work", work=work_id, cause=cause)
+        self.forwarder.send_first(tx, batch, end.work, () if draft is None else (draft,))
 
 
 def _single(end: _End, branch: Branch) -> _Finish:

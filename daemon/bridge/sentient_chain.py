@@ -23,6 +23,9 @@ CLOSED_BY: Final = f"{NAME}.closed_by"
 """In `ext` of a trace that forwards the terminal state of the next work: the id of the envelope that ended it; an array when
 several branches were joined."""
 
+FORWARDED: Final = f"{NAME}.forwarded"
+"""In `ext` of a trace that forwards progress or a question of the next work: the id of its envelope."""
+
 LAST_MESSAGE: Final = f"{NAME}.last"
 """In `ext` of a trace that forwards an end, and of the call of the memory agent: the chain's last message in full."""
 
@@ -135,7 +138,8 @@ def entries_so_far(tx: Transaction, work: WorkView) -> tuple[SentientLogEntry, .
             found = entries_in(extensions(kept.raw))
             if found:
                 return found
-    return ()
+    opening = bridge.envelope_by_id(tx, work.workspace_id, work.opening_id, work.initiator)
+    return () if opening is None else entries_in(extensions(opening.raw))
 
 
 def extensions(raw: bytes) -> dict[str, Any]:

@@ -37,6 +37,7 @@ WaitCode = Literal[
     "held_back",
     "asks",
     "asks_chain",
+    "asks_further",
     "asked",
     "in_inbox",
     "leased",

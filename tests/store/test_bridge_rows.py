@@ -275,7 +275,7 @@ async def test_a_linked_work_that_ended_is_listed_until_it_is_settled(store: Sto
     hand, following = await linked(store)
     assert await ended_links(store) == []
     await receive(store, trace("completed", "carol", US, work_id=following))
-    assert await bridge.has_ended_since(store.reader, 0, 1000)
+    assert await follow_ups.has_moved(store.reader, 0, 1000)
     (found,) = await ended_links(store)
     assert (found.work_id, found.assigned_work) == (following, hand)
     await store.write(lambda tx: follow_ups.settle(tx, found.row))
