@@ -26,12 +26,12 @@ from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.formats import common
 from aghbus.protocol.formats.attachments import cut_result, cut_text, say_text
-from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id
+from aghbus.protocol.formats.derived_ids import envelope_id, legal_id, thread_id, work_id
 from aghbus.protocol.formats.model import BridgeContext, Conversion
-from aghbus.protocol.formats.sentient.bodies import user_say
+from aghbus.protocol.formats.sentient.bodies import say_body, user_say
 from aghbus.protocol.formats.sentient.join import Branch, end_message, joined_body, merged_log, shorter_results
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, record_of, with_log
-from aghbus.protocol.formats.sentient.message import USER, SentientMessage
+from aghbus.protocol.formats.sentient.message import USER, SentientMessage, parse_message
 from aghbus.protocol.formats.sentient.native import CHAIN, SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
@@ -57,6 +57,11 @@ class _Finish(NamedTuple):
     entries: tuple[SentientLogEntry, ...]
     last: Any
     record: dict[str, Any] | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the agent of a branch named the Final Output agent."""
+        return any(branch.final for branch in self.branches)
 
 
 class _End(NamedTuple):
@@ -147,15 +152,19 @@ class FollowUpEnds:
         ext = sentient.extensions(end.ending.raw) if end.ending is not None else {}
         entries = entries_in(ext) or sentient.entries_so_far(tx, end.work)
         last = ext.get(f"{sentient.NAME}.message", ext.get(sentient.LAST_MESSAGE))
-        return Branch(
-            agent, body, end.work.terminal_id, entries, sentient.last_message(last).get(sentient.LAST_MESSAGE)
-        )
+        if parse_message(last) is None or not sentient.last_message(last):
+            last = None
+        return Branch(agent, body, end.work.terminal_id, entries, last, ext.get(sentient.FINAL) is True)
 
     def _finish(self, tx: Transaction, batch: Batch, end: _End, branches: Sequence[Branch]) -> None:
         """All branches have ended: end the assigned work, or tell the user; where the chain began, call the memory agent."""
         finish = self._joined(tx, end, branches) if len(branches) > 1 else _single(end, branches[0])
+        if self._call_final_agent(tx, batch, end, finish):
+            return
         if end.assigned is not None and not end.assigned.is_terminal:
-            sent = self.forwarder.send_first(tx, batch, end.work, _closings(end, end.assigned, finish))
+            above = finish.final and sentient.is_branch(tx, end.assigned)
+            closings = _closings(end, end.assigned, finish, final=above)
+            sent = self.forwarder.send_first(tx, batch, end.work, closings)
             self._joined_sent(tx, end, finish, sent)
         if end.taken_back or not sentient.begins(tx, end.assigned):
             return
@@ -164,6 +173,28 @@ class FollowUpEnds:
             sent = self.forwarder.send_first(tx, batch, end.work, self._reports(end, ids, finish))
             self._joined_sent(tx, end, finish, sent)
         self._call_memory_agent(tx, batch, end, ids, finish)
+
+    def _call_final_agent(self, tx: Transaction, batch: Batch, end: _End, finish: _Finish) -> bool:
+        """Pass the results of all branches on to the Final Output agent, if one named it; whether that was done. Where the
+        assigned work is a branch itself, the agent above calls it."""
+        peer = self.settings.current.sentient.final_agent
+        if not finish.final or peer is None or peer == end.context.us or end.taken_back:
+            return False
+        if end.assigned is not None and (end.assigned.is_terminal or sentient.is_branch(tx, end.assigned)):
+            return False
+        ids, name = self._chain_ids(tx, end), end.context.agents.name_of(peer)
+        sent = self.forwarder.send_first(tx, batch, end.work, _final_says(end, ids, finish, peer, name))
+        opened = None if sent is None else works.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
+        kept = None if sent is None else bridge.load_envelope(tx, sent.seq)
+        if opened is None or kept is None:
+            return False
+        follow_ups.add(tx, end.assigned, opened, sentient.key_of(ids))
+        message = sentient.extensions(kept.raw)[f"{sentient.NAME}.message"]
+        bridge.remember(
+            tx, kept, sentient.NAME, "out", message=message, foreign_id=message["message_id"], scope=ids.session_id
+        )
+        self._joined_sent(tx, end, finish, sent)
+        return True
 
     def _joined(self, tx: Transaction, end: _End, branches: Sequence[Branch]) -> _Finish:
         """The results of all branches, and the entry of the join in the log."""
@@ -175,16 +206,17 @@ class FollowUpEnds:
         return _Finish(closing_id, body, branches, entries, message, record)
 
     def _joined_sent(self, tx: Transaction, end: _End, finish: _Finish, sent: SendResponse | None) -> None:
-        """Log a join, and count it."""
-        if finish.record is None or sent is None:
+        """Log a join, and count it; `sent` is what told of it (None: there was nobody to tell, or it was not possible)."""
+        if finish.record is None or (sent is None and end.assigned is not None):
             return
         failed = sum(not branch.completed for branch in finish.branches)
         work = end.work.work_id if end.assigned is None else end.assigned.work_id
         fields = {"work": work, "branches": len(finish.branches), "failed": failed}
         tx.after_commit(partial(event, _log, logging.INFO, "joined the branches of a work", **fields))
         tx.after_commit(partial(self.counters.add, "bridge.joined"))
-        logged = Conversion(message=finish.last, foreign_id=sent.id, record=finish.record)
-        self.log.keep_sent(tx, sentient.NAME, logged, sent.seq)
+        foreign_id, seq = (finish.id, 0) if sent is None else (sent.id, sent.seq)
+        logged = Conversion(message=finish.last, foreign_id=foreign_id, record=finish.record)
+        self.log.keep_sent(tx, sentient.NAME, logged, seq)
 
     def _chain_ids(self, tx: Transaction, end: _End) -> SentientIds:
         """Session and request of the chain: those of the message that opened the branch."""
@@ -201,7 +233,9 @@ class FollowUpEnds:
         if user is None or user == end.context.us:
             return ()
         said = envelope_id(sentient.NAME, "report", end.context.us, user, finish.id, ids.session_id)
-        message = end_message(finish.body, finish.branches, message_id=said, now=end.context.now, chain=ids, user=True)
+        message = end_message(
+            finish.body, finish.branches, message_id=said, now=end.context.now, chain=ids, following=USER
+        )
         draft = common.say(
             end.context,
             user,
@@ -240,11 +274,36 @@ def _closing_id(end: _End, cause: str) -> str:
     return envelope_id(sentient.NAME, "closing", end.context.us, other, cause, end.assigned.work_id)
 
 
-def _closings(end: _End, assigned: WorkView, finish: _Finish) -> tuple[Draft, ...]:
+def _final_says(end: _End, ids: SentientIds, finish: _Finish, peer: str, name: str) -> tuple[Draft, ...]:
+    """The say that opens a work for the Final Output agent, and one with shorter results."""
+    says = []
+    for body in (finish.body, shorter_results(finish.body)) if len(finish.branches) > 1 else (finish.body,):
+        message = end_message(
+            body, finish.branches, message_id=finish.id, now=end.context.now, chain=ids, following=name
+        )
+        said = envelope_id(sentient.NAME, "final", end.context.us, peer, finish.id, ids.session_id)
+        draft = common.say(
+            end.context,
+            peer,
+            said,
+            thread_id(sentient.NAME, ids.session_id),
+            say_body(msgspec.convert(message, SentientMessage)),
+            work_id=work_id(said),
+            trace_id=legal_id(ids.request_id),
+            causation_id=end.work.terminal_id or end.work.opening_id,
+            ext={f"{sentient.NAME}.message": message, CHAIN: msgspec.structs.asdict(ids)},
+        )
+        says.append(with_log(draft, finish.entries))
+    return tuple(says)
+
+
+def _closings(end: _End, assigned: WorkView, finish: _Finish, *, final: bool) -> tuple[Draft, ...]:
     """The trace that ends the assigned work, and shorter ones for a result that does not fit."""
     joined = len(finish.branches) > 1
     closed_by = [branch.closed_by for branch in finish.branches]
-    ext = {sentient.CLOSED_BY: closed_by if joined else closed_by[0]}
+    ext: dict[str, Any] = {sentient.CLOSED_BY: closed_by if joined else closed_by[0]}
+    if final:
+        ext[sentient.FINAL] = True
     draft = common.trace(
         end.context,
         assigned,

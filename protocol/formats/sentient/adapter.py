@@ -223,7 +223,7 @@ def _with_drafts(
         body = working_body(message) if to is not None else report_body(message)
         traced = _trace(message, route.assigned, body, parent, context)
         drafts = (traced, *drafts) if drafts else (msgspec.structs.replace(traced, ext=ext),)
-    repeats = bool(drafts) and history.sent(drafts[-1].id) is not None
+    repeats = bool(drafts) and history.sent(drafts[0].id) is not None
     if route.assigned is not None and not repeats:
         lost = check_open(route.assigned, history, ends=to is None and message.status.code != "pending")
         if lost:

@@ -26,14 +26,15 @@ _MESSAGE_CHARS: Final = 200  # of the message of each
 
 class Branch(msgspec.Struct, frozen=True):
     """How one branch ended: the agent that its work was opened for, the body of its terminal trace (state, message, result,
-    artifact refs), the id of the envelope that ended it, the log entries of its part of the chain, and the last message
-    of that part (None: not known)."""
+    artifact refs), the id of the envelope that ended it, the log entries of its part of the chain, the last message of
+    that part (None: not known), and whether that names the Final Output agent."""
 
     agent: str
     body: dict[str, Any]
     closed_by: str | None = None
     log: tuple[SentientLogEntry, ...] = ()
     last: Any = None
+    final: bool = False
 
     @property
     def completed(self) -> bool:
@@ -85,10 +86,10 @@ def end_message(
     message_id: str,
     now: int,
     chain: SentientIds,
-    user: bool = False,
+    following: str | None = None,
 ) -> dict[str, Any]:
-    """The end `body` of `branches`, one or joined, as a message of the platform: for the log, the memory agent and, with
-    `user`, the user. `now` is in Unix seconds."""
+    """The end `body` of `branches`, one or joined, as a message of the platform for the agent `following` (None: for log and
+    memory agent). Sequence, parent and resources are those of the branches. `now` is in Unix seconds."""
     message = new_message(message_id, now, ORCHESTRATION, chain.session_id, chain.request_id)
     content, content_type, partial = _output(body.get("result"))
     message["input"] = {
@@ -97,14 +98,30 @@ def end_message(
     }
     message["output"] = {"content": content, "content_type": content_type}
     why = "all branches have ended" if len(branches) > 1 else "the chain has ended"
-    message["next_agent"] = {"name": USER if user else None, "reason": why}
+    message["next_agent"] = {"name": following, "reason": why}
     code = "failed" if body["state"] != "completed" else "partial" if partial else "success"
     message["status"] = {"code": code, "message": body.get("message")}
     message["audit"]["reasoning"] = why
+    known = [branch.last for branch in branches if branch.last is not None]
+    if known and following != USER:
+        newest = max((last["metadata"] for last in known), key=lambda ids: int(ids["sequence_number"]))
+        message["metadata"].update({key: newest[key] for key in ("sequence_number", "parent_message_id")})
+    message["resources"] = {group: _merged(group, known) for group in message["resources"]}
     faulty = next((branch for branch in branches if not branch.completed or _own_error(branch)), None)
     if faulty is not None:
         message["error"] = {"has_error": True, **_fault(faulty)}
     return message
+
+
+def _merged(group: str, messages: Sequence[Any]) -> list[Any]:
+    """The refs of one group of all messages, each once: as the first message has it that does not call it pending."""
+    refs: dict[str, Any] = {}
+    for message in messages:
+        for ref in message["resources"][group]:
+            held = refs.get(ref["ref_id"])
+            if held is None or (held.get("status") == "pending" and ref.get("status") != "pending"):
+                refs[ref["ref_id"]] = ref
+    return list(refs.values())
 
 
 def _output(result: Any) -> tuple[Any, str | None, bool]:
