@@ -6,6 +6,7 @@ most once at a time. The time and the position of the last run are in a file, so
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -22,7 +23,8 @@ from aghbus.cli.worker.process import Process
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import outcome_of
 from aghbus.client.api import Api
-from aghbus.client.errors import ClientError
+from aghbus.client.errors import ClientError, RefusedByDaemon
+from aghbus.client.http import quote
 from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
 from aghbus.protocol.formats.sentient.log import MEMORY_INTENT, SentientLogEntry, by_day, entries_in
@@ -93,8 +95,9 @@ class Schedule:
     def _run_once(self, seq: int) -> int:
         """Run the command if chains ended after `seq`, and submit its answer. Returns the sequence for the next run: `seq`
         when the command failed."""
-        entries, reached = self._collect(seq)
+        entries, calls, reached = self._collect(seq)
         if not entries:
+            self._complete(calls)
             return reached
         token = f"schedule-{secrets.token_hex(12)}"
         self._save(self._state()["at"], seq, token)
@@ -107,11 +110,24 @@ class Schedule:
             text = _as_first(answer, message)
             response = post_with_retry(self._api, "/v1/bridge/sentient", {"text": text})
             self._emit("reported", verb="complete", findings=[one["rule"] for one in response["findings"]])
+        self._complete(calls)
         return reached
 
-    def _collect(self, seq: int) -> tuple[list[SentientLogEntry], int]:
-        """The entries of the calls that arrived after `seq`, each once, and the sequence of the last message read."""
+    def _complete(self, calls: list[dict[str, Any]]) -> None:
+        """End the works of `calls` when the command runs on the schedule only: nobody else does."""
+        if MEMORY_INTENT in self._options.accept.get("intent", (MEMORY_INTENT,)):
+            return
+        for call in calls:
+            ending = {"channel": call["channel"], "message": "handled by a scheduled run"}
+            with contextlib.suppress(
+                RefusedByDaemon
+            ):  # ended meanwhile, for example by an earlier process that was killed
+                self._api.post(f"/v1/works/{quote(call['work_id'])}/complete", ending)
+
+    def _collect(self, seq: int) -> tuple[list[SentientLogEntry], list[dict[str, Any]], int]:
+        """The entries of the calls that arrived after `seq`, each once, these calls, and the sequence of the last message read."""
         found: dict[SentientLogEntry, None] = {}
+        calls: list[dict[str, Any]] = []
         size = 0
         while True:
             query = [("direction", "in"), ("kind", "say"), ("since", seq), ("limit", PAGE)]
@@ -120,11 +136,12 @@ class Schedule:
                 entries = _entries(message["envelope"])
                 size += sum(len(entry.text) for entry in entries if entry not in found)
                 if size > MAX_TEXT_BYTES and found:
-                    return list(found), seq
+                    return list(found), calls, seq
                 found.update(dict.fromkeys(entries))
+                calls += [message] if _is_call(message) else []
                 seq = message["seq"]
             if len(messages) < PAGE:
-                return list(found), seq
+                return list(found), calls, seq
 
     def _execute(self, message: dict[str, Any], token: str) -> str | None:
         """What the command prints; None when it failed."""
@@ -175,6 +192,12 @@ class Schedule:
 
     def _emit(self, event: str, **more: Any) -> None:
         self._reporter.emit(event, scheduled=True, **more)
+
+
+def _is_call(message: dict[str, Any]) -> bool:
+    """Whether a message of the API opened a work that calls the memory agent."""
+    opened = message["work_id"] is not None and message["outcome"] == "opened"
+    return opened and (message["envelope"].get("body") or {}).get("intent") == MEMORY_INTENT
 
 
 def _entries(envelope: dict[str, Any]) -> tuple[SentientLogEntry, ...]:

@@ -5,7 +5,9 @@ from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.follow_up_ends import FollowUpEnds
+from aghbus.daemon.bridge.follow_up_steps import FollowUpSteps
 from aghbus.daemon.bridge.follower import Follower
+from aghbus.daemon.bridge.forwarder import Forwarder
 from aghbus.daemon.bridge.inbound import InboundTranslator
 from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.bridge.submit import MessageSubmitter
@@ -50,8 +52,12 @@ class Bridge:
         translator = InboundTranslator(settings, identity, clock, denied, counters, agents, formats, artifacts)
         self.log = LogFiles(settings, context.log_limiter, clock, store, counters)
         unanswered = UnansweredMessages(closer, counters)
-        ends = FollowUpEnds(settings, identity, clock, counters, agents, self.log)
-        self.follower = Follower(notifier, clock, store, clock_changes, agents, sender, translator, unanswered, ends)
+        forwarder = Forwarder(counters)
+        steps = FollowUpSteps(settings, identity, agents, forwarder)
+        ends = FollowUpEnds(settings, identity, clock, counters, agents, self.log, forwarder)
+        self.follower = Follower(
+            notifier, clock, store, clock_changes, agents, sender, translator, unanswered, steps, ends
+        )
         self.submitter = MessageSubmitter(
             settings, identity, clock, link, counters, agents, sender, formats, artifacts, self.log
         )

@@ -11,6 +11,7 @@ from aghbus.daemon.artifacts.store import ArtifactsUnreachable
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory, FormatAdapters
+from aghbus.daemon.bridge.follow_up_steps import is_forwarded_answer
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.sender import Batch, Sender
@@ -149,7 +150,8 @@ class MessageDelivery:
 
         def job(tx: Transaction, chunk: list[StoredEnvelope]) -> list[BridgeMessage]:
             open_ones = [item for item in chunk if not (only_open and bridge.is_settled(tx, item.kept))]
-            delivered = [self.translator.translate(tx, name, item, known) for item in open_ones]
+            ours = [item for item in open_ones if not is_forwarded_answer(tx, item.kept)]
+            delivered = [self.translator.translate(tx, name, item, known) for item in ours]
             return [message for message in delivered if message is not None]
 
         made: list[BridgeMessage] = []

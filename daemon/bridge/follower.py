@@ -1,4 +1,4 @@
-"""Follows committed envelopes: forwards the ends of chained works, writes the message log, ends unanswered questions."""
+"""Follows committed envelopes: forwards the steps and ends of chained works, writes the message log, ends unanswered questions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.bridge.adapters import AgentDirectory
 from aghbus.daemon.bridge.follow_up_ends import FollowUpEnds
+from aghbus.daemon.bridge.follow_up_steps import FollowUpSteps
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS
 from aghbus.daemon.bridge.inbound import InboundTranslator, StoredEnvelope, chunks
 from aghbus.daemon.bridge.unanswered import UnansweredMessages
@@ -21,6 +22,7 @@ from aghbus.protocol.formats.model import AgentMap
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
+from aghbus.store.tables.bridge import follow_ups
 from aghbus.store.tables.bridge import log as bridge_log
 from aghbus.store.tables.bridge import messages as bridge
 
@@ -48,6 +50,7 @@ class Follower:
     sender: Sender
     translator: InboundTranslator
     unanswered: UnansweredMessages
+    steps: FollowUpSteps
     ends: FollowUpEnds
     _position: int = field(default=0, init=False)
     _saved_position: int = field(default=0, init=False)
@@ -56,7 +59,7 @@ class Follower:
         """Follow until cancelled or drained."""
         self._position = await self.store.write(lambda tx: bridge.position(tx, _POSITION))
         self._saved_position = self._position
-        ends_pending = True  # works may have ended while the daemon was down
+        moved = True  # works may have changed while the daemon was down
         started_at_seq = self.notifier.seq
         due_ms: int | None = None
         while not self.notifier.closed:
@@ -65,14 +68,14 @@ class Follower:
                 if self._position >= started_at_seq and not self.store.memory.bridged:
                     await self._advance(upto)
                 else:
-                    ends_pending = ends_pending or await bridge.has_ended_since(self.store.reader, self._position, upto)
-                    if ends_pending:
-                        await self._forward_ends()
-                        ends_pending = False
+                    moved = moved or await follow_ups.has_moved(self.store.reader, self._position, upto)
+                    if moved:
+                        await self._forward(upto)
+                        moved = False
                     unreachable = not await self._log_arrivals(upto)
                     due_ms = await self._expire_due()
                     if unreachable:
-                        ends_pending = True  # works may end beyond the scanned range meanwhile
+                        moved = True  # works may change beyond the scanned range meanwhile
                         await asyncio.sleep(_RETRY_DELAY)
             except StoreUnavailable:
                 await asyncio.sleep(_RETRY_DELAY)
@@ -138,8 +141,12 @@ class Follower:
 
         return await self.sender.send_all(job)
 
-    # ends of chained works
+    # works of chains
 
-    async def _forward_ends(self) -> None:
-        while await self.sender.send_all(self.ends.forward):
+    async def _forward(self, upto: int) -> None:
+        after = self._position
+        await self.sender.send_all(lambda tx, batch: self.steps.report_progress(tx, batch, after, upto))
+        while await self.sender.send_all(
+            lambda tx, batch: self.steps.forward(tx, batch) + self.ends.forward(tx, batch)
+        ):
             pass

@@ -118,7 +118,10 @@ class MessageSubmitter:
         references: Mapping[str, Reference],
     ) -> list[SubmitOutcome]:
         """Submit messages in order. Raises _Undone, so that nothing is written, when one of them cannot be sent."""
-        return [self._submit_in(tx, batch, name, ask, (index, text), references) for index, text in enumerate(texts)]
+        return [
+            self._submit_in(tx, batch, name, ask, (index, text), references, branch=len(texts) > 1)
+            for index, text in enumerate(texts)
+        ]
 
     def _submit_in(
         self,
@@ -128,6 +131,8 @@ class MessageSubmitter:
         ask: BridgeSubmitRequest,
         part: tuple[int, bytes],
         references: Mapping[str, Reference],
+        *,
+        branch: bool,
     ) -> SubmitOutcome:
         context, history, plan = self._plan(tx, name, ask, part[1])
         if not plan.drafts:
@@ -138,8 +143,8 @@ class MessageSubmitter:
             return SubmitOutcome(plan, _sent_before(batch, context, plan, history))
         chain = None
         if name == sentient.NAME:
-            memory_agent = self.settings.current.sentient.memory_agent
-            chain = sentient.of(tx, context, plan, self_id=self.identity.self_id, memory_agent=memory_agent)
+            settings, self_id = self.settings.current.sentient, self.identity.self_id
+            chain = sentient.of(tx, context, plan, self_id=self_id, settings=settings, branch=branch)
         drafts = [
             with_reference(name, draft, references) for draft in (chain.drafts if chain is not None else plan.drafts)
         ]

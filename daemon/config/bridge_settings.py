@@ -44,6 +44,10 @@ class SentientSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_agent: Annotated[str | None, Key(_PEER, "peer that is notified of each chain that ended", reload=True)] = (
         None
     )
+    final_agent: Annotated[
+        str | None,
+        Key(_PEER, "peer that gets the results of all branches together, if agents of branches name it", reload=True),
+    ] = None
     log_root: Annotated[
         str | None, Key(_FILE, "folder for system/logs/YYYYMMDD.log; unset: no log files", reload=True)
     ] = None

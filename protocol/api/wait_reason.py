@@ -17,7 +17,7 @@ from aghbus.protocol.base.durations import span
 from aghbus.protocol.base.text import escape, shorten
 from aghbus.protocol.formats.timestamps import utc
 
-MOVING: Final[frozenset[WaitCode]] = frozenset({"working", "leased", "waits_for_works", "observed"})
+MOVING: Final[frozenset[WaitCode]] = frozenset({"working", "leased", "waits_for_works", "asks_further", "observed"})
 """Codes of works that somebody has: nothing needs to be done about them."""
 SAID_CHARACTERS: Final = 300
 """Of the words of a peer that a sentence ends with; the history has them whole."""
@@ -56,7 +56,7 @@ class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `begun_ms` is when it left `submitted`, `reported_ms` the last message of its target, `due_ms` its deadline. `told_to_wait`: its
     target said that it waits for admission. `chain` is the run and the node of a chain that opened it, `next` the first open work
-    that has to end before it, and its target.
+    that has to end before it, and its target. `passed_on` is the work by which its question was passed on, and who is asked there.
     """
 
     opening: OwnMessage | InboxMessage | None
@@ -67,6 +67,7 @@ class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
     told_to_wait: bool
     chain: tuple[str, str] | None
     next: tuple[str, str] | None
+    passed_on: tuple[str, str] | None
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +225,10 @@ def _asks(facts: Facts) -> WaitReason | None:
     if work.state != "needs_input":
         return None
     since = _at(facts.stored.reported_ms or work.updated_ms)
+    if facts.stored.passed_on is not None:
+        work_id, asked = facts.stored.passed_on
+        text = f"{facts.peer} asks since {since}; {asked} was asked in {escape(work_id)}"
+        return _reason("asks_further", text, _deadline(facts), said=work.message)
     if facts.stored.chain is None:
         hint = f"answer: `aghctl work say {_id(work)} TEXT`"
         return _reason("asks", _deadline(facts), f"{facts.peer} asks since {since}", said=work.message, hint=hint)

@@ -36,6 +36,7 @@ WaitCode = Literal[
     "held_back",
     "asks",
     "asks_chain",
+    "asks_further",
     "asked",
     "in_inbox",
     "leased",

@@ -209,17 +209,21 @@ CREATE INDEX bridge_messages_id ON bridge_messages (foreign_id, format, seq) WHE
 -- The latest message of a scope.
 CREATE INDEX bridge_messages_scope ON bridge_messages (scope, format, seq);
 
--- The work `assigned` ends when the works `next` of all its rows have ended (null: `next` begins a chain, and only its
--- end matters). Retention may remove the work of a branch that ended before the others: its outcome stays.
+-- The work `assigned` ends when the works `next` of all its rows have ended (null: our agent began the chain, and its end
+-- goes to the user). Retention may remove the work of a branch that ended before the others: its outcome stays.
 CREATE TABLE follow_ups (
     id INTEGER PRIMARY KEY, -- ascending in the order of opening
     next INTEGER UNIQUE REFERENCES works (id) ON DELETE SET NULL,
     assigned INTEGER REFERENCES works (id) ON DELETE CASCADE,
+    chain TEXT, -- without `assigned`: what the branches of one chain have in common
+    question TEXT, -- id of the envelope by which `next` asks what `assigned` was made to ask; null: no question is open
     outcome BLOB -- null: `next` is open; empty: `assigned` has ended; else how `next` ended, as JSON
 ) STRICT;
 
 -- The branches of an assigned work, and the cascade from a work that retention removes.
 CREATE INDEX follow_ups_assigned ON follow_ups (assigned, id) WHERE assigned IS NOT NULL;
+-- The branches of a chain that our agent began.
+CREATE INDEX follow_ups_chain ON follow_ups (chain, id) WHERE chain IS NOT NULL;
 -- Works whose end is awaited.
 CREATE INDEX follow_ups_open ON follow_ups (next) WHERE outcome IS NULL;
 

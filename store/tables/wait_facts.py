@@ -29,6 +29,13 @@ _NEXT: Final = """
 SELECT n.work_id, n.target FROM follow_ups AS f JOIN works AS n ON n.id = f.next
 WHERE f.assigned = ? AND f.outcome IS NULL ORDER BY f.id LIMIT 1
 """
+_PASSED_ON: Final = """
+SELECT h.work_id, h.initiator FROM follow_ups AS f JOIN works AS h ON h.id = f.assigned
+WHERE f.next = ?1 AND f.question IS NOT NULL AND f.outcome IS NULL
+UNION ALL
+SELECT n.work_id, n.target FROM follow_ups AS f JOIN works AS n ON n.id = f.next
+WHERE f.assigned = ?1 AND f.outcome IS NULL LIMIT 1
+"""
 
 
 async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFacts | None:
@@ -43,6 +50,7 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
     senders = [work.target, work.target, waits_for_admission]
     ((begun_ms, reported_ms, told),) = await fetch(reader, _TIMES, [*senders, *reader.log.of_work(work.work_id), *key])
     chains = await fetch(reader, _CHAIN, [work.work_id]) if work.role == "initiator" else []
+    passed_on = await fetch(reader, _PASSED_ON, [row_id]) if work.role == "initiator" else []
     following = await fetch(reader, _NEXT, [row_id]) if work.role == "target" else []
     return StoredFacts(
         opening=messages.get(True),
@@ -53,6 +61,7 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
         told_to_wait=bool(told),
         chain=chains[0] if chains else None,
         next=following[0] if following else None,
+        passed_on=passed_on[0] if passed_on else None,
     )
 
 

@@ -134,9 +134,11 @@ def test_the_command_runs_on_demand_of_another_agent(bus: Bus) -> None:
 def test_scheduled_command_gets_ended_conversations_after_kill_too(bus: Bus) -> None:
     with bus.memory_agent("--every", "1s", "--accept", "intent=none"):  # the schedule alone
         wait_for(lambda: "ready" in (bus.folder / "bridge.log").read_text(), WITHIN, "the start")
-        end_chain(bus, "first")
-        end_chain(bus, "second")
+        calls = [end_chain(bus, session) for session in ("first", "second")]
         wait_for(lambda: "[SESSION_ID: second]" in contents(bus), WITHIN, "the second chain in a batch")
+        for call in calls:
+            work = work_ended(bus.at["goal"], call["work_id"])
+            assert (work["state"], work["message"]) == ("completed", "handled by a scheduled run")
     assert contents(bus).count("[SESSION_ID: first]") == 1
     batch = bus.inputs()[0]
     assert batch["agent"]["name"] == "schedule"
@@ -148,9 +150,12 @@ def test_scheduled_command_gets_ended_conversations_after_kill_too(bus: Bus) -> 
     wait_for(lambda: "[SESSION_ID: third]" in contents(bus), WITHIN, "the third chain")
     killed.send_signal(signal.SIGKILL)
     killed.wait()
-    end_chain(bus, "fourth")  # while no process runs
+    last = end_chain(bus, "fourth")  # while no process runs
     with bus.memory_agent("--every", "1s", "--accept", "intent=none"):
         wait_for(lambda: "[SESSION_ID: fourth]" in contents(bus), WITHIN, "the fourth chain")
+        work_ended(bus.at["goal"], last["work_id"])
+    waiting = bus.at["memory"].get("/v1/inbox?limit=500")["items"]
+    assert not {item["work_id"] for item in waiting} & {call["work_id"] for call in (*calls, last)}
     assert contents(bus).count("[SESSION_ID: first]") == 1
     assert contents(bus).count("[SESSION_ID: fourth]") == 1
 

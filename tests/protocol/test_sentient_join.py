@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from aghbus.protocol.formats.sentient.join import (
     Branch,
     branches_in,
+    end_message,
     joined_body,
-    joined_message,
     merged_log,
     shorter_results,
 )
 from aghbus.protocol.formats.sentient.log import LOG_BYTES, SentientLogEntry, record_of
 from aghbus.protocol.formats.sentient.message import SentientMessage, check_shape
+from aghbus.protocol.formats.sentient.native import SentientIds
 from tests.support.sentient_peers import NOW
 
 STATES = ("completed", "failed", "canceled")
@@ -86,7 +87,7 @@ def test_the_status_does_not_depend_on_the_order(branches: list[Branch], random:
 @given(BRANCHES)
 def test_the_join_is_a_valid_message_with_a_log_entry(branches: list[Branch]) -> None:
     body = joined_body(branches)
-    message = joined_message(body, branches, message_id="m", now=NOW, session_id="s", request_id="r")
+    message = end_message(body, branches, message_id="m", now=NOW, chain=SentientIds("s", "r"))
     assert check_shape(message) == ()
     record = record_of(msgspec.convert(message, SentientMessage))
     assert record["ends_chain"]

@@ -68,7 +68,7 @@ def received(state: str | None, **fields: Any) -> InboxMessage:
     return InboxMessage(**{**values, **fields})
 
 
-STORED: Final = {"begun_ms", "reported_ms", "due_ms", "told_to_wait", "chain", "next", "opening", "last"}
+STORED: Final = {"begun_ms", "reported_ms", "due_ms", "told_to_wait", "chain", "next", "passed_on", "opening", "last"}
 
 
 def explained(role: str, state: str, **given: Any) -> WaitReason | None:
@@ -162,6 +162,10 @@ TABLE: Final[list[tuple[str, str, dict[str, Any], str, str]]] = [
     (
         *("initiator", "needs_input", {**BEGUN, "message": "Which?", "chain": ("run_1", "test")}, "asks_chain"),
         "patch-worker asks chain run run_1 since 2026-11-24T16:27:00Z: “Which?”",
+    ),
+    (
+        *("initiator", "needs_input", {**BEGUN, "message": "Which?", "passed_on": ("work_2", "desk")}, "asks_further"),
+        "patch-worker asks since 2026-11-24T16:27:00Z; desk was asked in work_2: “Which?”",
     ),
     (
         *("target", "submitted", {"opening": received("ready")}, "in_inbox"),

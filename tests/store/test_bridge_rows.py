@@ -263,7 +263,7 @@ async def linked(store: Store, hand: str | None = None) -> tuple[str, str]:
     following = work_id()
     await store.write(sending(say(US, "carol", work_id=following)))
     held, other = await load(store, hand), await load(store, following)
-    await store.write(lambda tx: follow_ups.add(tx, held, other))
+    await store.write(lambda tx: follow_ups.add(tx, held, other, "chain"))
     return hand, following
 
 
@@ -275,7 +275,7 @@ async def test_a_linked_work_that_ended_is_listed_until_it_is_settled(store: Sto
     hand, following = await linked(store)
     assert await ended_links(store) == []
     await receive(store, trace("completed", "carol", US, work_id=following))
-    assert await bridge.has_ended_since(store.reader, 0, 1000)
+    assert await follow_ups.has_moved(store.reader, 0, 1000)
     (found,) = await ended_links(store)
     assert (found.work_id, found.assigned_work) == (following, hand)
     await store.write(lambda tx: follow_ups.settle(tx, found.row))
@@ -286,7 +286,7 @@ async def test_a_settled_work_without_an_assigned_work_leaves_no_row(store: Stor
     following = work_id()
     await store.write(sending(say(US, "carol", work_id=following)))
     other = await load(store, following)
-    await store.write(lambda tx: follow_ups.add(tx, None, other))
+    await store.write(lambda tx: follow_ups.add(tx, None, other, "chain"))
     await receive(store, trace("completed", "carol", US, work_id=following))
     (found,) = await ended_links(store)
     await store.write(lambda tx: follow_ups.settle(tx, found.row))
@@ -311,7 +311,7 @@ async def test_branch_outcomes_keep_opening_order_until_the_last_ends(
     await store.write(lambda tx: follow_ups.end_branch(tx, last.row, b"one"))
     assert await store.write(lambda tx: follow_ups.outcomes(tx, last.row)) == [b"one", b"two"]
     await store.write(lambda tx: follow_ups.settle(tx, last.row))
-    assert await store.write(lambda tx: follow_ups.outcomes(tx, last.row)) == [b"", b""]
+    assert await store.write(lambda tx: follow_ups.outcomes(tx, last.row)) == []
     assert hand in [work.work_id for work in await store.write(lambda tx: memory(tx).assigned_works())]
 
 

@@ -108,14 +108,14 @@ def at_rest(daemon: Daemon) -> bool:
 
 
 @contextlib.contextmanager
-def six_daemons(root: Path) -> Iterator[Six]:
-    """The daemons, stopped and checked for internal errors at the end."""
-    map_ = (*agent_map(PEERS), "--log-level", "info")
-    flags = {
+def six_daemons(root: Path, *flags: str) -> Iterator[Six]:
+    """The daemons, stopped and checked for internal errors at the end; `flags` are for all but the user's."""
+    map_ = (*agent_map(PEERS), "--log-level", "info", *flags)
+    given = {
         peer: (*map_, *QUICK, "--sentient-memory-agent", "memory", "--sentient-log-root", str(root / peer))
         for peer in PEERS.values()
     }
-    with broker() as url, daemons(root / "home", url, {**flags, "desk": QUICK}) as made:
+    with broker() as url, daemons(root / "home", url, {**given, "desk": QUICK}) as made:
         yield Six(made, root)
         for daemon in made.values():
             counters = daemon.get("/v1/status")["counters"]

@@ -28,6 +28,7 @@ from aghbus.protocol.formats.model import (
 )
 from aghbus.protocol.formats.sentient.assigned import check_open, find_assigned
 from aghbus.protocol.formats.sentient.bodies import report_body, say_body, state_of, working_body
+from aghbus.protocol.formats.sentient.join import ORCHESTRATION
 from aghbus.protocol.formats.sentient.log import record_of
 from aghbus.protocol.formats.sentient.message import NAME, USER, SentientMessage, check_shape, parse_message, quoted
 from aghbus.protocol.formats.sentient.native import from_envelope
@@ -232,7 +233,7 @@ def _with_drafts(
         body = working_body(message) if to is not None else report_body(message)
         traced = _trace(message, route.assigned, body, parent, context)
         drafts = (traced, *drafts) if drafts else (msgspec.structs.replace(traced, ext=ext),)
-    repeats = bool(drafts) and history.sent(drafts[-1].id) is not None
+    repeats = bool(drafts) and history.sent(drafts[0].id) is not None
     if route.assigned is not None and not repeats:
         lost = check_open(route.assigned, history, ends=to is None and message.status.code != "pending")
         if lost:
@@ -293,6 +294,8 @@ def _check_carried(value: Any, envelope: Envelope, context: BridgeContext) -> tu
     found = _check_message(value, message, envelope.ts)
     faults = tuple(finding for finding in found if finding.severity == "error")
     peer = context.agents.peer_of(message.agent.name, "/agent/name")
+    if message.agent.name == ORCHESTRATION:
+        peer = envelope.sender  # made by the sender's daemon, for no agent
     if isinstance(peer, Finding):
         faults += (peer,)
     elif peer != envelope.sender:

@@ -32,6 +32,15 @@ def say_body(message: SentientMessage) -> dict[str, Any]:
     return body
 
 
+def user_say(message: SentientMessage) -> dict[str, Any]:
+    """The end of a chain for its user: a failure begins with its message."""
+    body = say_body(message)
+    if message.status.code == "failed":
+        text = "" if message.output.content is None else f"\n{body['text']}"
+        body["text"] = cut_text(f"failed: {message.status.message or 'without a message'}{text}")
+    return body
+
+
 def working_body(message: SentientMessage) -> dict[str, Any]:
     """The trace for the assigned work while the next agent continues."""
     return {"state": "working", **_summary(message)}

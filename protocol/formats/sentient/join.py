@@ -13,8 +13,8 @@ import msgspec
 from aghbus.protocol.base.text import byte_length, shorten
 from aghbus.protocol.formats.attachments import CUT_BYTES, compact, cut_result
 from aghbus.protocol.formats.sentient.log import SentientLogEntry, bounded
-from aghbus.protocol.formats.sentient.message import ERROR_CODES
-from aghbus.protocol.formats.sentient.native import new_message
+from aghbus.protocol.formats.sentient.message import ERROR_CODES, USER
+from aghbus.protocol.formats.sentient.native import SentientIds, new_message
 
 CONTENT_TYPE: Final = "branches"
 ORCHESTRATION: Final = "orchestration"
@@ -26,12 +26,15 @@ _MESSAGE_CHARS: Final = 200  # of the message of each
 
 class Branch(msgspec.Struct, frozen=True):
     """How one branch ended: the agent that its work was opened for, the body of its terminal trace (state, message, result,
-    artifact refs), the id of the envelope that ended it, and the log entries of its part of the chain."""
+    artifact refs), the id of the envelope that ended it, the log entries of its part of the chain, the last message of
+    that part (None: not known), and whether that names the Final Output agent."""
 
     agent: str
     body: dict[str, Any]
     closed_by: str | None = None
     log: tuple[SentientLogEntry, ...] = ()
+    last: Any = None
+    final: bool = False
 
     @property
     def completed(self) -> bool:
@@ -76,22 +79,59 @@ def shorter_results(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "result": {**result, "content": parts}}
 
 
-def joined_message(
-    body: dict[str, Any], branches: Sequence[Branch], *, message_id: str, now: int, session_id: str, request_id: str
+def end_message(
+    body: dict[str, Any],
+    branches: Sequence[Branch],
+    *,
+    message_id: str,
+    now: int,
+    chain: SentientIds,
+    following: str | None = None,
 ) -> dict[str, Any]:
-    """The join as a message of the platform, for the log and the memory agent. `now` is in Unix seconds."""
-    message = new_message(message_id, now, ORCHESTRATION, session_id, request_id)
-    result = body["result"]
+    """The end `body` of `branches`, one or joined, as a message of the platform for the agent `following` (None: for log and
+    memory agent). Sequence, parent and resources are those of the branches. `now` is in Unix seconds."""
+    message = new_message(message_id, now, ORCHESTRATION, chain.session_id, chain.request_id)
+    content, content_type, partial = _output(body.get("result"))
     message["input"] = {
         "source": ", ".join(branch.agent for branch in branches),
         "content": [branch.body["state"] for branch in branches],
     }
-    message["output"] = {"content": result["content"], "content_type": CONTENT_TYPE}
-    message["next_agent"]["reason"] = "all branches have ended"
-    message["status"] = {"code": result["status"], "message": body["message"]}
-    if "error" in result:
-        message["error"] = {"has_error": True, **result["error"]}
+    message["output"] = {"content": content, "content_type": content_type}
+    why = "all branches have ended" if len(branches) > 1 else "the chain has ended"
+    message["next_agent"] = {"name": following, "reason": why}
+    code = "failed" if body["state"] != "completed" else "partial" if partial else "success"
+    message["status"] = {"code": code, "message": body.get("message")}
+    message["audit"]["reasoning"] = why
+    known = [branch.last for branch in branches if branch.last is not None]
+    if known and following != USER:
+        newest = max((last["metadata"] for last in known), key=lambda ids: int(ids["sequence_number"]))
+        message["metadata"].update({key: newest[key] for key in ("sequence_number", "parent_message_id")})
+    message["resources"] = {group: _merged(group, known) for group in message["resources"]}
+    faulty = next((branch for branch in branches if not branch.completed or _own_error(branch)), None)
+    if faulty is not None:
+        message["error"] = {"has_error": True, **_fault(faulty)}
     return message
+
+
+def _merged(group: str, messages: Sequence[Any]) -> list[Any]:
+    """The refs of one group of all messages, each once: as the first message has it that does not call it pending."""
+    refs: dict[str, Any] = {}
+    for message in messages:
+        for ref in message["resources"][group]:
+            held = refs.get(ref["ref_id"])
+            if held is None or (held.get("status") == "pending" and ref.get("status") != "pending"):
+                refs[ref["ref_id"]] = ref
+    return list(refs.values())
+
+
+def _output(result: Any) -> tuple[Any, str | None, bool]:
+    """Content and content type of a result, and whether it is partial. Content is text, an array, an object or null."""
+    if not isinstance(result, dict):
+        return ({"result": result} if isinstance(result, bool | int | float) else result), None, False
+    content, content_type = result.get("content", result), result.get("content_type")
+    if isinstance(content, bool | int | float):
+        content = result
+    return content, content_type if isinstance(content_type, str) else None, result.get("partial") is True
 
 
 def merged_log(branches: Sequence[Branch]) -> tuple[SentientLogEntry, ...]:
@@ -120,9 +160,7 @@ def _part(branch: Branch) -> dict[str, Any]:
 
 def _fault(branch: Branch) -> dict[str, Any]:
     """The error of a failed branch: the valid members of its own, else those of a failure with the message of its end."""
-    result = branch.body.get("result")
-    own = result.get("error") if isinstance(result, dict) else None
-    own = own if isinstance(own, dict) else {}
+    own = _own_error(branch)
     code, text, count, recoverable = map(own.get, ("error_code", "error_message", "retry_count", "recoverable"))
     said = branch.body.get("message") or f"the work of {branch.agent} is {branch.body['state']}"
     return {
@@ -131,6 +169,12 @@ def _fault(branch: Branch) -> dict[str, Any]:
         "retry_count": count if type(count) is int and count >= 0 else None,
         "recoverable": recoverable if isinstance(recoverable, bool) else None,
     }
+
+
+def _own_error(branch: Branch) -> dict[str, Any]:
+    result = branch.body.get("result")
+    own = result.get("error") if isinstance(result, dict) else None
+    return own if isinstance(own, dict) else {}
 
 
 def _summary(branches: Sequence[Branch]) -> str:

@@ -21,7 +21,8 @@ _STATUS: Final = {"completed": "success", "failed": "failed", "canceled": "faile
 
 
 CHAIN: Final = f"{NAME}.chain"
-"""In `ext` of an envelope that carries no message: `session_id` and `request_id` of the chain that it is about."""
+"""In `ext`: `session_id` and `request_id` of the chain that an envelope is about. An opening that has it belongs to a chain
+whose end the opening daemon awaits."""
 
 
 class SentientIds(msgspec.Struct, frozen=True):

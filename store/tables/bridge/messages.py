@@ -80,9 +80,6 @@ SELECT 1 FROM works AS w
 WHERE {_WORK_W} AND w.role = 'target' AND w.state IN {_TERMINAL}
     AND (SELECT {INBOX_STATE} FROM envelopes AS e WHERE e.seq = ?) = 'acked'
 """  # noqa: S608 - constants
-_HAS_ENDED: Final = f"""
-SELECT max(e.state_after IN {_TERMINAL}) FROM envelopes AS e WHERE e.seq > ? AND e.seq <= ?
-"""  # noqa: S608 - constants
 _TO_LOG: Final = """
 SELECT e.seq FROM envelopes AS e
 WHERE e.seq > ? AND e.seq <= ? AND (e.direction = 'in' OR e.seq IN (SELECT seq FROM own_terminal_messages)) AND (
@@ -305,6 +302,11 @@ def envelope_by_id(tx: Transaction, workspace_id: str, message_id: str, sender: 
     return None if row is None else load_envelope(tx, row[0])
 
 
+def sent_as(tx: Transaction, workspace_id: str, message_id: str) -> bool:
+    """Whether we sent an envelope of this id."""
+    return find_by_id(tx, "1", message_id, OURS, workspace_id) is not None
+
+
 def trace_id_of(tx: Transaction, workspace_id: str, message_id: str, sender: str) -> str | None:
     """The trace id in the envelope of this id and sender; None when it has none or is not stored."""
     raw = raw_of(tx, workspace_id, message_id, sender)
@@ -380,12 +382,6 @@ def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> lis
 
 
 # queries of the follower
-
-
-async def has_ended_since(reader: Reader, after: int, upto: int) -> bool:
-    """Whether an envelope after sequence `after`, up to `upto`, left a work ended."""
-    rows = await fetch(reader, _HAS_ENDED, [after, upto])
-    return bool(rows[0][0])
 
 
 async def to_log(reader: Reader, name: str, after: int, upto: int, limit: int) -> list[int]:
