@@ -5,12 +5,12 @@ from typing import Final
 from aghbus.protocol.api.wait_reason import InboxMessage, OwnMessage, StoredFacts
 from aghbus.protocol.api.works import Work
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_STATE, Reader
-from aghbus.store.tables.envelopes import Row, fetch
+from aghbus.store.engine.sql import INBOX_STATE, Reader, read_all
+from aghbus.store.tables.envelopes import Row
 from aghbus.store.tables.retry import NO_SUBSCRIBER
 
 _ENDS: Final = f"""
-SELECT w.id, w.due_ms, e.seq = w.opened_seq, e.seq, e.received_ms,
+SELECT w.due_ms, e.seq = w.opened_seq, e.seq, e.received_ms,
     o.state, o.attempts, o.published_ms, o.expires_at, o.detail, o.next_ms IS NOT NULL,
     {INBOX_STATE}, coalesce(i.attempts, 0), coalesce(i.available_ms, 0), i.lease_until_ms, i.last_error
 FROM works AS w JOIN envelopes AS e ON e.seq IN (w.opened_seq, w.last_seq)
@@ -27,7 +27,8 @@ WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND e.channel = ? AND e.worksp
 _CHAIN: Final = "SELECT run_id, node FROM chain_steps WHERE work_id = ? AND ended_ms IS NULL LIMIT 1"
 _NEXT: Final = """
 SELECT n.work_id, n.target FROM follow_ups AS f JOIN works AS n ON n.id = f.next
-WHERE f.assigned = ? AND f.outcome IS NULL ORDER BY f.id LIMIT 1
+WHERE f.assigned = (SELECT id FROM works WHERE work_id = ? AND channel = ? AND workspace_id = ?) AND f.outcome IS NULL
+ORDER BY f.id LIMIT 1
 """
 
 
@@ -35,15 +36,16 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
     """The facts of `work`; None when it is not stored any more. The ids of messages by which a daemon says that a work waits for
     admission begin with `waits_for_admission`."""
     key = [work.work_id, work.channel, work.workspace_id]
-    ends = await fetch(reader, _ENDS, key)
+    senders = [work.target, work.target, waits_for_admission]
+    times = [*senders, *reader.log.of_work(work.work_id), *key]
+    rest = (_NEXT, key) if work.role == "target" else (_CHAIN, [work.work_id])
+    ends, ((begun_ms, reported_ms, told),), others = await read_all(reader, [(_ENDS, key), (_TIMES, times), rest])
     if not ends:
         return None
-    row_id, due_ms = ends[0][:2]
-    messages = {bool(row[2]): _message(row[3:]) for row in ends}
-    senders = [work.target, work.target, waits_for_admission]
-    ((begun_ms, reported_ms, told),) = await fetch(reader, _TIMES, [*senders, *reader.log.of_work(work.work_id), *key])
-    chains = await fetch(reader, _CHAIN, [work.work_id]) if work.role == "initiator" else []
-    following = await fetch(reader, _NEXT, [row_id]) if work.role == "target" else []
+    due_ms = ends[0][0]
+    messages = {bool(row[1]): _message(row[2:]) for row in ends}
+    chains = others if work.role == "initiator" else []
+    following = others if work.role == "target" else []
     return StoredFacts(
         opening=messages.get(True),
         last=messages.get(False),

@@ -1,5 +1,6 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,7 @@ from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import CachedWork
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, insert_into
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Query, Reader, as_struct, insert_into, read_all, read_here
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
@@ -77,6 +78,7 @@ FROM (
 ) WHERE bytes <= ? ORDER BY seq
 """  # noqa: S608 - constants
 _COUNT_STEPS: Final = f"SELECT count(*) {_HISTORY}"
+_FIRST: Final = 1  # the first sequence
 _END: Final = (1 << 63) - 1  # beyond every sequence
 
 
@@ -272,21 +274,15 @@ async def work(
     Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES. A work that was handed over is the
     one that took its place, with the history of both.
     """
-    row = await _row(reader, work_id, channel)
-    while row is not None and row[18] is not None and (then := await _row(reader, row[18], row[2])) is not None:
+    row = _row(reader, work_id, channel)
+    while row is not None and row[18] is not None and (then := _row(reader, row[18], row[2])) is not None:
         row = then
     if row is None:
         return None
     kept, end = _handover(row), _END if before is None else before
     tried = () if kept is None else kept.tried
-    steps: list[Row] = []
-    omitted = 0
-    for each in (row[0], *(one.work_id for one in reversed(tried))):
-        log, params = reader.log.of_work(each), [each, *row[1:3], end]
-        found = await fetch(reader, _SELECT_STEPS, [*log, *params, HISTORY_ENTRIES - len(steps), HISTORY_BYTES])
-        steps = [*found, *steps]
-        ((left,),) = await fetch(reader, _COUNT_STEPS, [*log, *params[:3], found[0][0] if found else end])
-        omitted += left
+    ids = [row[0], *(one.work_id for one in reversed(tried))]
+    steps, omitted = await _history(reader, ids, row[1:3], end) if end > _FIRST else ([], 0)
     return WorkResponse(
         work=_work_of(row),
         history=[_step_of(step) for step in steps],
@@ -296,10 +292,24 @@ async def work(
     )
 
 
-async def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
+async def _history(reader: Reader, ids: Sequence[str], place: Row, end: int) -> tuple[list[Row], int]:
+    """The rows of the steps before sequence `end`, oldest first, of the works `ids`, latest first, in one workspace and channel;
+    and how many more there are."""
+    queries: list[Query] = []
+    for each in ids:
+        params = [*reader.log.of_work(each), each, *place, end]
+        queries += [(_SELECT_STEPS, [*params, HISTORY_ENTRIES, HISTORY_BYTES]), (_COUNT_STEPS, params)]
+    found = await read_all(reader, queries)
+    steps: list[Row] = []
+    for of_work in found[::2]:
+        steps = [*of_work, *steps][-HISTORY_ENTRIES:]
+    return steps, sum(count for ((count,),) in found[1::2]) - len(steps)
+
+
+def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
     sql = f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1"
-    rows = await fetch(reader, sql, [1 << 62, work_id, *params])
+    rows = read_here(reader, sql, [1 << 62, work_id, *params])
     return rows[0] if rows else None
 
 
