@@ -19,7 +19,15 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
-from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of, version_of
+from aghbus.protocol.agh.discovery import (
+    CATALOG_KEY,
+    LAST_ANSWER_KEY,
+    SUMMARY_KEY,
+    rich_response,
+    should_answer,
+    summary_of,
+    version_of,
+)
 from aghbus.protocol.agh.effects import AnswerWhois, Discovered
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import LEAVING_KEY, load_of
@@ -150,6 +158,8 @@ class Discovery:
             card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
         if self._response is None or self._response[0] is not card:
             self._response = card, {"type": "response", "peer_card": card.to_wire()}
+        if self._limits.is_last_reply(request.sender, lane):
+            ext = {**ext, LAST_ANSWER_KEY: True}  # its daemon can tell this limit from an absence
         plain = not ext
         if (summary := self._settings.current.summary) is not None:
             ext = {**ext, SUMMARY_KEY: summary}
