@@ -44,8 +44,7 @@ class WaitReasons:
         if work.state not in OPEN_STATES:
             return None
         stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
-        if stored is not None and self.store.backlog and _waits_for_answer(stored):
-            await self.store.commit_deferred()  # perhaps it was answered
+        if stored is not None and _waits_for_answer(stored) and await self.store.commit_deferred():
             stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
         return None if stored is None else wait_reason(self._facts(work, stored))
 

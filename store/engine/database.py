@@ -199,12 +199,15 @@ class Store:
         """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self.submit(job)
 
-    async def commit_deferred(self) -> None:
-        """Commits what was deferred, so that a read shows it; a store that cannot write within half a second is read as it is."""
-        if self.backlog:
-            with contextlib.suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(_DEFERRED_WAIT):
-                    await self.write(lambda _tx: None)
+    async def commit_deferred(self) -> bool:
+        """Commits what was deferred, so that a read shows it. Returns whether there was anything; a store that cannot write
+        within half a second is to be read as it is."""
+        if self._writer.idle:
+            return False
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_DEFERRED_WAIT):
+                await self.write(lambda _tx: None)
+        return True
 
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""

@@ -45,6 +45,7 @@ __all__ = [
     "read",
     "read_all",
     "read_here",
+    "read_of_work",
     "with_bools",
 ]
 
@@ -108,7 +109,10 @@ class Reader(AsyncConnection):
 
     async def all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
         """All rows of each query, in one visit to the thread."""
-        return await self._execute(lambda: [self._conn.execute(*query).fetchall() for query in queries])
+        return await self._execute(self._all_of, queries)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
+        return [self._conn.execute(*query).fetchall() for query in queries]
 
 
 async def read(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:
@@ -120,6 +124,13 @@ async def read_all(reader: Reader, queries: Sequence[Query]) -> list[list[Any]]:
     """All rows of each query, for one wait. Raises StoreUnavailable when the file cannot be read now."""
     with _readable(reader):
         return await yield_gil_while(reader.all_of(queries))
+
+
+async def read_of_work(reader: Reader, work_id: str, opened_seq: int, queries: Sequence[Query]) -> list[list[Any]]:
+    """As `read_all`, for queries about a work that was opened by envelope `opened_seq`: on the event loop if it is at hand."""
+    if reader.log.is_at_hand(work_id, opened_seq):
+        return [read_here(reader, *query) for query in queries]
+    return await read_all(reader, queries)
 
 
 def read_here(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:

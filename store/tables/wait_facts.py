@@ -5,12 +5,12 @@ from typing import Final
 from aghbus.protocol.api.wait_reason import InboxMessage, OwnMessage, StoredFacts
 from aghbus.protocol.api.works import Work
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_STATE, Reader, read_all
+from aghbus.store.engine.sql import INBOX_STATE, Reader, read_here, read_of_work
 from aghbus.store.tables.envelopes import Row
 from aghbus.store.tables.retry import NO_SUBSCRIBER
 
 _ENDS: Final = f"""
-SELECT w.due_ms, e.seq = w.opened_seq, e.seq, e.received_ms,
+SELECT w.due_ms, w.opened_seq, e.seq, e.received_ms,
     o.state, o.attempts, o.published_ms, o.expires_at, o.detail, o.next_ms IS NOT NULL,
     {INBOX_STATE}, coalesce(i.attempts, 0), coalesce(i.available_ms, 0), i.lease_until_ms, i.last_error
 FROM works AS w JOIN envelopes AS e ON e.seq IN (w.opened_seq, w.last_seq)
@@ -39,11 +39,13 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
     senders = [work.target, work.target, waits_for_admission]
     times = [*senders, *reader.log.of_work(work.work_id), *key]
     rest = (_NEXT, key) if work.role == "target" else (_CHAIN, [work.work_id])
-    ends, ((begun_ms, reported_ms, told),), others = await read_all(reader, [(_ENDS, key), (_TIMES, times), rest])
+    ends = read_here(reader, _ENDS, key)
     if not ends:
         return None
-    due_ms = ends[0][0]
-    messages = {bool(row[1]): _message(row[2:]) for row in ends}
+    due_ms, opened_seq = ends[0][:2]
+    messages = {row[2] == opened_seq: _message(row[2:]) for row in ends}
+    queries = [(_TIMES, times), rest]
+    ((begun_ms, reported_ms, told),), others = await read_of_work(reader, work.work_id, opened_seq, queries)
     chains = others if work.role == "initiator" else []
     following = others if work.role == "target" else []
     return StoredFacts(

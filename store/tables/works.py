@@ -17,7 +17,7 @@ from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import CachedWork
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Query, Reader, as_struct, insert_into, read_all, read_here
+from aghbus.store.engine.sql import INTACT, INTACT_RAW, Query, Reader, as_struct, insert_into, read_here, read_of_work
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
@@ -52,7 +52,7 @@ _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id =
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END,
-    w.handover, w.next, w.id
+    w.handover, w.next, w.id, w.opened_seq
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 # One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit.
@@ -282,7 +282,7 @@ async def work(
     kept, end = _handover(row), _END if before is None else before
     tried = () if kept is None else kept.tried
     ids = [row[0], *(one.work_id for one in reversed(tried))]
-    steps, omitted = await _history(reader, ids, row[1:3], end) if end > _FIRST else ([], 0)
+    steps, omitted = await _history(reader, ids, row, end) if end > _FIRST else ([], 0)
     return WorkResponse(
         work=_work_of(row),
         history=[_step_of(step) for step in steps],
@@ -292,14 +292,15 @@ async def work(
     )
 
 
-async def _history(reader: Reader, ids: Sequence[str], place: Row, end: int) -> tuple[list[Row], int]:
-    """The rows of the steps before sequence `end`, oldest first, of the works `ids`, latest first, in one workspace and channel;
-    and how many more there are."""
+async def _history(reader: Reader, ids: Sequence[str], row: Row, end: int) -> tuple[list[Row], int]:
+    """The rows of the steps before sequence `end`, oldest first, of the work `row` and those that it took the place of, `ids`,
+    latest first; and how many more there are."""
     queries: list[Query] = []
     for each in ids:
-        params = [*reader.log.of_work(each), each, *place, end]
+        params = [*reader.log.of_work(each), each, *row[1:3], end]
         queries += [(_SELECT_STEPS, [*params, HISTORY_ENTRIES, HISTORY_BYTES]), (_COUNT_STEPS, params)]
-    found = await read_all(reader, queries)
+    opened_seq = row[20] if len(ids) == 1 else 0
+    found = await read_of_work(reader, row[0], opened_seq, queries)
     steps: list[Row] = []
     for of_work in found[::2]:
         steps = [*of_work, *steps][-HISTORY_ENTRIES:]

@@ -113,6 +113,11 @@ class Writer:
         """How many jobs are queued."""
         return len(self._queue)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no job is queued, and none waits for its commit."""
+        return not (self._queue or self._batch)
+
     def submit(self, job: Job[T], *, deferred: bool = False) -> asyncio.Future[T]:
         """Queues a write job, in order of the calls; the future resolves to its result when that is durable.
 
