@@ -107,6 +107,7 @@ class Discovery:
             self._answer(effect.request, lane)
 
     def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
+        self._questions.note_limit(effect.card.peer_id, envelope)
         question = self._questions.find(effect.answer_to)
         if question is None:  # perhaps a late answer to a question with a filter
             self._observe(effect, envelope, filtered=CATALOG_KEY in envelope.extensions())

@@ -209,7 +209,6 @@ class WhoisQuestions:
         took = question.last - question.started
         self._slowest = max(took, self._slowest * 0.9)
         card = effect.card.to_wire()
-        self._note_limit(effect.card.peer_id, envelope)
         if len(question.found) >= MAX_PEERS:
             return
         question.found.setdefault(
@@ -229,7 +228,8 @@ class WhoisQuestions:
             question.is_due = True
             asyncio.get_running_loop().call_soon(self._review, question)
 
-    def _note_limit(self, peer: str, envelope: Envelope) -> None:
+    def note_limit(self, peer: str, envelope: Envelope) -> None:
+        """An answer of `peer`, to whichever question, may say that it is the last one for now."""
         if envelope.extensions().get(LAST_ANSWER_KEY) is not True:
             return
         if len(self._limited) >= MAX_PEERS:
