@@ -24,6 +24,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
         context.output.rows(answer, "peers", _human)
     if answer["peers"]:
         return YES
+    if answer["ended"] == "limited":
+        limiting = values["to"] or values["query"] or "a peer"
+        raise AnswerIsNo(f"{limiting} limits how often it answers", "try again in a minute, and ask it less often")
     raise AnswerIsNo(f"no peer answered {_asked(values)} within {answer['elapsed_ms'] / 1000:.1f} s", _hint(values))
 
 

@@ -19,7 +19,15 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
-from aghbus.protocol.agh.discovery import CATALOG_KEY, SUMMARY_KEY, rich_response, should_answer, summary_of, version_of
+from aghbus.protocol.agh.discovery import (
+    CATALOG_KEY,
+    LAST_ANSWER_KEY,
+    SUMMARY_KEY,
+    rich_response,
+    should_answer,
+    summary_of,
+    version_of,
+)
 from aghbus.protocol.agh.effects import AnswerWhois, Discovered
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import LEAVING_KEY, load_of
@@ -99,6 +107,7 @@ class Discovery:
             self._answer(effect.request, lane)
 
     def _discovered(self, effect: Discovered, envelope: Envelope) -> None:
+        self._questions.note_limit(effect.card.peer_id, envelope)
         question = self._questions.find(effect.answer_to)
         if question is None:  # perhaps a late answer to a question with a filter
             self._observe(effect, envelope, filtered=CATALOG_KEY in envelope.extensions())
@@ -150,6 +159,8 @@ class Discovery:
             card, ext = self._own_card.card(), {}  # the whole card: without a catalog nothing shows that it is filtered
         if self._response is None or self._response[0] is not card:
             self._response = card, {"type": "response", "peer_card": card.to_wire()}
+        if self._limits.is_last_reply(request.sender, lane):
+            ext = {**ext, LAST_ANSWER_KEY: True}  # its daemon can tell this limit from an absence
         plain = not ext
         if (summary := self._settings.current.summary) is not None:
             ext = {**ext, SUMMARY_KEY: summary}

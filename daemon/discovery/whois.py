@@ -12,7 +12,14 @@ from aghbus.daemon.discovery.publisher import DiscoveryPublisher, Headers
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import MAX_PEERS, PresenceTable
-from aghbus.protocol.agh.discovery import CATALOG, CATALOG_KEY, FILTER_KEY, INCLUDE_KEY, summary_of
+from aghbus.protocol.agh.discovery import (
+    CATALOG,
+    CATALOG_KEY,
+    FILTER_KEY,
+    INCLUDE_KEY,
+    LAST_ANSWER_KEY,
+    summary_of,
+)
 from aghbus.protocol.agh.effects import Discovered
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import is_peer
@@ -24,6 +31,7 @@ _LONGEST: Final = 5.0  # seconds of one question that is asked again
 _AGAIN: Final = 1.0  # seconds between two questions, so that a peer that has just joined gets one
 _GRACE: Final = (0.01, 0.1)  # seconds, minimum and maximum, after the last expected answer
 _STALL: Final = (0.1, 0.5)  # seconds without an answer, after at least one and before the first
+_LIMITED: Final = 60.0  # seconds for which a peer is taken to limit its answers after one that said so
 _STALL_ROUND_TRIPS: Final = 20  # a stall lasts at least that many observed round trips
 
 
@@ -66,6 +74,7 @@ class WhoisQuestions:
         self._publisher = publisher
         self._pending: dict[str, PendingWhois] = {}
         self._slowest = 0.0  # seconds, the slowest recent answer; decays
+        self._limited: dict[str, float] = {}  # until when peers are taken to limit their answers, by peer id
 
     def find(self, request_id: str | None) -> PendingWhois | None:
         """The pending question with this id."""
@@ -161,6 +170,9 @@ class WhoisQuestions:
         question.timer = asyncio.get_running_loop().call_later(min(until, deadline) - now, self._review, question)
 
     def _end(self, question: PendingWhois, ended: str, now: float) -> None:
+        missing = question.expected - question.found.keys()
+        if ended == "timeout" and any(self._limited.get(peer, now) > now for peer in missing):
+            ended = "limited"
         question.answer.set_result(
             WhoisResponse(
                 request_id=question.request.id,
@@ -215,6 +227,14 @@ class WhoisQuestions:
         elif not question.is_due:  # once for the answers that arrive together
             question.is_due = True
             asyncio.get_running_loop().call_soon(self._review, question)
+
+    def note_limit(self, peer: str, envelope: Envelope) -> None:
+        """An answer of `peer`, to whichever question, may say that it is the last one for now."""
+        if envelope.extensions().get(LAST_ANSWER_KEY) is not True:
+            return
+        if len(self._limited) >= MAX_PEERS:
+            self._limited.clear()
+        self._limited[peer] = self._clock.monotonic() + _LIMITED
 
     def _summary(self, envelope: Envelope) -> str | None:
         """The summary of the sender: in its answer, else that of its last greet."""

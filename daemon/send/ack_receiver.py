@@ -79,20 +79,22 @@ class AckReceiver:
         return max(1, len(acks))
 
     def _submit(self, answers: list[_Answer]) -> None:
-        if self._unresponsive.subjects:  # other messages may wait for these answers
+        if self._unresponsive.subjects or any(answer.ack.outcome != "committed" for answer in answers):
+            # Other messages, or an agent that is to be notified, may wait for these answers.
             self._store.write_deferred(partial(self._take_answers, answers=answers), start_commit=True)
             return
-        if len(self._answers) >= _MAX_TOGETHER:
+        if full := len(self._answers) >= _MAX_TOGETHER:
             self._answers = []  # the earlier ones are in their job
         self._answers += answers
+        self._publisher.answers_wait(answer.seq for answer in answers)
         if len(self._answers) > len(answers):
             return
-        start_new_list = partial(self._start_new_list, self._answers)
-        job = self._store.write_deferred(partial(self._take_answers, answers=self._answers))
+        ended = partial(self._ended, self._answers)
+        job = self._store.write_deferred(partial(self._take_answers, answers=self._answers), start_commit=full)
         if job is None:
-            start_new_list()
+            ended()
         else:
-            job.add_done_callback(start_new_list)
+            job.add_done_callback(ended)
 
     def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
         self._start_new_list(answers)
@@ -106,10 +108,14 @@ class AckReceiver:
         if unknown:
             self._counters.add("acks.unknown", unknown)
 
-    def _start_new_list(self, answers: list[_Answer], _job: object = None) -> None:
+    def _start_new_list(self, answers: list[_Answer]) -> None:
         """Later answers do not belong to the job of this list: it has begun, or will not run."""
         if self._answers is answers:
             self._answers = []
+
+    def _ended(self, answers: list[_Answer], _job: object = None) -> None:
+        self._start_new_list(answers)
+        self._publisher.answers_judged(answer.seq for answer in answers)
 
     def _take_answer(self, tx: Transaction, answer: _Answer) -> bool:
         """Check and apply one acknowledgement; False when it is not one of this message.

@@ -94,6 +94,7 @@ class Publisher:
         self._log_limiter = context.log_limiter
         self.delivery_times = DeliveryTimes()
         self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
+        self._answering: set[int] = set()  # of these, those whose answer waits for its job
         self._confirming: asyncio.TimerHandle | None = None
         self._carried: dict[int, Outgoing] = {}  # given to the carrier in `_publish`, and not confirmed yet
         self._unsubscribed: set[int] = set()  # of both, those that the broker had nobody to pass on to
@@ -126,7 +127,7 @@ class Publisher:
 
     def link_up(self) -> None:
         """The link is up: publish again in order what is unanswered, then everything that the store has as queued."""
-        self._handed.clear()  # the store has it as queued
+        self._forget_handed()  # the store has it as queued
         self._unsubscribed.clear()
         self._reload = self._reconnected = True
         self._idle.clear()
@@ -171,15 +172,15 @@ class Publisher:
         return True
 
     async def _confirm(self) -> None:
-        """Record what was handed over until now as published, once the broker has it. Raises LinkError."""
-        seqs = [*self._handed]
+        """Record what was handed over until now, and has no answer, as published, once the broker has it. Raises LinkError."""
+        seqs = [seq for seq in self._handed if seq not in self._answering]
         if not seqs:
             return
         try:
             await self._carrier.confirm()
         except LinkError:
             self._take_unsubscribed(self._handed)
-            self._handed.clear()  # the store has it as queued
+            self._forget_handed()  # the store has it as queued
             raise
         failpoint("publish.confirmed")
         rows = [row for seq in seqs if (row := self._handed.pop(seq, None)) is not None]
@@ -193,6 +194,14 @@ class Publisher:
         self._unsubscribed -= found
         return frozenset(found)
 
+    def _forget_handed(self) -> None:
+        self._handed.clear()
+        self._answering.clear()
+
+    def answers_wait(self, seqs: Iterable[int]) -> None:
+        """Answers to these messages wait for the job that checks them: until then no PONG has to confirm the messages."""
+        self._answering.update(seq for seq in seqs if seq in self._handed)
+
     def answered(self, tx: Transaction, seqs: list[int]) -> None:
         """The receivers of these messages have them, and so has the broker: no PONG has to confirm them."""
         if self._handed:
@@ -203,10 +212,17 @@ class Publisher:
     def _note_answered(self, seqs: list[int]) -> None:
         published = sum([self._handed.pop(seq, None) is not None for seq in seqs])
         self._counters.add("outbox.published", published)
+        self._answering.difference_update(seqs)
         if self._unsubscribed:
             self._unsubscribed.difference_update(seqs)
         if not self._handed:
             self._stop_timer()
+
+    def answers_judged(self, seqs: Iterable[int]) -> None:
+        """The job that checks these answers has ended: a PONG has to confirm the messages to which they were no answers."""
+        if left := self._answering.intersection(seqs):
+            self._answering -= left
+            self._queued.set()
 
     def _stop_timer(self) -> None:
         if self._confirming is not None:
@@ -336,7 +352,8 @@ class Publisher:
         self._counters.add("outbox.published", count - len(unsubscribed))
         if unsubscribed:
             self._counters.add("outbox.no_subscriber", len(unsubscribed))
-        job = partial(self._record, rows=rows, impossible=impossible, unsubscribed=unsubscribed)
+        at, pauses = self._clock.monotonic(), {row.seq: self._pause(row, row.seq not in unsubscribed) for row in rows}
+        job = partial(self._record, at=at, pauses=pauses, impossible=impossible, unsubscribed=unsubscribed)
         recording = self._store.submit_deferred(job)
         recording.add_done_callback(self._recorded)
 
@@ -350,27 +367,25 @@ class Publisher:
     def _record(
         self,
         tx: Transaction,
-        rows: list[Outgoing],
+        at: float,
+        pauses: dict[int, float | None],
         impossible: Sequence[tuple[int, str]],
         unsubscribed: frozenset[int],
     ) -> None:
-        now_ms = self._clock_changes.now_after_clock_check(tx)
+        """The messages of `pauses` were published at monotonic second `at`."""
+        at_ms = self._clock_changes.now_after_clock_check(tx) - int(1000 * (self._clock.monotonic() - at))
         schedules: list[RetrySchedule] = []
-        first_ms: float = float("inf")
-        for row in rows:
-            passed_on = row.seq not in unsubscribed
-            next_ms = self._next_ms(row, now_ms, passed_on)
-            if passed_on:
-                schedules.append(RetrySchedule(row.seq, next_ms))
+        for seq, pause in pauses.items():
+            next_ms = None if pause is None else at_ms + int(1000 * pause)
+            if seq not in unsubscribed:
+                schedules.append(RetrySchedule(seq, next_ms))
             else:
-                retry.unsubscribed(tx, row.seq, next_ms)
+                retry.unsubscribed(tx, seq, next_ms)
             if next_ms is None:
-                tx.memory.flows.settle(tx, row.seq)  # nobody answers it
-            elif next_ms < first_ms:
-                first_ms = next_ms
-        retry.published(tx, schedules, now_ms)
-        if first_ms != float("inf"):
-            tx.after_commit(partial(self._timer.due_at, self._clock.monotonic() + (first_ms - now_ms) / 1000))
+                tx.memory.flows.settle(tx, seq)  # nobody answers it
+        retry.published(tx, schedules, at_ms)
+        if due := [pause for pause in pauses.values() if pause is not None]:
+            tx.after_commit(partial(self._timer.due_at, at + min(due)))
         for seq, why in impossible:
             self.give_up(tx, seq, "dead", why)
 
@@ -381,8 +396,8 @@ class Publisher:
 
     # retries
 
-    def _next_ms(self, row: Outgoing, now_ms: int, passed_on: bool) -> int | None:
-        """When a message just published for the `row.attempts + 1`-th time is retried, in Unix milliseconds; None for never.
+    def _pause(self, row: Outgoing, passed_on: bool) -> float | None:
+        """Seconds until a message just published for the `row.attempts + 1`-th time is retried; None for never.
 
         Only what can be answered is retried: every peer answers work, and a daemon that acknowledges answers everything; and what
         was not passed on to anybody.
@@ -393,7 +408,7 @@ class Publisher:
             return None
         policy = self._settings.current.retry
         pause = exponential_delay(row.attempts + 1, policy.first, policy.ceiling)
-        return now_ms + int(1000 * pause * (1 + _JITTER * (2 * self._clock.fraction() - 1)))
+        return pause * (1 + _JITTER * (2 * self._clock.fraction() - 1))
 
     async def retry(self) -> None:
         """Publish due messages again and give up expired ones, until cancelled."""

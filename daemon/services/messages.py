@@ -73,6 +73,8 @@ class MessageService:
     async def get_message(self, message_id: str) -> Message:
         """One stored envelope by its id."""
         found = await envelopes.message(self.store.reader, message_id)
+        if found is not None and found.delivery in ("queued", "published") and await self.store.commit_deferred():
+            found = await envelopes.message(self.store.reader, message_id)
         if found is None:
             why, hint = self.held_back.explain(message_id), "`aghctl messages list` shows the messages"
             raise NotFound(why or f"no message {message_id} is stored here", hint=hint)

@@ -14,7 +14,7 @@ from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.agh.trust.trust import Trust
-from aghbus.protocol.api.wait_reason import Facts, StoredFacts, wait_reason
+from aghbus.protocol.api.wait_reason import Facts, OwnMessage, StoredFacts, wait_reason
 from aghbus.protocol.api.works import WaitReason, Work
 from aghbus.protocol.base.spelling import near_peers
 from aghbus.store.engine.database import Store
@@ -44,6 +44,8 @@ class WaitReasons:
         if work.state not in OPEN_STATES:
             return None
         stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
+        if stored is not None and _waits_for_answer(stored) and await self.store.commit_deferred():
+            stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
         return None if stored is None else wait_reason(self._facts(work, stored))
 
     def _facts(self, work: Work, stored: StoredFacts) -> Facts:
@@ -79,3 +81,7 @@ class WaitReasons:
         if unresponsive is not None and unresponsive.holds:
             return f"earlier messages to {peer} are not answered"
         return self.waiting_for()
+
+
+def _waits_for_answer(stored: StoredFacts) -> bool:
+    return any(isinstance(one, OwnMessage) and one.outstanding for one in (stored.opening, stored.last))

@@ -262,6 +262,11 @@ class RateLimits:
         now = self._now()
         return self._answer_bytes.affords(_LEAST_ANSWER, now, PARTS[lane]) and self._answers.spend(peer, now)
 
+    def is_last_reply(self, peer: str, lane: Lane) -> bool:
+        """Whether the next whois of this peer would not be answered now."""
+        now = self._now()
+        return not (self._answer_bytes.affords(_LEAST_ANSWER, now, PARTS[lane]) and self._answers.has(peer, now))
+
     def replied(self, size: int, lane: Lane) -> None:
         """A whois of a peer of this lane was answered with `size` bytes."""
         self._answer_bytes.drain(size, self._now(), PARTS[lane])

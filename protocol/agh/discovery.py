@@ -20,6 +20,9 @@ CATALOG: Final = "capability_catalog"
 TASK_WRITE: Final = "task.write"
 """A capability that other implementations accept in signed cards only: they refuse a greet without a proof that has it."""
 SUMMARY_KEY: Final = "aghbus.summary"  # in ext of a whois response: what the greets of the peer have as summary
+LAST_ANSWER_KEY: Final = (
+    "aghbus.last_answer"  # in ext of a whois response: true if the next may be left out, for its limit
+)
 VERSION_KEY: Final = "aghbus.version"  # in ext of greets and whois responses: the version of the sender's daemon
 MAX_SUMMARY_CHARS: Final = 1_024  # of a peer's summary that are kept
 

@@ -69,8 +69,8 @@ class WhoisResponse(ResponseModel):
     peers: list[WhoisMatch]  # in order of arrival
     expected: int  # number of known peers that match
     elapsed_ms: float  # milliseconds spent
-    # why waiting ended: `complete` (every expected peer answered), `first`, `quiet` (no answer for a while) or
-    # `timeout`
+    # why waiting ended: `complete` (every expected peer answered), `first`, `quiet` (no answer for a while), `timeout`, or
+    # `limited` (the same, and a peer that did not answer has said that it limits how often it does)
     ended: str
 
 

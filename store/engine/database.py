@@ -41,6 +41,7 @@ Synchronous = Literal["full", "normal"]
 # Pages are 4 KiB, SQLite's default and the block of most disks.
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
+_DEFERRED_WAIT: Final = 0.5  # seconds that a read waits for the store to commit what was deferred
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
 _CHECKPOINT_PAGES: Final = (
     4_096  # 16 MiB of WAL, which a COMMIT then copies: a page that changes often, once for many commits
@@ -123,6 +124,7 @@ class Store:
             damaged = DamagedEnvelopes()
             db.create_function("intact", 3, damaged.intact)
             await reader.create_function("intact", 3, damaged.intact)
+            reader.here.create_function("intact", 3, damaged.intact)
             checks = _Checks(opened, damaged, PageCheck(path) if unchecked else None)
             store = cls(path, synchronous, lock, db, reader, memory, executor, watermark, segment, checks)
             undo.pop_all()
@@ -168,8 +170,8 @@ class Store:
         return self._writer.backlog
 
     def submit_deferred(self, job: Job[T]) -> asyncio.Future[T]:
-        """As `submit`, for a job that no caller waits for: it joins the next transaction, or starts one within 10
-        ms."""
+        """As `submit`, for a job that no caller waits for: it joins the next transaction, or starts one within
+        DEFER_SECONDS (writer.py)."""
         return self.submit(job, deferred=True)
 
     def write_deferred(self, job: Job[Any], *, start_commit: bool = False) -> asyncio.Future[Any] | None:
@@ -196,6 +198,16 @@ class Store:
     async def write(self, job: Job[T]) -> T:
         """`submit` and wait. After a cancellation the job may or may not have run."""
         return await self.submit(job)
+
+    async def commit_deferred(self) -> bool:
+        """Commits what was deferred, so that a read shows it. Returns whether there was anything; a store that cannot write
+        within half a second is to be read as it is."""
+        if self._writer.idle:
+            return False
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_DEFERRED_WAIT):
+                await self.write(lambda _tx: None)
+        return True
 
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
@@ -339,8 +351,10 @@ async def _open_reader(path: Path, log: LogMemory) -> Reader:
     await reader
     try:
         await reader.execute("PRAGMA query_only = ON")
+        reader.here.execute("PRAGMA query_only = ON")
         await reader.execute(f"PRAGMA busy_timeout = {_READER_BUSY_TIMEOUT_MS}")
         await reader.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+        reader.here.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
     except sqlite3.Error as error:
         await reader.close()
         raise explained(path, error) from None

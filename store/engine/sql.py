@@ -5,8 +5,9 @@ envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which
 damage, not forgery: `aghd check-store` verifies the ledger.
 """
 
+import contextlib
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection, Cursor, OperationalError, connect
@@ -33,6 +34,7 @@ __all__ = [
     "DamagedEnvelopes",
     "DatabaseError",
     "OperationalError",
+    "Query",
     "Reader",
     "as_struct",
     "encodable",
@@ -42,6 +44,9 @@ __all__ = [
     "placeholders",
     "primary_code",
     "read",
+    "read_all",
+    "read_here",
+    "read_of_work",
     "with_bools",
 ]
 
@@ -79,29 +84,72 @@ _CHUNK: Final = 64  # rows that an iteration takes from the thread at a time
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
 
+Query = tuple[str, Sequence[Any]]
+"""A statement and its parameters."""
+
 
 class Reader(AsyncConnection):
     """A connection that can only read and never blocks the writer. `log` finds what the indexes do not have yet: ask it
-    on the event loop, just before the query. It may name envelopes that are not committed, which no query finds."""
+    on the event loop, just before the query. It may name envelopes that are not committed, which no query finds.
+
+    `here` is a connection for the event loop: for queries that read a few pages by key, which take less time than the
+    way to the thread and back."""
 
     def __init__(self, path: Path, log: LogMemory) -> None:
-        super().__init__(partial(connect, f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None), _CHUNK)
+        opened = partial(connect, f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None)
+        super().__init__(opened, _CHUNK)
         self.log: Final = log
+        self.here: Final[Connection] = opened()
         self.error: str | None = None
         """Why the last read failed, safe to print; None if it did not."""
 
+    async def close(self) -> None:
+        """Closes both connections."""
+        await super().close()
+        self.here.close()
 
-async def read(reader: Reader, sql: str, params: Sequence[Any] = ()) -> Iterable[Any]:
+    async def all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
+        """All rows of each query, in one visit to the thread."""
+        return await self._execute(self._all_of, queries)  # type: ignore[no-untyped-call,no-any-return]
+
+    def _all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
+        return [self._conn.execute(*query).fetchall() for query in queries]
+
+
+async def read(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:
     """All rows of a query. Raises StoreUnavailable when the file cannot be read now."""
+    return (await read_all(reader, [(sql, params)]))[0]
+
+
+async def read_all(reader: Reader, queries: Sequence[Query]) -> list[list[Any]]:
+    """All rows of each query, for one wait. Raises StoreUnavailable when the file cannot be read now."""
+    with _readable(reader):
+        return await yield_gil_while(reader.all_of(queries))
+
+
+async def read_of_work(reader: Reader, work_id: str, opened_seq: int, queries: Sequence[Query]) -> list[list[Any]]:
+    """As `read_all`, for queries about a work that was opened by envelope `opened_seq`: on the event loop if it is at hand."""
+    if reader.log.is_at_hand(work_id, opened_seq):
+        return [read_here(reader, *query) for query in queries]
+    return await read_all(reader, queries)
+
+
+def read_here(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:
+    """All rows of a query for `Reader.here`. Raises StoreUnavailable when the file cannot be read now."""
+    with _readable(reader):
+        return reader.here.execute(sql, params).fetchall()
+
+
+@contextlib.contextmanager
+def _readable(reader: Reader) -> Iterator[None]:
     try:
-        rows = await yield_gil_while(reader.execute_fetchall(sql, params))
+        yield
     except DatabaseError as error:
         if not is_environment(error):
             raise
         reader.error = escape(str(error))
         raise StoreUnavailable(f"the store cannot be read: {reader.error}", hint=READ_HINT) from error
     reader.error = None
-    return rows
 
 
 def primary_code(error: Exception) -> int:

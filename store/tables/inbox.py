@@ -263,24 +263,18 @@ def _died(tx: Transaction, seq: int) -> None:
 
 
 def _take(tx: Transaction, seq: int, state: InboxState, lease: str | None, until: int | None) -> None:
-    """Leases or acks an untouched message. One that is acked in order needs no row."""
-    if not _pass(tx, seq) or state != "acked":
+    """Leases or acks an untouched message. One that is acked in order needs no row, but the position."""
+    if tx.memory.inbox.take(tx, seq) and state == "acked":
+        _write_position(tx)
+    else:
         tx.append(_INSERT, (seq, state, 1, 0, lease, until))
         tx.memory.inbox_acked += state == "acked"
 
 
-def _pass(tx: Transaction, seq: int) -> bool:
-    """An untouched message is untouched no more. Returns whether the position has passed it."""
-    passed = tx.memory.inbox.take(tx, seq)
-    if passed:
-        _write_position(tx)
-    return passed
-
-
 def advance(tx: Transaction) -> None:
-    """Moves the position as far as possible, so that opening the store searches little."""
-    if tx.memory.inbox.advance(tx, tx.memory.last_seq):
-        _write_position(tx)
+    """Moves the position as far as possible, so that opening the store searches little, and writes it."""
+    tx.memory.inbox.advance(tx, tx.memory.last_seq)
+    _write_position(tx)
 
 
 def _write_position(tx: Transaction) -> None:
@@ -400,8 +394,10 @@ def requeue(tx: Transaction, seq: int) -> InboxItem:
 
 def _change(tx: Transaction, seq: int, before: _Held, after: _Held) -> None:
     """Writes the row of a message; one that is acked in order needs none."""
-    passed = before.implied and before.state == "ready" and _pass(tx, seq)
-    if not passed or after.state != "acked":
+    passed = before.implied and before.state == "ready" and tx.memory.inbox.take(tx, seq)
+    if passed and after.state == "acked":
+        _write_position(tx)
+    else:
         values = (seq, after.state, after.attempts, after.available_ms, after.lease, after.last_error)
         tx.db.execute(_SET, values)
         tx.memory.inbox_acked += after.state == "acked"
@@ -433,7 +429,7 @@ def _sweep(tx: Transaction) -> None:
     for _ in range(PASSED_ROWS):
         if (seq := tx.memory.inbox.oldest) is None or seq >= kept:
             break
-        _pass(tx, seq)
+        tx.memory.inbox.take(tx, seq)
         tx.append(_INSERT, (seq, "ready", 0, 0, None, None))
     advance(tx)
     tx.flush()

@@ -5,12 +5,12 @@ from typing import Final
 from aghbus.protocol.api.wait_reason import InboxMessage, OwnMessage, StoredFacts
 from aghbus.protocol.api.works import Work
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
-from aghbus.store.engine.sql import INBOX_STATE, Reader
-from aghbus.store.tables.envelopes import Row, fetch
+from aghbus.store.engine.sql import INBOX_STATE, Query, Reader, read_here, read_of_work
+from aghbus.store.tables.envelopes import Row
 from aghbus.store.tables.retry import NO_SUBSCRIBER
 
 _ENDS: Final = f"""
-SELECT w.id, w.due_ms, e.seq = w.opened_seq, e.seq, e.received_ms,
+SELECT w.due_ms, w.opened_seq, e.seq, e.received_ms,
     o.state, o.attempts, o.published_ms, o.expires_at, o.detail, o.next_ms IS NOT NULL,
     {INBOX_STATE}, coalesce(i.attempts, 0), coalesce(i.available_ms, 0), i.lease_until_ms, i.last_error
 FROM works AS w JOIN envelopes AS e ON e.seq IN (w.opened_seq, w.last_seq)
@@ -27,14 +27,17 @@ WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ? AND e.channel = ? AND e.worksp
 _CHAIN: Final = "SELECT run_id, node FROM chain_steps WHERE work_id = ? AND ended_ms IS NULL LIMIT 1"
 _NEXT: Final = """
 SELECT n.work_id, n.target FROM follow_ups AS f JOIN works AS n ON n.id = f.next
-WHERE f.assigned = ? AND f.outcome IS NULL ORDER BY f.id LIMIT 1
+WHERE f.assigned = (SELECT id FROM works WHERE work_id = ? AND channel = ? AND workspace_id = ?) AND f.outcome IS NULL
+ORDER BY f.id LIMIT 1
 """
 _PASSED_ON: Final = """
 SELECT h.work_id, h.initiator FROM follow_ups AS f JOIN works AS h ON h.id = f.assigned
-WHERE f.next = ?1 AND f.question IS NOT NULL AND f.outcome IS NULL
+WHERE f.next = (SELECT id FROM works WHERE work_id = ?1 AND channel = ?2 AND workspace_id = ?3)
+    AND f.question IS NOT NULL AND f.outcome IS NULL
 UNION ALL
 SELECT n.work_id, n.target FROM follow_ups AS f JOIN works AS n ON n.id = f.next
-WHERE f.assigned = ?1 AND f.outcome IS NULL LIMIT 1
+WHERE f.assigned = (SELECT id FROM works WHERE work_id = ?1 AND channel = ?2 AND workspace_id = ?3)
+    AND f.outcome IS NULL LIMIT 1
 """
 
 
@@ -42,16 +45,20 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
     """The facts of `work`; None when it is not stored any more. The ids of messages by which a daemon says that a work waits for
     admission begin with `waits_for_admission`."""
     key = [work.work_id, work.channel, work.workspace_id]
-    ends = await fetch(reader, _ENDS, key)
+    senders = [work.target, work.target, waits_for_admission]
+    times = [*senders, *reader.log.of_work(work.work_id), *key]
+    rest: list[Query] = [(_NEXT, key)] if work.role == "target" else []
+    if work.role == "initiator":
+        rest = [(_CHAIN, [work.work_id]), (_PASSED_ON, key)]
+    ends = read_here(reader, _ENDS, key)
     if not ends:
         return None
-    row_id, due_ms = ends[0][:2]
-    messages = {bool(row[2]): _message(row[3:]) for row in ends}
-    senders = [work.target, work.target, waits_for_admission]
-    ((begun_ms, reported_ms, told),) = await fetch(reader, _TIMES, [*senders, *reader.log.of_work(work.work_id), *key])
-    chains = await fetch(reader, _CHAIN, [work.work_id]) if work.role == "initiator" else []
-    passed_on = await fetch(reader, _PASSED_ON, [row_id]) if work.role == "initiator" else []
-    following = await fetch(reader, _NEXT, [row_id]) if work.role == "target" else []
+    due_ms, opened_seq = ends[0][:2]
+    messages = {row[2] == opened_seq: _message(row[2:]) for row in ends}
+    queries = [(_TIMES, times), *rest]
+    ((begun_ms, reported_ms, told),), *others = await read_of_work(reader, work.work_id, opened_seq, queries)
+    chains, passed_on = others if work.role == "initiator" else ([], [])
+    following = others[0] if work.role == "target" else []
     return StoredFacts(
         opening=messages.get(True),
         last=messages.get(False),

@@ -1,5 +1,6 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,18 @@ from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import CachedWork
-from aghbus.store.engine.sql import INTACT, INTACT_RAW, Reader, as_struct, ends_in, insert_into, placeholders
+from aghbus.store.engine.sql import (
+    INTACT,
+    INTACT_RAW,
+    Query,
+    Reader,
+    as_struct,
+    ends_in,
+    insert_into,
+    placeholders,
+    read_here,
+    read_of_work,
+)
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
 MESSAGE_CHARS: Final = 2_000  # of the last message; the history has it whole
@@ -53,7 +65,7 @@ _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id =
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END,
-    w.handover, w.next, w.id
+    w.handover, w.next, w.id, w.opened_seq
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 # One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit. A work
@@ -85,6 +97,7 @@ FROM (
 """  # noqa: S608 - constants
 _COUNT_STEPS: Final = f"SELECT count(*) {_HISTORY}"
 _PLACES: Final = {"updated": "last_seq", "opened": "opened_seq"}
+_FIRST: Final = 1  # the first sequence
 _END: Final = (1 << 63) - 1  # beyond every sequence
 
 
@@ -306,21 +319,15 @@ async def work(
     Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES. A work that was handed over is the
     one that took its place, with the history of both.
     """
-    row = await _row(reader, work_id, channel)
-    while row is not None and row[18] is not None and (then := await _row(reader, row[18], row[2])) is not None:
+    row = _row(reader, work_id, channel)
+    while row is not None and row[18] is not None and (then := _row(reader, row[18], row[2])) is not None:
         row = then
     if row is None:
         return None
     kept, end = _handover(row), _END if before is None else before
     tried = () if kept is None else kept.tried
-    steps: list[Row] = []
-    omitted = 0
-    for each in (row[0], *(one.work_id for one in reversed(tried))):
-        log, params = reader.log.of_work(each), [each, *row[1:3], end]
-        found = await fetch(reader, _SELECT_STEPS, [*log, *params, HISTORY_ENTRIES - len(steps), HISTORY_BYTES])
-        steps = [*found, *steps]
-        ((left,),) = await fetch(reader, _COUNT_STEPS, [*log, *params[:3], found[0][0] if found else end])
-        omitted += left
+    ids = [row[0], *(one.work_id for one in reversed(tried))]
+    steps, omitted = await _history(reader, ids, row, end) if end > _FIRST else ([], 0)
     return WorkResponse(
         work=_work_of(row),
         history=[_step_of(step) for step in steps],
@@ -331,10 +338,25 @@ async def work(
     )
 
 
-async def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
+async def _history(reader: Reader, ids: Sequence[str], row: Row, end: int) -> tuple[list[Row], int]:
+    """The rows of the steps before sequence `end`, oldest first, of the work `row` and those that it took the place of, `ids`,
+    latest first; and how many more there are."""
+    queries: list[Query] = []
+    for each in ids:
+        params = [*reader.log.of_work(each), each, *row[1:3], end]
+        queries += [(_SELECT_STEPS, [*params, HISTORY_ENTRIES, HISTORY_BYTES]), (_COUNT_STEPS, params)]
+    opened_seq = row[20] if len(ids) == 1 else 0
+    found = await read_of_work(reader, row[0], opened_seq, queries)
+    steps: list[Row] = []
+    for of_work in found[::2]:
+        steps = [*of_work, *steps][-HISTORY_ENTRIES:]
+    return steps, sum(count for ((count,),) in found[1::2]) - len(steps)
+
+
+def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
     sql = f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1"
-    rows = await fetch(reader, sql, [1 << 62, work_id, *params])
+    rows = read_here(reader, sql, [1 << 62, work_id, *params])
     return rows[0] if rows else None
 
 

@@ -15,10 +15,13 @@ from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import Ack, Acks, encode_ack, encode_signed_ack
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner
+from aghbus.protocol.api.operations import Operations
+from aghbus.store.engine.commit import writer
 from aghbus.store.engine.commit.writer import Job
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import US, rows, say, sending
+from tests.support.natsutil import wait_until
 from tests.support.publishing import Wire, committed, publishing, send
 
 
@@ -73,6 +76,32 @@ async def test_acknowledgements_that_arrive_together_are_one_job(
     assert len(jobs) == 1
     assert await states(parts) == ["receipted", "refused", "receipted", "receipted", "published"]
     assert [parts.counters[f"acks.{name}"] for name in ("committed", "refused", "unknown")] == [3, 1, 1]
+
+
+async def test_an_acknowledgement_waits_for_a_commit_and_a_refusal_does_not(
+    sender: tuple[Publisher, DaemonParts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, parts = sender
+    (first, committed_ack), (second, ack) = await published(publisher, parts, 2)
+    monkeypatch.setattr(writer, "DEFER_SECONDS", 3_600.0)
+    commits = parts.store.stats.commits
+    acknowledge(parts, first, committed_ack)
+    await asyncio.sleep(0.05)  # nothing to wait for: the commit must not come
+    assert parts.store.stats.commits == commits
+    acknowledge(parts, second, replace(ack, outcome="refused"))
+    await wait_until(lambda: parts.counters["acks.refused"])
+    assert await states(parts) == ["receipted", "refused"]
+
+
+async def test_whoever_asks_for_a_message_sees_its_acknowledgement(
+    sender: tuple[Publisher, DaemonParts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, parts = sender
+    ((seq, ack),) = await published(publisher, parts, 1)
+    monkeypatch.setattr(writer, "DEFER_SECONDS", 3_600.0)
+    acknowledge(parts, seq, ack)
+    found = await parts.operations[Operations.get_message](ack.id)
+    assert found.delivery == "receipted"
 
 
 async def test_each_acknowledgement_of_a_list_counts_for_its_own_message(sender: tuple[Publisher, DaemonParts]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.config.settings import LimitsSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.discovery.greeter import GREET_BACK_EVERY
 from aghbus.daemon.discovery.presence_writer import BATCH, PresenceWriteBehind
@@ -262,6 +263,25 @@ async def test_a_whois_ends_after_its_wait_time(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
         found = await b.parts.questions.whois(WhoisRequest(to="nobody", wait=0.05))
         assert (found.ended, found.peers) == ("timeout", [])
+
+
+async def test_the_last_answer_within_a_limit_says_so(tmp_path: Path) -> None:
+    link = RecordingLink()
+    async with bench(tmp_path, link=link, limits=LimitsSettings(answers_per_minute=2)) as b:
+        b.take(question(b), question(b), question(b))
+        assert [one["ext"].get("aghbus.last_answer") for one in link.posted] == [None, True]
+        assert b.counters["whois.suppressed"] == 1
+
+
+async def test_a_whois_tells_a_peer_that_limits_its_answers_from_one_that_is_away(tmp_path: Path) -> None:
+    link = RecordingLink()
+    async with bench(tmp_path, link=link) as b:
+        for peer, ext in (("worker", {"aghbus.last_answer": True}), ("idle", {"aghbus.last_answer": 1})):
+            asking = b.parts.questions.whois(WhoisRequest(to=peer, first=True, wait=60))
+            b.take({**answer(b, link.posted[-1], peer), "ext": ext})
+            assert (await asking).ended == "first"
+        for peer, ended in (("worker", "limited"), ("idle", "timeout")):
+            assert (await b.parts.questions.whois(WhoisRequest(to=peer, wait=0.05))).ended == ended
 
 
 async def test_a_duplicate_is_recognized_before_the_first_copy_is_committed(tmp_path: Path) -> None:

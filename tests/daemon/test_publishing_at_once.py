@@ -11,6 +11,7 @@ from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.wiring import DaemonParts
 from aghbus.protocol.agh.delivery.acks import Ack, encode_ack
+from aghbus.store.engine.commit import writer
 from aghbus.store.tables.outbox import Outgoing
 from tests.support.makers import rows
 from tests.support.natsutil import wait_until
@@ -87,6 +88,22 @@ async def test_an_acknowledgement_replaces_the_confirmation(
     assert await publisher.drained(0)
     assert parts.counters["outbox.published"] == 2
     assert wire.confirmations == 0
+
+
+async def test_a_message_whose_answer_waits_for_a_commit_needs_no_confirmation(
+    sender: tuple[Publisher, DaemonParts], wire: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher, parts = sender
+    monkeypatch.setattr(writer, "DEFER_SECONDS", 3_600.0)
+    await send(publisher, parts, 2)
+    acknowledge(parts, wire.taken[0])
+    await wait_until(lambda: wire.confirmations)  # of the second one
+    assert await states(parts) == ["receipted", "published"]
+    await send(publisher, parts, 1)
+    acknowledge(parts, wire.taken[2], Ack("msg_other", "committed", None, "0" * 64))
+    assert await states(parts) == ["receipted", "published", "queued"]
+    await wait_until(lambda: wire.confirmations == 2)  # of the third one: it was no answer to it
+    assert await states(parts) == ["receipted", "published", "published"]
 
 
 async def test_a_false_acknowledgement_confirms_nothing(sender: tuple[Publisher, DaemonParts], wire: Direct) -> None:

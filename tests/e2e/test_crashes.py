@@ -26,7 +26,9 @@ def test_killed_daemons_come_back_as_they_were(home: Home) -> None:
             daemon.kill()
             daemon.start()
             detail, messages, threads = before[daemon.name]
-            assert daemon.get(f"/v1/works/{work_id}") == detail
+            after = daemon.get(f"/v1/works/{work_id}")
+            assert after.pop("why")["code"] == detail.pop("why")["code"]  # its sentence says how long ago things were
+            assert after == detail
             assert daemon.get("/v1/threads") == threads
             after = daemon.get("/v1/messages")["messages"]
             assert [(m["seq"], m["envelope"]) for m in after] == [

@@ -10,6 +10,7 @@ import pytest
 from aghbus.protocol.agh.envelope import parse
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine import meta
+from aghbus.store.engine.commit import writer
 from aghbus.store.engine.commit.policy import CommitPolicy
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.commit.writer import MAX_LOOP_YIELDS
@@ -75,6 +76,28 @@ async def test_deferred_jobs_begin_a_transaction_soon(store: Store) -> None:
     assert [await first, await second] == [0, 1]
     assert store.stats.commits == 1
     assert await store.submit_deferred(put(2)) == 2
+
+
+async def test_a_read_may_ask_for_what_was_deferred(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "DEFER_SECONDS", 3_600.0)
+    assert not await store.commit_deferred()
+    assert store.stats.commits == 0
+    behind = store.submit_deferred(put(0))
+    assert await store.commit_deferred()
+    assert behind.done() and await stored(store) == [0]
+
+
+async def test_a_read_waits_for_the_commit_that_runs(store: Store) -> None:
+    taken = asyncio.Event()
+
+    def job(tx: Transaction) -> None:
+        put(0)(tx)
+        taken.set()
+
+    running = store.submit(job)
+    await taken.wait()
+    assert await store.commit_deferred()
+    assert running.done() and await stored(store) == [0]
 
 
 async def test_deferred_jobs_are_committed_when_the_store_is_closed(path: Path) -> None:

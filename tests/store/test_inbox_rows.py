@@ -238,6 +238,24 @@ async def test_the_number_of_waiting_messages_is_restored_after_reopening(store:
         await again.close()
 
 
+async def test_a_lease_writes_its_row_and_no_position(store: Store) -> None:
+    first, second = await fill(store, 2)
+    at = "SELECT value FROM meta WHERE key = 'inbox_position'"
+    await lease(store, "a")
+    assert (await rows(store, at), store.memory.inbox.seq) == ([(0,)], first)
+    await store.close()
+    store = await Store.open(store.path, synchronous="normal")
+    try:
+        assert (await inbox_states(store), store.memory.inbox.untouched()) == (
+            {first: "leased", second: "ready"},
+            [second],
+        )
+        await lease(store, "b", ack=True)
+        assert await rows(store, at) == [(second,)]
+    finally:
+        await store.close()
+
+
 async def test_delivering_and_acking_at_once_write_no_row(store: Store) -> None:
     await fill(store, 3)
     for _ in range(2):

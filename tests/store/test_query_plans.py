@@ -1,7 +1,10 @@
 """Queries made for every message use an index and scan no table."""
 
+import pytest
+
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
+from aghbus.store.engine.log import memory
 from aghbus.store.tables import inbox, outbox, retry, wait_facts, works
 from aghbus.store.tables.retry import RetrySchedule
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending
@@ -62,16 +65,41 @@ async def test_outbox_updates_use_no_ephemeral_tables(store: Store) -> None:
     assert "OpenEphemeral" not in await store.write(job)
 
 
+@pytest.mark.parametrize("at_hand", [True, False])
+async def test_a_work_is_read_by_keys_with_one_visit_to_the_thread_at_most(
+    store: Store, monkeypatch: pytest.MonkeyPatch, at_hand: bool
+) -> None:
+    await receive(store, say(work_id="work_1"))
+    if not at_hand:
+        monkeypatch.setattr(memory, "_AT_HAND", 0)
+    visited: list[str] = []
+    here: list[str] = []
+    await store.reader.set_trace_callback(visited.append)
+    store.reader.here.set_trace_callback(here.append)
+    commits = store.stats.commits
+    assert await works.work(store.reader, "work_1", before=1) is not None
+    assert (len(here), visited) == (1, [])
+    found = await works.work(store.reader, "work_1")
+    assert found is not None and len(found.history) == 1
+    assert (len(here), len(visited)) == ((4, 0) if at_hand else (2, 2))
+    assert store.stats.commits == commits
+    await store.reader.set_trace_callback(lambda _sql: None)
+    plans = [plan for sql in here[:2] for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]
+    assert plans and not [plan for plan in plans if plan.startswith("SCAN")]
+
+
 async def test_why_a_work_does_not_move_is_read_by_keys(store: Store) -> None:
     await receive(store, say(work_id="work_1"))
     found = await works.work(store.reader, "work_1")
     assert found is not None
     asked: list[str] = []
     await store.reader.set_trace_callback(asked.append)
+    store.reader.here.set_trace_callback(asked.append)
     for role in ("target", "initiator"):
         found.work.role = role
         assert await wait_facts.read(store.reader, found.work, "msg_auto_") is not None
     await store.reader.set_trace_callback(lambda _sql: None)
+    store.reader.here.set_trace_callback(None)
     plans = [plan for sql in asked for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]
     assert any("works_by_id" in plan for plan in plans)
     assert {plan for plan in plans if plan.startswith("SCAN") and "VIRTUAL TABLE" not in plan} <= {"SCAN g"}  # segments

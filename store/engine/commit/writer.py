@@ -3,7 +3,7 @@
 docs/adr/0002-writer-on-the-loop.md has the reasons. A single client's job is committed immediately: a transaction
 begins as soon as the one before it ended. Where several clients wait at a time, the loop polls its sockets a few
 times more before COMMIT, as long as that brings jobs. A deferred job joins the next transaction, or begins one
-soon. COMMIT runs in a thread unless recent commits were fast; nothing touches the connection meanwhile.
+within a second. COMMIT runs in a thread unless recent commits were fast; nothing touches the connection meanwhile.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ BATCH_SECONDS: Final = 0.05  # how long jobs are collected under load before the
 MIN_CONCURRENT_WAITERS: Final = 2  # so many awaited jobs in one transaction mean several clients at a time
 MAX_LOOP_YIELDS: Final = 4  # that bring no job: from a request on a socket to its job it takes two
 SLICE_SECONDS: Final = 0.005  # how long jobs keep the event loop before it turns to its other work
-DEFER_SECONDS: Final = 0.01  # how long deferred jobs wait for a transaction that begins for another reason
+DEFER_SECONDS: Final = 1.0  # how long deferred jobs wait for a transaction that begins for another reason
 _VALUES: Final = 8  # values that count as one row where it is not worth while to count the rows
 BUSY_TIMEOUT_MS: Final = 5000  # how long BEGIN waits, off the loop, for a foreign tool that holds the write lock
 
@@ -112,6 +112,11 @@ class Writer:
     def backlog(self) -> int:
         """How many jobs are queued."""
         return len(self._queue)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no job is queued, and none waits for its commit."""
+        return not (self._queue or self._batch)
 
     def submit(self, job: Job[T], *, deferred: bool = False) -> asyncio.Future[T]:
         """Queues a write job, in order of the calls; the future resolves to its result when that is durable.

@@ -1,6 +1,7 @@
 """What is kept of the log in memory: the keys of its ids, its dictionaries, and its tail."""
 
 import sqlite3
+from typing import Final
 
 import msgspec
 
@@ -8,6 +9,8 @@ from aghbus.store.engine.log.dedup import MessageIds
 from aghbus.store.engine.log.dictionaries import Flows, Verdicts
 from aghbus.store.engine.log.segments import last_indexed
 from aghbus.store.engine.log.tail import Tail
+
+_AT_HAND: Final = 64  # envelopes of one work that are read on the event loop
 
 
 class LogMemory:
@@ -29,6 +32,12 @@ class LogMemory:
     def of_work(self, work_id: str) -> tuple[str, str]:
         """The parameters of SEQS_OF_WORK."""
         return work_id, as_json(self.tail.of_work(work_id))
+
+    def is_at_hand(self, work_id: str, opened_seq: int) -> bool:
+        """Whether a work that was opened by envelope `opened_seq` has few envelopes, all of them recent: the disk need not be
+        waited for."""
+        rows = self.tail.rows
+        return bool(rows) and opened_seq >= rows[0][0] and len(self.tail.of_work(work_id)) <= _AT_HAND
 
     def load(self, db: sqlite3.Connection) -> None:
         """Reads the log of a store that is being opened, whose identity `ids` has."""
