@@ -93,9 +93,9 @@ class PresenceTable:
             acknowledges=self.of_this_project.get(card.peer_id),
             summary=(before.summary if before else None) if isinstance(summary, UnsetType) else summary,
         )
+        here = before is not None and self.of(before, now_ms) == "active"
         self._left.pop(key, None)
         self._put(key, peer)
-        here = before is not None and self.of(before, now_ms) == "active"
         if before is None or not here or before.card.capabilities != card.capabilities:
             self.changed.notify()
         return peer

@@ -104,6 +104,8 @@ def test_presence_notifies_of_new_peers_and_capability_changes_only() -> None:
     assert rings("x", at=20_000) == 0
     assert rings("x", "y", at=25_000) == 1
     assert rings("x", "y", at=500_000) == 1  # it was away
+    presence.leave("ws", "c", "p")
+    assert rings("x", "y", at=500_001) == 1  # it had said that it stops
 
 
 def test_problems_expire_unless_reported_again() -> None:
