@@ -231,5 +231,12 @@ def test_the_client_follows_its_work_to_the_next_peer(site: Site) -> None:
         assert (work.id, done.state, done.message, done.target) == (work.id, "completed", "done", second)
 
 
+def test_the_limit_for_progress_stays_when_no_other_peer_is_left(site: Site) -> None:
+    opened = site.open(progress_within=6)
+    assert site.peers[site.other(opened["to"])].stop() == 0
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=40")
+    assert (done["work"]["state"], done["attempts"]) == ("canceled", [])
+
+
 def loads(daemon: Daemon) -> dict[str, int | None]:
     return {peer["peer_id"]: peer["takes"] for peer in daemon.get("/v1/peers")["peers"]}
