@@ -75,14 +75,17 @@ class Handovers:
             hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
         limit = handover.limit(len(found) - 1)
-        asked = msgspec.structs.replace(
+        return self.asked(ask, found[0].peer_id, limit), handover
+
+    def asked(self, ask: WorkOpenRequest, peer: str, limit: float | None) -> WorkOpenRequest:
+        """The request for `peer`, which has `limit` seconds to accept (None: without limit)."""
+        return msgspec.structs.replace(
             ask,
-            to=found[0].peer_id,
+            to=peer,
             intent=ask.to_capability if ask.intent in (None, "request") else ask.intent,
             accept_within=limit or 0.0,
             ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit else ask.ext,
         )
-        return asked, handover
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
         """How a work of ours that this peer does not do goes on; None when it cannot, or stays where it is. `refused`: the peer is
