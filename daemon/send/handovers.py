@@ -170,10 +170,10 @@ class Handovers:
         """The works of ours whose peer is gone, with the reason, that go on: those that it may not have,
         and with `hedge` all."""
         found: list[tuple[WorkView, str]] = []
-        now_ms = self.context.clock.millis()
+        now_ms, second = self.context.clock.millis(), self.context.clock.monotonic()
         for work in handovers.in_progress(tx):
-            presence = self.presence.presence(work.workspace_id, work.channel, work.target, now_ms)
-            kept = None if presence in ("active", "inactive") else handovers.of(tx, work)
+            gone = self.presence.is_gone(work.workspace_id, work.channel, work.target, now_ms, second)
+            kept = handovers.of(tx, work) if gone else None
             if kept is None:
                 continue
             unaccepted = work.state == "submitted" and not handovers.is_delivered(tx, work)
