@@ -97,7 +97,8 @@ class Handovers:
         tried = (*before.tried, Tried(work.work_id, work.target, why, refused))
         handover = msgspec.structs.replace(before, tried=tried)
         found = [one.peer_id for one in next_candidates(self.candidates(tx, work.channel, before.capability), handover)]
-        if not found and work.is_terminal and not (refused or before.last or before.accept_within):
+        once = work.target not in {one.peer for one in before.tried}
+        if not found and work.is_terminal and once and not (refused or before.last or before.accept_within):
             found = [work.target]  # it did not accept in time, and may be back later
         if not found or (found[0] == work.target and not work.is_terminal):
             return None

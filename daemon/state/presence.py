@@ -211,7 +211,7 @@ class PresenceTable:
         self._hears_since = second
 
     def is_gone(self, workspace_id: str, channel: str, peer_id: str, now_ms: int, second: float) -> bool:
-        """Whether, at this monotonic second, the peer has said that it stops, or was not heard for as long as the others would be."""
+        """Whether, at this monotonic second, the peer has said that it stops, or was silent for too long while the link was up."""
         key = (workspace_id, channel, peer_id)
         if key in self._left:
             return True
