@@ -267,6 +267,7 @@ class Node:
         return options
 
     def _link_up(self, _link: Link) -> None:
+        self._parts.presence.hears_since(self._parts.clock.monotonic())
         self._parts.publisher.link_up()
         self._parts.chains.link_up()
         self._parts.background.spawn(self._announce())
@@ -279,6 +280,7 @@ class Node:
         await (self._parts.greeter.join() if first else self._parts.greeter.greet(joined=True))
 
     def _link_down(self, _link: Link, _reason: str) -> None:
+        self._parts.presence.hears_since(float("inf"))
         self._parts.denied.link_down()
         if self._parts.jetstream is not None:
             self._parts.jetstream.link_down()

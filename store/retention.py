@@ -32,7 +32,9 @@ _SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the 
 
 _CANDIDATES: Final = f"""
 SELECT e.seq, e.received_ms, {INBOX_STATE}, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
-    w.last_seq, w.opened_seq, length(e.raw), e.sender, e.recipient
+    w.last_seq, w.opened_seq, length(e.raw), e.sender, e.recipient,
+    w.next IS NOT NULL AND EXISTS (
+        SELECT 1 FROM works AS n WHERE n.work_id = w.next AND n.channel = w.channel AND n.workspace_id = w.workspace_id)
 FROM envelopes AS e
 LEFT JOIN outbox AS o ON o.seq = e.seq
 LEFT JOIN works AS w
@@ -107,9 +109,10 @@ class _Candidate(msgspec.Struct, frozen=True, array_like=True):
     size: int
     sender: str
     recipient: str | None
+    handed_over: int  # 1: the work to which it was handed over is still here, and its id stands for that one
 
     def may_remove_work(self, bound: _Bound) -> bool:
-        ended = self.work_state in TERMINAL_STATES or self.work_role == "observer"
+        ended = (self.work_state in TERMINAL_STATES or self.work_role == "observer") and not self.handed_over
         return ended and bound.includes(self.work_updated_ms or 0, self.work_last_seq or 0)
 
     def may_remove(self, bound: _Bound) -> bool:

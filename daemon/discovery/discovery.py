@@ -125,11 +125,11 @@ class Discovery:
         peer = envelope.workspace_id, envelope.channel, effect.card.peer_id
         if not filtered or self._presence.knows(*peer):  # else nothing would remove the entry
             self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext, version_of(ext))
+            if envelope.kind == "greet":
+                self._presence.note_load(effect.card.peer_id, load_of(ext))
         if ext.get(LEAVING_KEY) is True and envelope.kind == "greet":
             self._presence.leave(*peer)
             return
-        if envelope.kind == "greet":
-            self._presence.note_load(effect.card.peer_id, load_of(ext))
         joined = ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms)
         foreign = envelope.kind == "greet" and INSTANCE_KEY not in ext
         if foreign and (self._greeter.is_restart(envelope) or joined):  # a daemon of this project asks all peers

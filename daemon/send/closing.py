@@ -121,6 +121,8 @@ class WorkCloser:
         if not work.is_terminal:
             detail = f"{why}: handed over to {then.peer}"
             closing = self.close(tx, work, "receipt", receipt_body(work.opening_id, "canceled", detail=detail))
+            if not closing:
+                return []
         return closing + self._handovers.open(tx, work, then)
 
     def may_wait(self, tx: Transaction, work: WorkView) -> bool:

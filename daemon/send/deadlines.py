@@ -174,9 +174,9 @@ class Deadlines:
             self._close_dead(tx, seq)
         for late in deadlines.overdue(tx, now_ms, _STEP):
             work = works.load(tx, late.workspace_id, late.channel, late.work_id)
-            if work is not None and not work.is_terminal:
-                self._close_overdue(tx, work, late)
             deadlines.lift(tx, late)
+            if work is not None and not work.is_terminal:
+                self._close_overdue(tx, work, late, now_ms)
         if rows := self._closer.hand_on_from_gone(tx):
             tx.after_commit(partial(self._publish, rows))
         due = [at for at in (deadlines.next_due_ms(tx), inbox.due_ms(tx)) if at is not None]
@@ -191,7 +191,7 @@ class Deadlines:
             tx.after_commit(partial(self._counters.add, "inbox.given_up"))
         tx.after_commit(partial(self._dead.discard, seq))
 
-    def _close_overdue(self, tx: Transaction, work: WorkView, late: Overdue) -> None:
+    def _close_overdue(self, tx: Transaction, work: WorkView, late: Overdue, now_ms: int) -> None:
         kind, body = self._closing(work, late)
         ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
         if ours and unaccepted:
@@ -199,6 +199,7 @@ class Deadlines:
                 tx.after_commit(partial(self._publish, rows))
                 return
             if self._closer.may_wait(tx, work):
+                deadlines.begin(tx, work, None, late.progress_ms, now_ms)
                 return
         if unaccepted and not ours:
             closing = self._closer.reject_late(tx, work, body["detail"])

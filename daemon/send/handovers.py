@@ -75,14 +75,17 @@ class Handovers:
             hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
         limit = handover.limit(len(found) - 1)
-        asked = msgspec.structs.replace(
+        return self.asked(ask, found[0].peer_id, limit), handover
+
+    def asked(self, ask: WorkOpenRequest, peer: str, limit: float | None) -> WorkOpenRequest:
+        """The request for `peer`, which has `limit` seconds to accept (None: without limit)."""
+        return msgspec.structs.replace(
             ask,
-            to=found[0].peer_id,
+            to=peer,
             intent=ask.to_capability if ask.intent in (None, "request") else ask.intent,
             accept_within=limit or 0.0,
             ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit else ask.ext,
         )
-        return asked, handover
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
         """How a work of ours that this peer does not do goes on; None when it cannot, or stays where it is. `refused`: the peer is
@@ -94,7 +97,8 @@ class Handovers:
         tried = (*before.tried, Tried(work.work_id, work.target, why, refused))
         handover = msgspec.structs.replace(before, tried=tried)
         found = [one.peer_id for one in next_candidates(self.candidates(tx, work.channel, before.capability), handover)]
-        if not found and work.is_terminal and not (refused or before.last or before.accept_within):
+        once = work.target not in {one.peer for one in before.tried}
+        if not found and work.is_terminal and once and not (refused or before.last or before.accept_within):
             found = [work.target]  # it did not accept in time, and may be back later
         if not found or (found[0] == work.target and not work.is_terminal):
             return None
@@ -167,10 +171,10 @@ class Handovers:
         """The works of ours whose peer is gone, with the reason, that go on: those that it may not have,
         and with `hedge` all."""
         found: list[tuple[WorkView, str]] = []
-        now_ms = self.context.clock.millis()
+        now_ms, second = self.context.clock.millis(), self.context.clock.monotonic()
         for work in handovers.in_progress(tx):
-            presence = self.presence.presence(work.workspace_id, work.channel, work.target, now_ms)
-            kept = None if presence in ("active", "inactive") else handovers.of(tx, work)
+            gone = self.presence.is_gone(work.workspace_id, work.channel, work.target, now_ms, second)
+            kept = handovers.of(tx, work) if gone else None
             if kept is None:
                 continue
             unaccepted = work.state == "submitted" and not handovers.is_delivered(tx, work)

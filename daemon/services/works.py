@@ -55,9 +55,11 @@ class WorkService:
     def _open(self, request: WorkOpenRequest, draft: Draft | None, tx: Transaction, batch: Batch) -> OpenedWork:
         handover = None
         if draft is None:
-            if request.id is not None and (first := batch.sent_before(self.drafts.workspace, request.id)) is not None:
-                return self._opened(first)
-            request, handover = self.handovers.addressed(tx, request)
+            first = None if request.id is None else batch.sent_before(self.drafts.workspace, request.id)
+            if first is None or first.to is None:
+                request, handover = self.handovers.addressed(tx, request)
+            else:  # a repeat has the peer that was chosen
+                request = self.handovers.asked(request, first.to, None)
             draft = self.drafts.for_opening(request, request.to or "")
         sent = batch.send(
             draft,
@@ -81,7 +83,10 @@ class WorkService:
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
             known = works.find(tx, work_id, request.channel)
+            first = None if request.id is None else batch.sent_before(self.drafts.workspace, request.id)
             while known is not None and known.work.is_terminal:
+                if first is not None and first.work_id == known.work.work_id:
+                    break  # a repeat goes to the peer that got it
                 successor = handovers.successor(tx, known.work)
                 if successor is None:
                     break

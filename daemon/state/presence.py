@@ -61,6 +61,7 @@ class PresenceTable:
         ] = {}  # of peers of this project that greeted since the start; "" is older than 0.1.0
         self._loads: dict[str, Load] = {}  # by peer id, as its last greet tells
         self._left: dict[PeerKey, None] = {}  # peers that said that they stop, and were not seen since
+        self._hears_since = float("inf")  # the monotonic second since which greets arrive
         self.changed = Notifier()
 
     def load(self, known: Iterable[PeerSeen]) -> None:
@@ -93,9 +94,9 @@ class PresenceTable:
             acknowledges=self.of_this_project.get(card.peer_id),
             summary=(before.summary if before else None) if isinstance(summary, UnsetType) else summary,
         )
+        here = before is not None and self.of(before, now_ms) == "active"
         self._left.pop(key, None)
         self._put(key, peer)
-        here = before is not None and self.of(before, now_ms) == "active"
         if before is None or not here or before.card.capabilities != card.capabilities:
             self.changed.notify()
         return peer
@@ -204,6 +205,19 @@ class PresenceTable:
         if key in self._peers:
             self._left[key] = None
             self.changed.notify()
+
+    def hears_since(self, second: float) -> None:
+        """The link is up since this monotonic second; infinite: it is down."""
+        self._hears_since = second
+
+    def is_gone(self, workspace_id: str, channel: str, peer_id: str, now_ms: int, second: float) -> bool:
+        """Whether, at this monotonic second, the peer has said that it stops, or was silent for too long while the link was up."""
+        key = (workspace_id, channel, peer_id)
+        if key in self._left:
+            return True
+        peer = self._peers.get(key)
+        expired = self.complete if peer is None else self.of(peer, now_ms) == "expired"
+        return expired and second - self._hears_since > 2 * self._interval
 
     def candidates(self, workspace_id: str, channel: str, capability: str, now_ms: int) -> list[Candidate]:
         """The active peers that announce a capability."""

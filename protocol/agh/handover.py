@@ -3,6 +3,7 @@
 No part of the specification: other implementations ignore the extensions, and get each work as any other.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,8 @@ LEAVING_KEY: Final = "aghbus.leaving"
 ACCEPT_KEY: Final = "aghbus.accept_within"
 """In the ext of an opening: the seconds from its `ts` on within which its target accepts it, or rejects it as busy."""
 MAX_COUNT: Final = 1_000_000
+MAX_TRIED: Final = 100
+"""Works by which one may be handed over: whoever invents names with the capability could go on for ever."""
 
 FAILOVER_AFTER: Final = 30.0
 """Seconds that a peer has to accept a work while another one is left, if the caller gave no limit."""
@@ -87,12 +90,14 @@ def _busyness(candidate: Candidate) -> float:
 def next_candidates(ordered: list[Candidate], handover: Handover) -> list[Candidate]:
     """Those of `ordered` that may get the work now: none that was tried; without such a one, and without a limit of the caller,
     once more those that only did not accept in time."""
-    tried = {one.peer for one in handover.tried}
+    if len(handover.tried) >= MAX_TRIED:
+        return []
+    tried = Counter(one.peer for one in handover.tried)
     fresh = [one for one in ordered if one.peer_id not in tried]
     if fresh or handover.last or handover.accept_within:
         return fresh
     refused = {one.peer for one in handover.tried if one.refused}
-    return [one for one in ordered if one.peer_id not in refused]
+    return [one for one in ordered if one.peer_id not in refused and tried[one.peer_id] < 2]
 
 
 def load_of(ext: Mapping[str, Any]) -> Load | None:
@@ -106,4 +111,6 @@ def load_of(ext: Mapping[str, Any]) -> Load | None:
 def accept_limit(ext: Mapping[str, Any]) -> float | None:
     """The seconds of ACCEPT_KEY; None without a valid number."""
     said = ext.get(ACCEPT_KEY)
-    return float(said) if isinstance(said, int | float) and 0 < said < MAX_COUNT else None
+    if isinstance(said, bool) or not isinstance(said, int | float):
+        return None
+    return float(said) if 0 < said < MAX_COUNT else None

@@ -448,3 +448,6 @@ async def test_a_filtered_answer_of_an_unknown_peer_leaves_nothing(tmp_path: Pat
         late["ext"] = {"agh.capability_catalog": {"capabilities": []}, "aghbus.instance": "1"}
         await b.offer(late)
         assert b.parts.presence.acknowledges("worker") is None
+        unknown = greet(b, "loaded", ext={**late["ext"], "aghbus.load": [1, 1]})
+        await b.offer(unknown)
+        assert b.parts.presence.load_of("loaded") is None

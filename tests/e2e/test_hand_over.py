@@ -231,5 +231,28 @@ def test_the_client_follows_its_work_to_the_next_peer(site: Site) -> None:
         assert (work.id, done.state, done.message, done.target) == (work.id, "completed", "done", second)
 
 
+def test_the_limit_for_progress_stays_when_no_other_peer_is_left(site: Site) -> None:
+    opened = site.open(progress_within=6)
+    assert site.peers[site.other(opened["to"])].stop() == 0
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=40")
+    assert (done["work"]["state"], done["attempts"]) == ("canceled", [])
+
+
+def test_repeats_after_a_hand_over_are_the_same_message(site: Site) -> None:
+    opened = site.open(id="msg_open")
+    said = site.ops.post(f"/v1/works/{opened['work_id']}/say", id="msg_more", message="more")
+    first, second = opened["to"], site.other(opened["to"])
+    site.take(first, "reject")
+    wait_for(lambda: site.work(opened["work_id"])["work"]["target"] == second, 30, "the second peer")
+    again = site.ops.post(f"/v1/works/{opened['work_id']}/say", id="msg_more", message="more")
+    assert (again["seq"], again["work_id"]) == (said["seq"], opened["work_id"])
+    repeated = site.open(id="msg_open")
+    assert (repeated["work_id"], repeated["to"], repeated["work_state"]) == (opened["work_id"], first, None)
+    with pytest.raises(HttpError, match="already sent with other content"):
+        site.open(id="msg_more")
+    with pytest.raises(HttpError, match="already sent with other content"):
+        site.ops.post("/v1/works", to_capability="test.run", text="something else", id="msg_open")
+
+
 def loads(daemon: Daemon) -> dict[str, int | None]:
     return {peer["peer_id"]: peer["takes"] for peer in daemon.get("/v1/peers")["peers"]}

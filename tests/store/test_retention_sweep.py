@@ -9,7 +9,7 @@ from aghbus.store.engine.commit.state import NOTHING_KEPT, Kept
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import SWEEP_ROWS, RetentionPolicy, sweep
-from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search, works
+from aghbus.store.tables import envelopes, events, handovers, inbox, outbox, quarantine, retry, rooms, search, works
 from tests.support.auditing import checked
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
 
@@ -84,6 +84,29 @@ async def test_an_ended_work_is_removed_with_its_history(store: Store) -> None:
     detail = await works.work(store.reader, "work_long")
     assert detail is not None
     assert [step.seq for step in detail.history] == [3, 4]
+
+
+async def test_a_work_that_was_handed_over_stays_as_long_as_the_next_one(store: Store) -> None:
+    for name in ("work_first", "work_next"):
+        await acked(store, 1, work_id=name)
+    await store.write(sending(trace("failed", sender=US, to=BOB, work_id="work_first")))
+    await store.write(lambda tx: retry.published(tx, [retry.RetrySchedule(3, None)], NOW_MS))
+
+    def link(tx: Transaction) -> None:
+        known = works.find(tx, "work_first", None)
+        assert known is not None
+        handovers.link(tx, known.work, "work_next")
+
+    await store.write(link)
+    await sweep(store, BY_AGE, LATER_MS)
+    found = await works.work(store.reader, "work_first")
+    assert found is not None
+    assert found.work.work_id == "work_next"
+    await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_next")))
+    await store.write(lambda tx: retry.published(tx, [retry.RetrySchedule(4, None)], NOW_MS))
+    for _ in range(2):  # the first one goes in the sweep after
+        await sweep(store, BY_AGE, LATER_MS)
+    assert await left(store) == []
 
 
 async def test_a_work_is_never_kept_in_part(store: Store) -> None:
