@@ -39,9 +39,9 @@ def watch_to_end(context: Context, detail: dict[str, Any], since: int) -> int:
 
 
 def was_rejected(history: list[dict[str, Any]]) -> bool:
-    """Whether the last step of a history (`HistoryEntry`) that ended the work rejected it."""
-    ends = [step["event"] for step in history if step["after"] in TERMINAL and step["before"] not in TERMINAL]
-    return ends[-1:] == [_REJECTED]
+    """Whether the last change of a history (`HistoryEntry`) rejected the work: after it was handed over, that is the opening."""
+    changes = [step["event"] for step in history if step["after"] != step["before"]]
+    return changes[-1:] == [_REJECTED]
 
 
 def _until_end(context: Context, detail: dict[str, Any], since: int) -> tuple[str, bool]:

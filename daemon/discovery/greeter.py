@@ -67,6 +67,8 @@ class Greeter:
         """Announce ourselves on every channel; nothing when the link is down (the next link-up greets)."""
         with contextlib.suppress(StoreUnavailable):
             await self._load.refresh()
+        if self._closed:  # it has said that it leaves
+            return
         for workspace_id, channel in self._identity.channels:
             self._greet_on(workspace_id, channel, joined=joined)
 

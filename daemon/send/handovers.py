@@ -74,17 +74,20 @@ class Handovers:
         if not found:
             hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
-        limit = handover.limit(len(found) - 1)
-        return self.asked(ask, found[0].peer_id, limit), handover
+        others = len(found) - 1
+        return self.asked(ask, found[0].peer_id, handover.limit(others), told=others > 0), handover
 
-    def asked(self, ask: WorkOpenRequest, peer: str, limit: float | None) -> WorkOpenRequest:
-        """The request for `peer`, which has `limit` seconds to accept (None: without limit)."""
+    def asked(
+        self, ask: WorkOpenRequest, peer: str, limit: float | None = None, *, told: bool = False
+    ) -> WorkOpenRequest:
+        """The request for `peer`, which has `limit` seconds to accept (None: without limit). If it is `told`, it rejects the work
+        itself then, or when it stops: another peer is left."""
         return msgspec.structs.replace(
             ask,
             to=peer,
             intent=ask.to_capability if ask.intent in (None, "request") else ask.intent,
             accept_within=limit or 0.0,
-            ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit else ask.ext,
+            ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit and told else ask.ext,
         )
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
@@ -105,11 +108,13 @@ class Handovers:
         peer = found[0]
         handover = msgspec.structs.replace(handover, last=peer in {one.peer for one in tried})
         limit = handover.limit(len(found) - 1)
-        draft = self._draft(decode_json(raw), work, peer, limit)
+        draft = self._draft(tx, decode_json(raw), work, peer, limit if len(found) > 1 else None)
         return None if draft is None else Next(peer, draft, handover, limit)
 
-    def _draft(self, opening: dict[str, Any], work: WorkView, peer: str, limit: float | None) -> Draft | None:
-        """The opening of `work` for another peer; None when its life is over, or it cannot be built."""
+    def _draft(
+        self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, limit: float | None
+    ) -> Draft | None:
+        """The opening of `work` for another peer, which says the `limit`; None when its life is over, or it cannot be built."""
         clock, identity = self.context.clock, self.context.identity
         now = clock.seconds()
         ext = {key: value for key, value in (opening.get("ext") or {}).items() if key not in _NOT_COPIED}
@@ -133,6 +138,7 @@ class Handovers:
             body=opening["body"],
             ext={**ext, ACCEPT_KEY: limit} if limit else ext,
         )
+        draft = following(tx, draft)
         try:
             build(draft, now, identity.signer)
         except InvalidRequest:
@@ -143,7 +149,7 @@ class Handovers:
         """Open the work at the next peer; it has ended at this one. The outbox rows."""
         context = self.context
         now_ms = context.clock.millis()
-        envelope = build(following(tx, then.draft), now_ms // 1000, context.identity.signer)
+        envelope = build(then.draft, now_ms // 1000, context.identity.signer)
         try:
             effects = apply_own(envelope, *load_own(tx, envelope), work.reactions)
         except Refused:

@@ -59,7 +59,7 @@ class WorkService:
             if first is None or first.to is None:
                 request, handover = self.handovers.addressed(tx, request)
             else:  # a repeat has the peer that was chosen
-                request = self.handovers.asked(request, first.to, None)
+                request = self.handovers.asked(request, first.to)
             draft = self.drafts.for_opening(request, request.to or "")
         sent = batch.send(
             draft,

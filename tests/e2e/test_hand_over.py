@@ -145,6 +145,16 @@ def test_a_hedged_work_goes_on_when_its_peer_dies(site: Site) -> None:
     wait_for(lambda: site.peers[first].state_of(opened["work_id"]) == "canceled", 30, "the cancellation")
 
 
+def test_the_only_peer_keeps_a_work_with_a_limit_over_its_restart(tmp_path: Path, stack: ExitStack) -> None:
+    site = Site(Home(tmp_path), stack, "one")
+    opened = site.open(accept_within=120)
+    wait_for(lambda: site.peers["one"].get("/v1/inbox")["counts"]["ready"] == 1, 30, "the work")
+    assert site.peers["one"].stop() == 0
+    site.peers["one"].start()
+    assert site.take("one", "accept") == opened["work_id"]
+    wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+
+
 def test_an_accepted_work_stays_with_its_peer(site: Site) -> None:
     opened = site.open()
     first = opened["to"]
