@@ -59,7 +59,7 @@ types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
 layers: $(STAMP) ## check import layers
-	$(BIN)/lint-imports
+	PYTHONPATH=tests/typecheck $(BIN)/lint-imports
 
 TOOLS := .tools
 NPM_LOCK := requirements/package.json requirements/package-lock.json

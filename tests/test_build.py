@@ -60,7 +60,8 @@ def test_builds_are_reproducible_across_folders_and_environments(tmp_path: Path)
     with zipfile.ZipFile(wheel) as installed, tarfile.open(source) as shipped:
         tops = [name for name in installed.namelist() if name.count("/") == 1 and name.endswith(".py")]
         assert tops == [
-            "pytest_aghbus/__init__.py"
+            "aghbus/__init__.py",
+            "pytest_aghbus/__init__.py",
         ]  # without it pytest would rewrite the assertions of every `client`, `store`, …
         for name in ("SKILL.md", "examples/input.json", "examples/output.json"):
             assert f"aghbus/cli/skills/agent-protocol/{name}" in installed.namelist()

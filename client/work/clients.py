@@ -73,6 +73,18 @@ class Common(Methods):
     def close(self) -> None:
         """Nothing is kept open between calls: a client needs no end. For use in `with`."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.core.endpoint}>"
 

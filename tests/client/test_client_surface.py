@@ -5,13 +5,15 @@ import json
 import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+import aghbus
 from aghbus import client as package
-from aghbus.client import AsyncClient, AsyncJob, Client, ClientError, Job, RefusedByDaemon, Unexpected
+from aghbus.client import AsyncClient, AsyncJob, Client, ClientError, Endpoint, Job, RefusedByDaemon, Unexpected
 from aghbus.client.core.method import Method, StreamMethod
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
@@ -106,3 +108,9 @@ def test_the_client_loads_the_standard_library_and_msgspec_only() -> None:
         "typing_extensions",
         "__editable___aghbus_0_1_0_finder",
     }
+
+
+def test_the_package_has_a_version_and_clients_are_context_managers() -> None:
+    assert aghbus.__version__ == metadata.version("aghbus")
+    with Client(Endpoint(path="/nowhere/ops.sock")) as client:
+        assert "/nowhere/ops.sock" in repr(client)

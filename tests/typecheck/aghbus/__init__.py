@@ -1,0 +1,1 @@
+../../../host/package/__init__.py
