@@ -103,7 +103,6 @@ def test_a_second_question_and_an_answer_given_halfway(six: Six) -> None:
     assert work_ended(six.at["desk"], work_id)["state"] == "completed"
 
 
-@pytest.mark.xfail(strict=False, reason="known defect: of two branches that ask, one question may not reach the desk")
 def test_questions_of_two_branches_are_asked_one_after_the_other(six: Six) -> None:
     session = "thread_two-ask"
     work_id, opened = fanned_out(six, session)
