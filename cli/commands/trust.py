@@ -11,7 +11,7 @@ from aghbus.cli.app.text import fields, indented, moment, safe, table
 from aghbus.cli.commands.inbox_settle import purge_line
 from aghbus.cli.context import Context, Run
 from aghbus.cli.ids import whole_message
-from aghbus.client.errors import UsageError
+from aghbus.client.errors import RefusedByDaemon, UsageError
 from aghbus.client.http import quote
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -65,16 +65,22 @@ def run_unpin(context: Context, values: dict[str, Any]) -> int:
     return YES
 
 
-def _message(context: Context, text: str) -> str:
-    """A message by its id or the end of it, or by its number in the quarantine."""
-    return text if text.isdigit() else whole_message(context, text)
-
-
 def run_why(context: Context, values: dict[str, Any]) -> int:
     """Explain the checks of a message, one by one."""
-    answer = context.api.get(f"/v1/trust/why/{quote(values['message'])}")
+    answer = _explained(context, values["message"])
     context.output.rows(answer, "cases", lambda found: "\n\n".join(map(_case, found["cases"])))
     return YES
+
+
+def _explained(context: Context, text: str) -> dict[str, Any]:
+    """The cases of a message by its id, its number in the quarantine, or the end of its id, which may look like a number."""
+    try:
+        return context.api.get(f"/v1/trust/why/{quote(text)}")
+    except RefusedByDaemon as error:
+        found = text if error.code != "not_found" else whole_message(context, text)
+        if found == text:
+            raise
+        return context.api.get(f"/v1/trust/why/{quote(found)}")
 
 
 def run_check_rotation(context: Context, values: dict[str, Any]) -> int:
@@ -290,8 +296,6 @@ COMMANDS = {
             "and the decision that was recorded on arrival."
         ),
         examples=["aghctl trust why MESSAGE_ID", "aghctl trust why 17 -o json"],
-        arguments=[
-            Argument("message", resolve=_message, help="id of the message, its end, or its number in the quarantine")
-        ],
+        arguments=[Argument("message", help="id of the message, its end, or its number in the quarantine")],
     ),
 }

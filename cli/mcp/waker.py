@@ -214,7 +214,7 @@ def look_at(api: Api, covered: int, held_back: Sequence[str], *, contacts: bool)
     are held back."""
     chosen = ("contacts", contacts)
     found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST), chosen])
-    counts, oldest = found["counts"], _waiting(found)
+    oldest = _waiting(found)
     since, fresh = covered, list[Waiting]()
     for _ in range(_MAX_PAGES):
         page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH), chosen])
@@ -222,8 +222,8 @@ def look_at(api: Api, covered: int, held_back: Sequence[str], *, contacts: bool)
         if page["next_since"] is None or any(each.cause not in held_back for each in fresh):
             break
         since = page["next_since"]
-    others = found["others"] if contacts else 0
-    return Look(max(1, counts["ready"] - others), fresh, oldest, others)
+    others = page["others"] if contacts else 0  # of the last page: `fresh` and the numbers are of one moment
+    return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others)
 
 
 def _waiting(page: dict[str, Any]) -> list[Waiting]:

@@ -87,6 +87,8 @@ def test_messages_and_runs_are_found_by_their_end(bus: Bus) -> None:
     sent = ops.post("/v1/messages", to="worker", kind="say", body={"text": "hello"})["id"]
     assert home.ctl_json("--name", "ops", "messages", "show", sent[-9:])["id"] == sent
     assert home.ctl_json("--name", "ops", "trust", "why", sent[-9:])["cases"][0]["message_id"] == sent
+    ops.post("/v1/messages", to="worker", kind="say", body={"text": "hello"}, id="say-0000597104001")
+    assert home.ctl_json("--name", "ops", "trust", "why", "597104001")["cases"][0]["message_id"] == "say-0000597104001"
     run = begin(ops, chain({"a": {"peer": "worker", "input": "x"}}))
     for verb in ("show", "cancel"):
         assert home.ctl_json("--name", "ops", "chain", verb, run[-9:])["run_id"] == run
