@@ -12,6 +12,8 @@ from aghbus.protocol.base.annotations import Any
 
 HOSTS = ("claude", "codex", "gemini", "cursor", "vscode")
 SCOPES = ("user", "project")
+APPROVAL = "default_tools_approval_mode"
+"""Codex's setting of one server. Without it Codex asks a person at each call that changes something, or refuses it."""
 HOOK_WORDS = "mcp hook stop"
 HOOK_SECONDS = 3600
 """How long Claude Code lets the hook run: longer than the hook waits by itself."""
@@ -31,7 +33,8 @@ class Change:
 
 
 def _set_server(servers: str, name: str, entry: Mapping[str, Any] | None, document: dict[str, Any]) -> None:
-    """Put an entry into the object of servers; None removes it. Members of the entry that are not ours stay."""
+    """Put an entry into the object of servers; None removes it. Members of the entry that are not ours stay, and APPROVAL as a
+    person has changed it."""
     all_servers = member(document, servers)
     found = None if all_servers is None else member(all_servers, name)
     if entry is None:
@@ -47,7 +50,7 @@ def _set_server(servers: str, name: str, entry: Mapping[str, Any] | None, docume
         for key, value in entry.items():
             if isinstance(value, dict) and isinstance(found.get(key), dict):
                 found[key].update(value)
-            elif found.get(key) != value:
+            elif found.get(key) != value and (key != APPROVAL or key not in found):
                 found[key] = value
 
 
@@ -138,4 +141,5 @@ def _entry(host: str, command: list[str], env: Mapping[str, str]) -> dict[str, A
     names = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", *(("CODEX_HOME",) if host == "codex" else ()))
     given = {name: env[name] for name in names if env.get(name)}
     kind = {"type": "stdio"} if host in ("claude", "vscode", "cursor") else {}
-    return {**kind, "command": command[0], "args": command[1:], **({"env": given} if given else {})}
+    approval = {APPROVAL: "approve"} if host == "codex" else {}
+    return {**kind, "command": command[0], "args": command[1:], **approval, **({"env": given} if given else {})}

@@ -71,8 +71,20 @@ class BusTools:
                 t.SentOutput,
             ),
             _tool("say", self._say, "Send a message, or answer a question inside a work.", t.SentOutput),
-            _tool("inbox", self._inbox, "Fetch messages for you. Ack them when they are handled.", t.InboxOutput),
-            _tool("ack", self._ack, "Acknowledge fetched messages, so that they do not come again.", t.AckOutput),
+            _tool(
+                "inbox",
+                self._inbox,
+                "Fetch messages for you. Ack them when they are handled.",
+                t.InboxOutput,
+                local=True,
+            ),
+            _tool(
+                "ack",
+                self._ack,
+                "Acknowledge fetched messages, so that they do not come again.",
+                t.AckOutput,
+                local=True,
+            ),
         )
         return {each.name: each for each in tools}
 
@@ -214,7 +226,9 @@ def _tool(
     output: type[t.ToolResult],
     *,
     reads: bool = False,
+    local: bool = False,
 ) -> Tool:
+    """`reads`: it changes nothing; `local`: it changes only what this daemon keeps."""
     kind: type[_A] = perform.__annotations__["ask"]
 
     async def convert(call: ToolCall, arguments: Object) -> Object:
@@ -229,7 +243,9 @@ def _tool(
         "description": description,
         "inputSchema": t.schema_of(kind),
         "outputSchema": t.schema_of(output),
-        "annotations": {"readOnlyHint": True} if reads else {"destructiveHint": False},
+        "annotations": {"readOnlyHint": True}
+        if reads
+        else {"destructiveHint": False, **({"openWorldHint": False} if local else {})},
         "_meta": {"anthropic/alwaysLoad": True},
     }
     return Tool(tool, definition, convert)

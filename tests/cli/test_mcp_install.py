@@ -85,6 +85,7 @@ def test_toml_of_others_survives_install_and_uninstall(fragments: list[str], env
     assert found["mcp_servers"].pop("aghbus") == {
         "command": "/bin/aghctl",
         "args": ["mcp"],
+        "default_tools_approval_mode": "approve",
         **({"env": env} if env else {}),
     }
     assert {"mcp_servers": {}, **before} == found
@@ -121,14 +122,12 @@ def test_order_indentation_and_what_a_person_added_to_a_json_file_stay() -> None
 
 def test_a_table_keeps_the_keys_that_a_person_added() -> None:
     path = "/home/u/.codex/config.toml"
-    text = (
-        '[mcp_servers.aghbus]\ncommand = "old" # mine\nstartup_timeout_sec = 5\n\n[mcp_servers.aghbus.env]\nA = "b"\n'
-    )
+    text = '[mcp_servers.aghbus]\ncommand = "old" # mine\ndefault_tools_approval_mode = "prompt"\n\n[mcp_servers.aghbus.env]\nA = "b"\n'
     changed = applied("codex", {path: text}, ["/bin/aghctl", "mcp"], {"CODEX_HOME": "/home/u/.codex"})
     assert tomllib.loads(changed[path])["mcp_servers"]["aghbus"] == {
         "command": "/bin/aghctl",
         "args": ["mcp"],
-        "startup_timeout_sec": 5,
+        "default_tools_approval_mode": "prompt",
         "env": {"A": "b", "CODEX_HOME": "/home/u/.codex"},
     }
     assert applied("codex", changed, None, {})[path].strip() == ""
