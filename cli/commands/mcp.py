@@ -88,7 +88,7 @@ def _session(
         context.output.note,
         contacts=wake == "contacts",
     )
-    session = HostSession(context.env, waker.tool, waker.changed)
+    session = HostSession(context.env, waker.tool, waker.task, waker.changed)
     ways: list[Rung] = []
     hooks = HookListener(context.places.socket_dir, waker.changed)
     if wake != "none":

@@ -25,13 +25,15 @@ NEVER = float("inf")
 
 
 class Waiting:
-    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS."""
+    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS; `is_end`: it is ready, and ends its
+    work."""
 
-    def __init__(self, seq: int, cause: str, work_id: str | None, state: str) -> None:
+    def __init__(self, seq: int, cause: str, work_id: str | None, state: str, *, is_end: bool = False) -> None:
         self.seq = seq
         self.cause = cause
         self.work_id = work_id
         self.state = state
+        self.is_end = is_end
 
 
 class Look:
@@ -43,6 +45,11 @@ class Look:
         self.fresh = fresh
         self.oldest = oldest
         self.others = others
+
+    @property
+    def newest(self) -> int:
+        """The last sequence of these messages."""
+        return max(each.seq for each in (*self.fresh, *self.oldest))
 
 
 class LoopGuard:
@@ -81,6 +88,7 @@ class Notices:
         self.how: str | None = None
         self.messages = 0
         self.attempts = 0
+        self.number = 1  # of the next notice
         self.through = 0
         self.covered = 0
         """The session was told of the messages up to this sequence, or fetched since they came."""
@@ -158,12 +166,13 @@ class Notices:
         if self.state not in ("stored", "noticed"):
             self.attempts, self.how = 0, None
         self.messages = look.ready
-        self.through = max(each.seq for each in (*look.fresh, *look.oldest))
+        self.through = look.newest
         self._repeat_at = now + self._repeats.next()
         self.due = min(self.due, self._repeat_at)
         if how is not None:
             self.how = how
             self.attempts += 1
+            self.number += 1
             self.covered = max(self.covered, self.through)
         self.state = "noticed" if self.attempts else "stored"
         if self._fetched_since_look:  # the host was faster than the return from telling it
@@ -171,13 +180,16 @@ class Notices:
         return self.guard.count(causes, now) if how is not None and self.attempts == 1 else []
 
 
-def text_of(look: Look) -> str:
-    """The notice for a model: how many messages wait, and ids that no peer can have written sentences into."""
+def text_of(look: Look, number: int) -> str:
+    """The notice for a model: how many messages wait, and ids that no peer can have written sentences into.
+
+    A host may drop a message that says the same as the one before (Claude Code does, for 30 s): number and sequence differ.
+    """
     named = [each.work_id for each in look.fresh or look.oldest if each.work_id is not None and is_plain(each.work_id)]
     ids = ", ".join(list(dict.fromkeys(named))[:MAX_IDS])
-    count = f"{look.ready} message{'s wait' if look.ready != 1 else ' waits'}"
+    count = f"{look.ready} message{'s wait' if look.ready != 1 else ' waits'} up to seq {look.newest}"
     others = f"; {look.others} from others wait: aghctl requests" if look.others else ""
-    return f"aghbus: {count}{f' ({ids})' if ids else ''}{others}. Call the inbox tool."
+    return f"aghbus notice {number}: {count}{f' ({ids})' if ids else ''}{others}. Call the inbox tool."
 
 
 MAX_IDS = 5

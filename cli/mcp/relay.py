@@ -130,6 +130,7 @@ class Relay:
         self._relay(Response(run(exchange(connection, "POST", "/mcp", [line], headers))), message, flight)
 
     def _relay(self, response: Response, message: Message, flight: _Flight) -> None:
+        answer = b""
         try:
             if message.get("method") == "initialize":
                 self._session = response.headers.get("mcp-session-id", "")
@@ -141,7 +142,7 @@ class Relay:
                 self._deliver(with_subscriptions(answer) if message.get("method") == "initialize" else answer)
         finally:
             response.close()
-        self._host.answered(message)
+        self._host.answered(message, answer)
 
 
 class _Flight:

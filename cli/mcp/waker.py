@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aghbus.cli.app.text import safe, span
-from aghbus.cli.mcp.notices import OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.notices import NEVER, OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
 from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
 from aghbus.cli.mcp.session import HostSession
 from aghbus.client.api import Api
@@ -30,6 +30,9 @@ REPORT_SECONDS = 300.0
 """A session is reported so often at least, and forgotten by the daemon after three times as long."""
 _FRESH, _OLDEST = 50, 10  # messages of one look
 _MAX_PAGES = 20
+_ENDED = ("completed", "failed", "canceled")  # states of works
+FOLLOWED_SECONDS = 60.0
+"""How long after its last look at a task a host counts as following it."""
 _CLOSING_SECONDS = 1.0
 
 
@@ -54,6 +57,7 @@ class Waker:
         self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
         self._said_none = False
         self._started = False
+        self._tasks: dict[str, float] = {}  # works that the host follows, and until when (NEVER: it got the end)
 
     # called by other threads
 
@@ -73,6 +77,14 @@ class Waker:
             elif answered and self._notices.state == "fetched":
                 self._notices.look_soon(time.monotonic())  # perhaps all are acknowledged
             self._condition.notify_all()
+
+    def task(self, work_id: str, ended: bool) -> None:
+        """The host got the state of a work that it follows as a task: it begins a turn by itself at the end."""
+        with self._condition:
+            self._tasks[work_id] = NEVER if ended else time.monotonic() + FOLLOWED_SECONDS
+            if ended:
+                self._notices.look_soon(time.monotonic())
+                self._condition.notify_all()
 
     def attach(self, session: HostSession, rungs: Sequence[Rung]) -> None:
         """The session, and the ways to wake it, best first."""
@@ -144,14 +156,26 @@ class Waker:
 
     def _look(self, api: Api) -> None:
         """Look at the inbox, and tell the host if it is time to."""
-        held = self._notices.guard.held_back(time.monotonic())
-        look = look_at(api, self._notices.covered, held, contacts=self._contacts)
+        now = time.monotonic()
         with self._condition:
+            self._tasks = {work_id: until for work_id, until in self._tasks.items() if until > now}
+            followed = dict(self._tasks)
+        held = self._notices.guard.held_back(now)
+        look, ends = look_at(api, self._notices.covered, held, followed, contacts=self._contacts)
+        for work_id, seq in ends.items():
+            if followed[work_id] == NEVER:
+                api.post(f"/v1/inbox/{seq}/ack", {})
+        with self._condition:
+            for work_id in ends:
+                if self._tasks.get(work_id) == NEVER:
+                    del self._tasks[work_id]
+                else:
+                    self._notices.look_soon(now, FOLLOWED_SECONDS)
             causes = self._notices.causes(look, time.monotonic())
             self._report_at = 0.0
         if not causes:
             return
-        how = self._tell(text_of(look))
+        how = self._tell(text_of(look, self._notices.number))
         with self._condition:
             limited = self._notices.told(look, causes, how, time.monotonic())
         for peer in limited:
@@ -209,27 +233,33 @@ class Waker:
         }
 
 
-def look_at(api: Api, covered: int, held_back: Sequence[str], *, contacts: bool) -> Look:
+def look_at(
+    api: Api, covered: int, held_back: Sequence[str], followed: Collection[str], *, contacts: bool
+) -> tuple[Look, dict[str, int]]:
     """The inbox now, or what contacts have there. Of the messages after `covered`, the first page that is not only of peers that
-    are held back."""
-    chosen = ("contacts", contacts)
+    are held back. The ends of works that are `followed` are left out: their sequences by work, the second result."""
+    chosen, ends = ("contacts", contacts), dict[str, int]()
+
+    def waiting(page: dict[str, Any]) -> list[Waiting]:
+        items = [_item(item, item["message"]) for item in page["items"]]
+        found = {each.work_id: each.seq for each in items if each.is_end and each.work_id in followed}
+        ends.update({work_id: seq for work_id, seq in found.items() if work_id is not None})
+        return [each for each in items if each.seq not in found.values()]
+
     found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST), chosen])
-    oldest = _waiting(found)
+    oldest = waiting(found)
     since, fresh = covered, list[Waiting]()
     for _ in range(_MAX_PAGES):
         page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH), chosen])
-        fresh = _waiting(page)
+        fresh = waiting(page)
         if page["next_since"] is None or any(each.cause not in held_back for each in fresh):
             break
         since = page["next_since"]
     others = page["others"] if contacts else 0  # of the last page: `fresh` and the numbers are of one moment
-    return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others)
-
-
-def _waiting(page: dict[str, Any]) -> list[Waiting]:
-    return [_item(item, item["message"]) for item in page["items"]]
+    return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others), ends
 
 
 def _item(item: dict[str, Any], message: dict[str, Any]) -> Waiting:
     cause = OTHERS if item["lane"] == "other" else message["sender"]
-    return Waiting(item["seq"], cause, message["work_id"], item["state"])
+    ended = message["kind"] in ("trace", "receipt") and item["state"] == "ready" and item["work_state"] in _ENDED
+    return Waiting(item["seq"], cause, message["work_id"], item["state"], is_end=ended)

@@ -122,7 +122,14 @@ def test_order_indentation_and_what_a_person_added_to_a_json_file_stay() -> None
 
 def test_a_table_keeps_the_keys_that_a_person_added() -> None:
     path = "/home/u/.codex/config.toml"
-    text = '[mcp_servers.aghbus]\ncommand = "old" # mine\ndefault_tools_approval_mode = "prompt"\n\n[mcp_servers.aghbus.env]\nA = "b"\n'
+    text = """\
+[mcp_servers.aghbus]
+command = "old" # mine
+default_tools_approval_mode = "prompt"
+
+[mcp_servers.aghbus.env]
+A = "b"
+"""
     changed = applied("codex", {path: text}, ["/bin/aghctl", "mcp"], {"CODEX_HOME": "/home/u/.codex"})
     assert tomllib.loads(changed[path])["mcp_servers"]["aghbus"] == {
         "command": "/bin/aghctl",

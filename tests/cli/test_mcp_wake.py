@@ -11,9 +11,12 @@ import pytest
 
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.foreign import Foreign, foreign_peer
-from tests.support.mcp_hosts import SECRET, CodexProgram, MessagingSocket
-from tests.support.mcp_relay import RelayProcess
+from tests.support.mcp_client import META
+from tests.support.mcp_hosts import REMEMBERED, SECRET, CodexProgram, MessagingSocket, words
+from tests.support.mcp_relay import MODERN, RelayProcess
 from tests.support.natsutil import NatsServer
+
+WITH_TASKS = {**MODERN, META + "clientCapabilities": {"extensions": {META + "tasks": {}}}}
 
 
 @pytest.fixture
@@ -84,6 +87,46 @@ def test_twenty_messages_give_one_notice_until_they_are_fetched(
     assert SECRET not in ops.log.read_text() + relay.errors
 
 
+def test_messages_in_a_row_cause_notices_that_differ(
+    home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
+) -> None:
+    """The host drops a notice that says the same as the one before."""
+    with RelayProcess(home, "ops", env=claude.env) as relay:
+        relay.open("claude-code")
+        for number in range(3):
+            tell(peer)
+            assert claude.receive(REMEMBERED / 2) == "aghbus: 1 message waits. Call the inbox tool."
+            take_all(relay, 2 * number + 1)
+    assert (claude.dropped, claude.more()) == (0, 0)
+
+
+def test_the_end_of_a_work_that_the_host_follows_as_a_task_causes_no_notice(
+    home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
+) -> None:
+    """The host begins a turn by itself once it has got the end, which is acknowledged then."""
+    with RelayProcess(home, "ops", env=claude.env) as relay:
+        relay.open("claude-code")
+        relay.request(1, "tools/call", name="open_work", arguments={"to": "worker", "task": "x"}, _meta=WITH_TASKS)
+        work_id = relay.receive()["result"]["taskId"]
+        wait_for(lambda: peer.state_of(work_id), 20, "the work")
+        peer.post(f"/v1/works/{work_id}/accept")
+        peer.post(f"/v1/works/{work_id}/need-input", message="which?")
+        assert claude.receive() == f"aghbus: 1 message waits ({work_id}). Call the inbox tool."  # a question is no end
+        take_all(relay, 2)
+        peer.post(f"/v1/works/{work_id}/update", message="never mind")
+        peer.post(f"/v1/works/{work_id}/complete", message="done")
+        wait_for(lambda: ops.state_of(work_id) == "completed", 20, "the end")
+        relay.request(4, "tools/call", name="peers", arguments={})
+        relay.receive()
+        assert ops.get("/v1/inbox")["counts"]["ready"] == 1
+        relay.request(5, "tasks/get", taskId=work_id, _meta=WITH_TASKS)
+        assert relay.receive()["result"]["status"] == "completed"
+        wait_for(lambda: not ops.get("/v1/inbox")["items"], 20, "the acknowledgement")
+        tell(peer)
+        assert claude.receive() == "aghbus: 1 message waits. Call the inbox tool."
+    assert claude.more() == 0
+
+
 def test_notices_and_session_report_survive_a_daemon_restart(
     home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
 ) -> None:
@@ -147,7 +190,8 @@ def test_codex_is_woken_through_its_queue_not_another_hosts_socket(
         tell(peer)
         notice = "aghbus: 1 message waits. Call the inbox tool."
         wait_for(codex.calls, 20, "the call")
-        assert codex.calls() == [["queue", "--thread", "0199a213-81c0-7800", "--message", notice]]
+        (call,) = codex.calls()
+        assert [*call[:-1], words(call[-1])] == ["queue", "--thread", "0199a213-81c0-7800", "--message", notice]
         until_state(ops, "noticed")
         assert session(ops)["notice"]["how"] == "codex-queue"
     assert claude.more() == 0
@@ -164,7 +208,7 @@ def test_the_stop_hook_ends_with_a_notice(home: Home, ops: Daemon, peer: Daemon)
         tell(peer)
         until_state(ops, "stored")  # nothing could tell the host yet
         with stop_hook(home, "30s") as hook:
-            assert hook.communicate(timeout=30)[1] == "aghbus: 1 message waits. Call the inbox tool.\n"
+            assert words(hook.communicate(timeout=30)[1]) == "aghbus: 1 message waits. Call the inbox tool."
         assert hook.returncode == 2
         until_state(ops, "noticed")
         assert session(ops)["notice"]["how"] == "stop-hook"

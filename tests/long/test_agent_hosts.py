@@ -124,6 +124,18 @@ def test_twenty_messages_give_one_notice(kind: type[AgentHost], bus: tuple[Daemo
 
 
 @EACH_HOST
+def test_messages_in_a_row_are_each_told_at_once(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
+    """Claude Code drops a message that says the same as the one before, for 30 seconds."""
+    agent, peer = bus
+    with kind(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host, idle(host, agent):
+        for number in range(3):
+            turns = host.model.finished
+            peer.post("/v1/messages", kind="say", body={"text": f"{number}: {WORDS}"}, to="agent")
+            wait_for(lambda: host.model.finished > turns, 15, "the turn")  # noqa: B023 - called at once
+            wait_for(lambda: not agent.get("/v1/inbox")["items"], 15, "the acknowledgement")
+
+
+@EACH_HOST
 def test_nothing_is_lost_while_the_daemon_restarts(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
     """It is killed once while the session is idle, and once between two steps of a work."""
     agent, peer = bus

@@ -2,16 +2,25 @@
 
 import json
 import queue
+import re
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
 SECRET = "5ecret-of-the-host"
+REMEMBERED = 30.0  # seconds in which Claude Code drops a message that says the same as the one before
+_VARYING = re.compile(r"^aghbus notice \d+: (.*?) up to seq \d+")
+
+
+def words(notice: str) -> str:
+    """A notice without its number and its sequence."""
+    return _VARYING.sub(r"aghbus: \1", notice.rstrip("\n"))
 
 
 class MessagingSocket:
-    """Collects the lines of every connection."""
+    """Collects the lines of every connection, but for a message that repeats the one before: Claude Code drops it."""
 
     def __init__(self, path: Path) -> None:
         self.env = {
@@ -19,6 +28,8 @@ class MessagingSocket:
             "CLAUDE_CODE_MESSAGING_TOKEN": SECRET,
         }
         self._notices: queue.Queue[list[Any]] = queue.Queue()
+        self._last: tuple[float, object] = (0.0, None)
+        self.dropped = 0
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -40,15 +51,23 @@ class MessagingSocket:
             except OSError:
                 return
             with connection, connection.makefile("rb") as file:
-                self._notices.put([json.loads(line) for line in file])
+                self._take([json.loads(line) for line in file])
+
+    def _take(self, lines: list[Any]) -> None:
+        at, last = self._last
+        self._last = (time.monotonic(), lines[-1])
+        if lines[-1] == last and time.monotonic() - at < REMEMBERED:
+            self.dropped += 1
+        else:
+            self._notices.put(lines)
 
     def receive(self, timeout: float = 30.0) -> str:
-        """The text of the next notice; both lines must be as the host wants them."""
+        """The words of the next notice; both lines must be as the host wants them."""
         auth, user = self._notices.get(timeout=timeout)
         assert auth == {"type": "auth", "token": SECRET}
         assert (user["type"], user["message"]["role"]) == ("user", "user")
         text: str = user["message"]["content"]
-        return text
+        return words(text)
 
     def more(self) -> int:
         """Notices that nobody has received."""
