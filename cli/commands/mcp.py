@@ -43,9 +43,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     signal.signal(signal.SIGTERM, _end)
     stop = _own_daemon(context) if values["peer_per_session"] else None
-    session, close = _session(context, deliver, wake=values["wake"])
+    session_id = f"{os.getpid()}-{os.urandom(4).hex()}"
+    session, close = _session(context, deliver, session_id, wake=values["wake"])
+    headers = {"Aghbus-Session": session_id, "Aghbus-Wake": values["wake"]}
     try:
-        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout, values["wake"]).run(
+        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout, headers).run(
             iter(sys.stdin.buffer.readline, b"")
         )
     finally:
@@ -72,7 +74,7 @@ def _own_daemon(context: Context) -> Callable[[], None]:
 
 
 def _session(
-    context: Context, deliver: Callable[[bytes], None], *, wake: str
+    context: Context, deliver: Callable[[bytes], None], session_id: str, *, wake: str
 ) -> tuple[HostSession, Callable[[], None]]:
     """The session of the host, and what to call at its end."""
     from aghbus.cli.mcp.hook import HookListener
@@ -84,7 +86,7 @@ def _session(
 
     waker = Waker(
         lambda: Api(find(context.options, context.env), context.timeout),
-        f"{os.getpid()}-{os.urandom(4).hex()}",
+        session_id,
         context.output.note,
         contacts=wake == "contacts",
     )
@@ -111,13 +113,16 @@ def run_sessions(context: Context, _values: dict[str, Any]) -> int:
 
 
 def _human(answer: dict[str, Any]) -> str:
-    return table(["ID", "HOST", "WOKEN BY", "LATEST NOTICE", "HELD BACK"], map(_row, answer["sessions"]))
+    titles = ["ID", "HOST", "STARTED", "LAST CALL", "WOKEN BY", "LATEST NOTICE", "HELD BACK"]
+    return table(titles, map(_row, answer["sessions"]))
 
 
 def _row(session: dict[str, Any]) -> tuple[object, ...]:
     host = f"{session['host'] or '-'} {session['host_version']}".strip()
-    ways = ", ".join(session["wakes_by"]) or "none"
-    return (session["id"], host, ways, _notice(session["notice"]), ", ".join(session["held_back"]) or "-")
+    ways = (", ".join(session["wakes_by"]) or "none") if session["open"] else "none: its terminal is closed"
+    called = ago(session["called_ms"]) if session["called_ms"] else "-"
+    held_back = ", ".join(session["held_back"]) or "-"
+    return (session["id"], host, ago(session["started_ms"]), called, ways, _notice(session["notice"]), held_back)
 
 
 def _notice(notice: dict[str, Any] | None) -> str:

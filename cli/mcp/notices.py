@@ -15,6 +15,10 @@ FIRST_REPEAT, LAST_REPEAT = 30.0, 300.0
 """Seconds between a notice and its repetition: the first, and the longest that doubling leads to."""
 ADMISSION_SECONDS = 5.0
 """Seconds between two looks while only messages of others wait: their admission makes no event."""
+TURN_SECONDS = 30.0
+"""Seconds between two sessions that are told of the same messages: the one that called a tool last comes first."""
+HELD_SECONDS = 5.0
+"""Seconds between two looks while another consumer holds messages, or may fetch them first: that makes no event."""
 COLLECT_SECONDS = 0.2
 """Messages that arrive within this time after the first one share a notice."""
 WAKES, WINDOW = 20, 600.0
@@ -25,8 +29,8 @@ NEVER = float("inf")
 
 
 class Waiting:
-    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS; `is_end`: it is ready, and ends its
-    work."""
+    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS; `state` is `held` when another
+    consumer has leased it; `is_end`: it is ready, and ends its work."""
 
     def __init__(self, seq: int, cause: str, work_id: str | None, state: str, *, is_end: bool = False) -> None:
         self.seq = seq
@@ -38,13 +42,16 @@ class Waiting:
 
 class Look:
     """The inbox at one moment: the number of ready messages, those after the ones that are covered, the oldest ready or leased
-    ones, and the number of messages of OTHERS where these are none of them."""
+    ones, and the number of messages of OTHERS where these are none of them. `before`: how many sessions are told first."""
 
-    def __init__(self, ready: int, fresh: list[Waiting], oldest: list[Waiting], others: int = 0) -> None:
+    def __init__(
+        self, ready: int, fresh: list[Waiting], oldest: list[Waiting], others: int = 0, before: int = 0
+    ) -> None:
         self.ready = ready
         self.fresh = fresh
         self.oldest = oldest
         self.others = others
+        self.before = before
 
     @property
     def newest(self) -> int:
@@ -94,6 +101,7 @@ class Notices:
         """The session was told of the messages up to this sequence, or fetched since they came."""
         self.due = NEVER
         """When the inbox is to be looked at next."""
+        self._wanted_since = NEVER
         self._repeat_at = NEVER
         self._repeats = Backoff(FIRST_REPEAT, LAST_REPEAT)
         self._seen = 0
@@ -136,7 +144,10 @@ class Notices:
         """The peers because of whose messages the session is to be told now; empty when it is not. Sets `due`."""
         if not look.oldest or (self.state != "stored" and look.oldest[0].seq > self.covered):
             self._all_acked()
+        if any(each.state == "held" for each in look.oldest):
+            self.look_soon(now, HELD_SECONDS)
         if not look.oldest:
+            self._wanted_since = NEVER
             if look.others:
                 self.look_soon(now, ADMISSION_SECONDS)
             return []
@@ -148,10 +159,20 @@ class Notices:
         ready = {each.cause for each in waiting if each.state == "ready"}
         held = ready.intersection(self.guard.held_back(now))
         if ready - held:
-            return sorted(ready - held)
+            return self._in_turn(sorted(ready - held), look.before, now)
+        self._wanted_since = NEVER
         if now >= self._repeat_at:
             self._repeat_at = now + LAST_REPEAT
         self.due = min(self.due, self._repeat_at, self.guard.next_end(held), now + LAST_REPEAT)
+        return []
+
+    def _in_turn(self, causes: list[str], before: int, now: float) -> list[str]:
+        """The causes, once the sessions that are told first have had their time to fetch."""
+        self._wanted_since = min(self._wanted_since, now)
+        turn = self._wanted_since + before * TURN_SECONDS
+        if now >= turn:
+            return causes
+        self.look_soon(now, min(HELD_SECONDS, turn - now))
         return []
 
     def _all_acked(self) -> None:
@@ -166,6 +187,7 @@ class Notices:
         if self.state not in ("stored", "noticed"):
             self.attempts, self.how = 0, None
         self.messages = look.ready
+        self._wanted_since = NEVER
         self.through = look.newest
         self._repeat_at = now + self._repeats.next()
         self.due = min(self.due, self._repeat_at)

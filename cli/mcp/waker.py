@@ -6,11 +6,13 @@ the best available way (rungs.py), and reports. Both outlive restarts of the dae
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from aghbus.cli.app.text import safe, span
+from aghbus.cli.mcp.background import terminals
 from aghbus.cli.mcp.notices import NEVER, OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
 from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
 from aghbus.cli.mcp.session import HostSession
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 
     Rung = ClaudeSocket | HookListener | CodexQueue | Notification
 
-REPORT_SECONDS = 300.0
-"""A session is reported so often at least, and forgotten by the daemon after three times as long."""
+REPORT_SECONDS = 30.0
+"""A session is reported so often at least, and forgotten by the daemon after three times as long, with what it has leased."""
 _FRESH, _OLDEST = 50, 10  # messages of one look
 _MAX_PAGES = 20
 _ENDED = ("completed", "failed", "canceled")  # states of works
@@ -44,7 +46,7 @@ class Waker:
     ) -> None:
         """`connect` finds the daemon, or raises Unreachable. `note` tells a person. `contacts`: only they wake the session."""
         self._connect = connect
-        self._path = f"/v1/mcp/sessions/{session_id}"
+        self._id = session_id
         self._note = note
         self._contacts = contacts
         self._notices = Notices(LoopGuard())
@@ -54,6 +56,10 @@ class Waker:
         self._report_at = 0.0
         self._reporting = threading.Lock()  # a report that is being sent never overtakes the last one
         self._closed = False
+        self._started_ms = _now_ms()
+        self._called_ms: int | None = None
+        self._host_pid = os.getppid()
+        self._is_open = True
         self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
         self._said_none = False
         self._started = False
@@ -72,6 +78,9 @@ class Waker:
     def tool(self, name: str, answered: bool) -> None:
         """The session called a tool, or got its answer."""
         with self._condition:
+            self._report_at = 0.0
+            if not answered:
+                self._called_ms = _now_ms()
             if name == "inbox":
                 self._notices.fetched(time.monotonic()) if answered else self._notices.fetching()
             elif answered and self._notices.state == "fetched":
@@ -161,7 +170,9 @@ class Waker:
             self._tasks = {work_id: until for work_id, until in self._tasks.items() if until > now}
             followed = dict(self._tasks)
         held = self._notices.guard.held_back(now)
-        look, ends = look_at(api, self._notices.covered, held, followed, contacts=self._contacts)
+        own = f"lease_{self._id}_"
+        look, ends = look_at(api, self._notices.covered, held, followed, own, contacts=self._contacts)
+        look.before = self._sessions_before(api)
         for work_id, seq in ends.items():
             if followed[work_id] == NEVER:
                 api.post(f"/v1/inbox/{seq}/ack", {})
@@ -175,16 +186,39 @@ class Waker:
             self._report_at = 0.0
         if not causes:
             return
-        how = self._tell(text_of(look, self._notices.number))
+        how = self._tell(text_of(look, self._notices.number)) if self._is_open else None
         with self._condition:
             limited = self._notices.told(look, causes, how, time.monotonic())
         for peer in limited:
             self._note(
                 f"{safe(peer)} woke this session too often: those messages wait for {span(WINDOW)} without a notice"
             )
-        if how is None and not self._said_none:
+        if how is None and self._is_open and not self._said_none:
             self._said_none = True
             self._note("messages wait, and there is no way to tell this host: see docs/mcp.md")
+
+    def _others(self, api: Api) -> list[dict[str, Any]]:
+        """The other sessions of the daemon."""
+        return [each for each in api.get("/v1/mcp/sessions")["sessions"] if each["id"] != self._id]
+
+    def _sessions_before(self, api: Api) -> int:
+        """How many sessions are told before this one: those that called a tool later, and can be woken."""
+        others, mine = self._others(api), self._called_ms or 0
+        self._is_open = self._has_terminal(others)
+        return sum(each["open"] and bool(each["wakes_by"]) and (each["called_ms"] or 0) > mine for each in others)
+
+    def _has_terminal(self, others: list[dict[str, Any]]) -> bool:
+        """Whether a person can see this session. Nobody says which session a terminal of Codex's background server shows: the
+        terminals are taken to show the sessions that were used last."""
+        assert self._session is not None
+        count = terminals(self._session.env)
+        if count is None:
+            return True
+        mine = self._called_ms or self._started_ms
+        used: list[int] = [
+            each["called_ms"] or each["started_ms"] for each in others if each["host_pid"] == self._host_pid
+        ]
+        return sum(each > mine for each in used) < count
 
     def _tell(self, notice: str) -> str | None:
         """Tell the host in the first way that works; a repetition begins with the next one, because no way says that the host
@@ -197,11 +231,19 @@ class Waker:
 
     def _report(self, api: Api, expires_in: float) -> None:
         assert self._session is not None
+        was_open = self._is_open
+        if expires_in and terminals(self._session.env) is not None:
+            self._is_open = self._has_terminal(self._others(api))
         with self._condition:
+            if self._is_open and not was_open:
+                self._notices.look_soon(time.monotonic())
             self._report_at = time.monotonic() + REPORT_SECONDS
             body = {
                 "host": self._session.host,
                 "host_version": self._session.version,
+                "host_pid": self._host_pid,
+                "open": self._is_open,
+                "called_ms": self._called_ms,
                 "wakes_by": [rung.name for rung in self._rungs if rung.available()],
                 "held_back": self._notices.guard.held_back(time.monotonic())[:100],
                 "notice": self._notice(),
@@ -211,7 +253,7 @@ class Waker:
             with self._reporting:
                 if expires_in and self._closed:
                     return
-                api.put(self._path, body)
+                api.put(f"/v1/mcp/sessions/{self._id}", body)
         except ClientError:
             self._report_at = 0.0
             raise
@@ -222,7 +264,7 @@ class Waker:
             return None
         kept = (notices.state, notices.attempts, notices.through)
         if self._changed[0] != kept:
-            self._changed = (kept, int(time.time() * 1000))
+            self._changed = (kept, _now_ms())
         return {
             "state": notices.state,
             "how": notices.how,
@@ -234,14 +276,15 @@ class Waker:
 
 
 def look_at(
-    api: Api, covered: int, held_back: Sequence[str], followed: Collection[str], *, contacts: bool
+    api: Api, covered: int, held_back: Sequence[str], followed: Collection[str], own: str, *, contacts: bool
 ) -> tuple[Look, dict[str, int]]:
     """The inbox now, or what contacts have there. Of the messages after `covered`, the first page that is not only of peers that
-    are held back. The ends of works that are `followed` are left out: their sequences by work, the second result."""
+    are held back. The ends of works that are `followed` are left out: their sequences by work, the second result. `own` is the
+    beginning of this session's leases."""
     chosen, ends = ("contacts", contacts), dict[str, int]()
 
     def waiting(page: dict[str, Any]) -> list[Waiting]:
-        items = [_item(item, item["message"]) for item in page["items"]]
+        items = [_item(item, item["message"], own) for item in page["items"]]
         found = {each.work_id: each.seq for each in items if each.is_end and each.work_id in followed}
         ends.update({work_id: seq for work_id, seq in found.items() if work_id is not None})
         return [each for each in items if each.seq not in found.values()]
@@ -259,7 +302,12 @@ def look_at(
     return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others), ends
 
 
-def _item(item: dict[str, Any], message: dict[str, Any]) -> Waiting:
+def _item(item: dict[str, Any], message: dict[str, Any], own: str) -> Waiting:
+    state = "held" if item["state"] == "leased" and not str(item["lease"]).startswith(own) else item["state"]
     cause = OTHERS if item["lane"] == "other" else message["sender"]
     ended = message["kind"] in ("trace", "receipt") and item["state"] == "ready" and item["work_state"] in _ENDED
-    return Waiting(item["seq"], cause, message["work_id"], item["state"], is_end=ended)
+    return Waiting(item["seq"], cause, message["work_id"], state, is_end=ended)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -167,12 +167,12 @@ class InboxMessage(ToolResult):
 
 
 class InboxOutput(ToolResult):
-    """Leased messages; they come again after `lease_seconds` unless they are acked."""
+    """Leased messages; they come again unless they are acked."""
 
     messages: list[InboxMessage]
     waiting: Annotated[int, Meta(description="more, some until these are acked")]
     others: int  # of peers that were not admitted
-    lease_seconds: int
+    note: str | UnsetType = UNSET
 
 
 class NotAcked(ToolResult):

@@ -195,7 +195,7 @@ def inbox(page: InboxResponse, *, others: bool) -> InboxOutput:
     shown = fitting(map(message, page.items))
     left = 0 if others else page.others
     waiting = page.counts.get("ready", 0) + page.counts.get("leased", 0) - left
-    return InboxOutput(messages=shown, waiting=max(0, waiting - len(shown)), others=left, lease_seconds=0)
+    return InboxOutput(messages=shown, waiting=max(0, waiting - len(shown)), others=left)
 
 
 def _body_text(kind: str, envelope: bytes) -> str:

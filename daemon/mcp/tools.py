@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import models as t
@@ -14,10 +15,11 @@ from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.fence import name
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
-from aghbus.daemon.mcp.work_waiter import WorkWaiter
+from aghbus.daemon.mcp.work_waiter import WorkWaiter, iso
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.session_leases import FIRST_SECONDS, SessionLeases
 from aghbus.daemon.services.works import WorkService
 from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
@@ -30,7 +32,7 @@ from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, Reque
 _A = TypeVar("_A", bound=t.Arguments)
 
 LEASE_SECONDS: Final = 600
-"""How long a fetched message stays with the session that fetched it."""
+"""How long a fetched message stays with a client that has no relay, which would report its session."""
 _LISTED_WORKS: Final = 20
 
 
@@ -43,6 +45,7 @@ class BusTools:
     messages: MessageService
     works: WorkService
     inbox: InboxService
+    leases: SessionLeases
     waiter: WorkWaiter
 
     def all(self) -> dict[str, Tool]:
@@ -148,22 +151,36 @@ class BusTools:
         ask.others |= call.client.wake == "all"
         leased: list[InboxItem] = []
         try:
-            messages = await self._fetch(ask, leased)
+            messages = await self._fetch(ask, leased, call.client.session)
             left = await self.inbox.list_items(InboxQuery(limit=1))
         except BaseException:
             for item in leased:
-                self.inbox.give_back(item)
+                self.inbox.give_back(item.seq, str(item.lease))
             raise
         ready, others = left.counts.get("ready", 0), 0 if ask.others else left.others
         return rendering.result_of(
-            t.InboxOutput(messages=messages, waiting=max(0, ready - others), others=others, lease_seconds=LEASE_SECONDS)
+            t.InboxOutput(
+                messages=messages,
+                waiting=max(0, ready - others),
+                others=others,
+                note=UNSET if messages else self._held_by_others(call.client.session),
+            )
         )
 
-    async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
+    def _held_by_others(self, session: str) -> str | UnsetType:
+        """Who has messages that this session does not get, and since when; nothing when nobody has."""
+        held = [
+            f"{each.messages} held by "
+            + (f"session {each.session} since {iso(each.since_ms)}" if each.session else "another consumer")
+            for each in self.leases.of_others(session)
+        ]
+        return f"{', '.join(held)}: they come here unless they are acked there." if held else UNSET
+
+    async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem], session: str) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
         messages: list[t.InboxMessage] = []
         room = rendering.MAX_ANSWER
-        async for item in self._leases(ask):
+        async for item in self._leased(ask, session):
             leased.append(item)
             messages.append(rendering.message(item))
             room -= len(msgspec.json.encode(messages[-1]))
@@ -171,15 +188,16 @@ class BusTools:
                 break
         return messages
 
-    async def _leases(self, ask: t.InboxArguments) -> AsyncIterator[InboxItem]:
+    async def _leased(self, ask: t.InboxArguments, session: str) -> AsyncIterator[InboxItem]:
         """The messages asked for, oldest first, each leased as it is taken."""
-        lease = self.inbox.new_lease()
+        lease = self.leases.new_token(session) if session else self.inbox.new_lease()
+        visibility = FIRST_SECONDS if session else LEASE_SECONDS
         if ask.others or ask.work_id is not None:
-            request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
+            request = InboxNextRequest(visibility=visibility, work_id=ask.work_id)
             while (item := (await self.inbox.next_under(lease, request)).item) is not None:
                 yield item
             return
-        form = InboxLeaseRequest(lease=lease, visibility=LEASE_SECONDS)
+        form = InboxLeaseRequest(lease=lease, visibility=visibility)
         since: int | None = 0
         while since is not None:
             page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True, since=since))
@@ -192,7 +210,7 @@ class BusTools:
                 ):  # another session has it, it is not due yet, or an earlier one is not settled
                     continue
                 except asyncio.CancelledError:
-                    self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))
+                    self.inbox.give_back(each.seq, lease)
                     raise
                 yield item
             since = page.next_since

@@ -146,14 +146,15 @@ def _task(work: Work) -> Object:
         "taskId": work.work_id,
         "status": _STATUS.get(work.state, "working"),
         "statusMessage": f"the work is {work.state}",
-        "createdAt": _iso(work.opened_ms),
-        "lastUpdatedAt": _iso(work.updated_ms),
+        "createdAt": iso(work.opened_ms),
+        "lastUpdatedAt": iso(work.updated_ms),
         "ttlMs": None,
         "pollIntervalMs": _POLL_MS,
     }
 
 
-def _iso(ms: int) -> str:
+def iso(ms: int) -> str:
+    """Unix milliseconds as UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -5,7 +5,9 @@ import itertools
 from aghbus.cli.mcp.notices import (
     ADMISSION_SECONDS,
     FIRST_REPEAT,
+    HELD_SECONDS,
     LAST_REPEAT,
+    TURN_SECONDS,
     Look,
     LoopGuard,
     Notices,
@@ -87,6 +89,31 @@ def test_a_fetch_during_the_notice_counts() -> None:
     notices.told(seen, causes, "claude-socket", 2)
     assert notices.state == "fetched"
     assert step(notices, ready(2), 3)
+
+
+def test_a_session_waits_for_those_that_are_told_first() -> None:
+    """They called a tool later. What they fetch meanwhile is none of its business."""
+    notices = Notices(LoopGuard())
+
+    def wanted(waiting: list[Waiting], now: float) -> list[str]:
+        notices.looking()
+        return notices.causes(Look(len(waiting), waiting, waiting, before=2), now)
+
+    assert wanted(ready(1), 0) == []
+    assert wanted([], 1) == []
+    assert wanted(ready(2), 10) == []
+    assert notices.due == 10 + HELD_SECONDS
+    assert wanted(ready(2), 9 + 2 * TURN_SECONDS) == []
+    assert notices.due == 10 + 2 * TURN_SECONDS
+    assert wanted(ready(2), notices.due) == ["bob"]
+
+
+def test_messages_that_another_consumer_holds_are_looked_after() -> None:
+    notices = Notices(LoopGuard())
+    notices.looking()
+    assert notices.causes(Look(1, [], [Waiting(1, "bob", None, "held")]), 0) == []
+    assert notices.due == HELD_SECONDS
+    assert step(notices, ready(1), notices.due)
 
 
 def test_an_arrival_during_a_look_causes_another_look() -> None:

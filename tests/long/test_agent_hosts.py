@@ -1,5 +1,6 @@
 """The real Claude Code and Codex with real daemons; a script takes the place of their model."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode
+from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode, Codex
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.model_scripts import colleague
 from tests.support.terminals import TerminalProgram
@@ -133,6 +134,45 @@ def test_messages_in_a_row_are_each_told_at_once(kind: type[AgentHost], bus: tup
             peer.post("/v1/messages", kind="say", body={"text": f"{number}: {WORDS}"}, to="agent")
             wait_for(lambda: host.model.finished > turns, 15, "the turn")  # noqa: B023 - called at once
             wait_for(lambda: not agent.get("/v1/inbox")["items"], 15, "the acknowledgement")
+
+
+def close(program: TerminalProgram) -> None:
+    """End Codex's terminal program as a person does, and no more: its server goes on in the background."""
+    for _ in range(5):  # a turn that is being drawn takes the first one
+        program.type("\x03")
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: b"Disconnected from this task" in program.shown, 3, "the end")
+            break
+    program.wait()
+
+
+def test_a_closed_session_of_codex_does_nothing_until_it_is_opened_again(bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    with Codex(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host:
+        with idle(host, agent) as program:
+            close(program)
+            wait_for(lambda: [each["open"] for each in sessions(agent)] == [False], 60, "the closed session")
+            turns = len(host.model.prompts)
+            (work,) = given(peer, agent)
+            wait_for(lambda: (notice(agent) or {}).get("state") == "stored", 30, "the notice")
+        assert (peer.state_of(work), len(host.model.prompts)) == ("submitted", turns)
+        with host.open("resume", "--last", "Do what waits"):
+            wait_for(lambda: peer.state_of(work) == "completed", 90, "the result")
+
+
+def test_the_open_session_of_codex_is_woken_not_the_closed_one(bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    script = colleague("peer", "Sort these")
+    with Codex(agent.home, require_agent_hosts(), script) as host, idle(host, agent) as first:
+        second = host.open("Do what waits")
+        with second:
+            wait_for(lambda: len([each for each in sessions(agent) if each["called_ms"]]) == 2, 60, "the second one")
+            wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of its turn")
+            close(first)
+            wait_for(lambda: [each["open"] for each in sessions(agent)] == [False, True], 60, "the closed session")
+            (work,) = given(peer, agent)
+            wait_for(lambda: peer.state_of(work) == "completed", 60, "the result")
+            assert [bool(each["notice"]) for each in sessions(agent)] == [False, True]
 
 
 @EACH_HOST

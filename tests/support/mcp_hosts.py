@@ -4,10 +4,13 @@ import json
 import queue
 import re
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any, Self
+
+from tests.support.daemons import wait_for
 
 SECRET = "5ecret-of-the-host"
 REMEMBERED = 30.0  # seconds in which Claude Code drops a message that says the same as the one before
@@ -72,6 +75,46 @@ class MessagingSocket:
     def more(self) -> int:
         """Notices that nobody has received."""
         return self._notices.qsize()
+
+
+class CodexServer:
+    """Codex's background server, as the relay sees it: its parent process, and a socket to which terminals are connected."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is the home of Codex."""
+        self._path = folder.with_suffix(".sock")  # short, and linked, as that of the real one
+        link = folder / "app-server-control" / "app-server-control.sock"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(self._path)
+        self._terminals: list[socket.socket] = []
+        self.env = {"CODEX_HOME": str(folder)}
+        words = ("app-server", "--listen", "unix://")
+        self.parent = (sys.executable, "-c", _CODEX_SERVER, str(self._path), *words)
+
+    def open_terminal(self) -> None:
+        wait_for(self._path.exists, 20, "the server")
+        self._terminals.append(socket.socket(socket.AF_UNIX))
+        self._terminals[-1].connect(str(self._path))
+
+    def close_terminal(self) -> None:
+        self._terminals.pop().close()
+
+
+_CODEX_SERVER = """
+import socket, subprocess, sys, threading
+path, command = sys.argv[1], sys.argv[5:]
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(path)
+listener.listen()
+
+def serve():
+    while True:
+        connection = listener.accept()[0]
+        threading.Thread(target=lambda: (connection.recv(1), connection.close()), daemon=True).start()
+
+threading.Thread(target=serve, daemon=True).start()
+sys.exit(subprocess.run(command).returncode)
+"""
 
 
 class CodexProgram:
