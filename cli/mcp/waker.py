@@ -33,7 +33,7 @@ REPORT_SECONDS = 30.0
 _FRESH, _OLDEST = 50, 10  # messages of one look
 _MAX_PAGES = 20
 _ENDED = ("completed", "failed", "canceled")  # states of works
-FOLLOWED_SECONDS = 60.0
+FOLLOWED_SECONDS = 20.0
 """How long after its last look at a task a host counts as following it."""
 _CLOSING_SECONDS = 1.0
 
@@ -120,7 +120,7 @@ class Waker:
     # the event stream
 
     def _follow(self) -> None:
-        pauses = Backoff(0.2, 30.0)
+        pauses = Backoff(0.2, 5.0)
         since: int | None = None
         while True:
             try:
@@ -144,7 +144,7 @@ class Waker:
     # notices
 
     def _run(self) -> None:
-        pauses = Backoff(0.2, 30.0)
+        pauses = Backoff(0.2, 5.0)
         while True:
             with self._condition:
                 while (left := min(self._notices.due, self._report_at) - time.monotonic()) > 0:
@@ -178,10 +178,10 @@ class Waker:
                 api.post(f"/v1/inbox/{seq}/ack", {})
         with self._condition:
             for work_id in ends:
-                if self._tasks.get(work_id) == NEVER:
-                    del self._tasks[work_id]
+                if followed[work_id] == NEVER:
+                    self._tasks.pop(work_id, None)
                 else:
-                    self._notices.look_soon(now, FOLLOWED_SECONDS)
+                    self._notices.look_soon(followed[work_id])  # the end is told if the host does not ask for it
             causes = self._notices.causes(look, time.monotonic())
             self._report_at = 0.0
         if not causes:
