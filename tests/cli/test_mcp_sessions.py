@@ -10,7 +10,7 @@ import pytest
 
 from aghbus.cli.mcp.notices import TURN_SECONDS
 from tests.support.daemons import Daemon, Home, wait_for
-from tests.support.mcp_hosts import CodexProgram, CodexServer, MessagingSocket
+from tests.support.mcp_hosts import SECRET, CodexProgram, CodexServer, MessagingSocket
 from tests.support.mcp_relay import RelayProcess
 
 ONE = "aghbus: 1 message waits. Call the inbox tool."
@@ -47,6 +47,10 @@ def sessions(daemon: Daemon) -> list[dict[str, Any]]:
 def until_state(daemon: Daemon, state: str) -> None:
     """Until the notice of the only session is in this state."""
     wait_for(lambda: [(each["notice"] or {}).get("state") for each in sessions(daemon)] == [state], 20, state)
+
+
+def environment_of(process: int) -> str:
+    return Path(f"/proc/{process}/environ").read_text()
 
 
 def ready(daemon: Daemon) -> int:
@@ -156,7 +160,7 @@ OPTIONS = ("--peer-per-session",)
 
 def test_per_session_peer_ends_with_its_session_and_is_restored(tmp_path: Path) -> None:
     home, name = Home(tmp_path), "ops-0199a213"
-    env = {"CLAUDE_CODE_SESSION_ID": "0199A213-81c0-7800"}
+    env = {"CLAUDE_CODE_SESSION_ID": "0199A213-81c0-7800", "CLAUDE_CODE_MESSAGING_TOKEN": SECRET}
     with Daemon(home, "worker") as peer:
         with (
             RelayProcess(home, "ops", env=env, options=OPTIONS) as known,
@@ -165,6 +169,7 @@ def test_per_session_peer_ends_with_its_session_and_is_restored(tmp_path: Path) 
             known.open("claude-code")
             other.open("gemini-cli")
             wait_for(lambda: peer.knows(name), 30, "the session's peer")
+            assert SECRET not in environment_of(home.ctl_json("--name", name, "status")["pid"])
             own = {each["peer_id"] for each in other.call(1, "peers")["peers"]}
             assert any(each.startswith("ops-") and each != name for each in own)
             assert known.call(2, "open_work", to="worker", task="x")["works"]
