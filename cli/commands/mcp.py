@@ -149,7 +149,8 @@ def _notice(notice: dict[str, Any] | None) -> str:
     if notice is None:
         return "-"
     how = f" ({notice['how']})" if notice["how"] else ""
-    return f"{notice['state']}{how} {ago(notice['changed_ms'])}: {counted(notice['messages'], 'message')}"
+    held = ", perhaps held by the host" if notice["state"] == "noticed" and notice["attempts"] > 1 else ""
+    return f"{notice['state']}{how} {ago(notice['changed_ms'])}: {counted(notice['messages'], 'message')}{held}"
 
 
 def run_stop_hook(context: Context, values: dict[str, Any]) -> int:

@@ -61,6 +61,7 @@ class Waker:
         self._host_pid = os.getppid()
         self._is_open = True
         self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
+        self._unanswered: dict[str, int] = {}  # notices by way
         self._said_none = False
         self._started = False
         self._tasks: dict[str, float] = {}  # works that the host follows, and until when (NEVER: it got the end)
@@ -81,6 +82,8 @@ class Waker:
             self._report_at = 0.0
             if not answered:
                 self._called_ms = _now_ms()
+            if name == "inbox" and self._notices.how is not None:
+                self._unanswered.pop(self._notices.how, None)
             if name == "inbox":
                 self._notices.fetched(time.monotonic()) if answered else self._notices.fetching()
             elif answered and self._notices.state == "fetched":
@@ -221,11 +224,12 @@ class Waker:
         return sum(each > mine for each in used) < count
 
     def _tell(self, notice: str) -> str | None:
-        """Tell the host in the first way that works; a repetition begins with the next one, because no way says that the host
-        accepted the notice."""
-        ways = [rung for rung in self._rungs if rung.available()]
-        start = self._notices.attempts % len(ways) if ways and self._notices.state == "noticed" else 0
-        return next((rung.name for rung in (*ways[start:], *ways[:start]) if rung.tell(notice)), None)
+        """Tell the host in the first way that works. One that the session did not answer by a fetch comes last from now on: no way
+        says that the host accepted a notice, and Claude Code may hold those of its socket for approval."""
+        if self._notices.state == "noticed" and self._notices.how is not None:
+            self._unanswered[self._notices.how] = self._unanswered.get(self._notices.how, 0) + 1
+        ways = sorted(self._rungs, key=lambda rung: self._unanswered.get(rung.name, 0))
+        return next((rung.name for rung in ways if rung.available() and rung.tell(notice)), None)
 
     # reports
 

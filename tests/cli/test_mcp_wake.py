@@ -218,6 +218,29 @@ def test_the_stop_hook_ends_with_a_notice(home: Home, ops: Daemon, peer: Daemon)
     assert relay.errors.count("no way to tell this host") == 1
 
 
+@pytest.mark.timeout(120)
+def test_after_a_notice_that_the_host_holds_the_next_way_is_used(
+    home: Home, ops: Daemon, peer: Daemon, claude: MessagingSocket
+) -> None:
+    """Claude Code may hold what comes by its socket, and does not say so."""
+    with RelayProcess(home, "ops", env=claude.env) as relay:
+        relay.open("claude-code")
+        with stop_hook(home, "110s") as hook:
+            wait_for(lambda: "stop-hook" in json.dumps(ops.get("/v1/mcp/sessions")), 20, "the hook")
+            tell(peer)
+            claude.receive()
+            assert words(hook.communicate(timeout=60)[1]) == "aghbus: 1 message waits. Call the inbox tool."
+        wait_for(lambda: session(ops)["notice"]["attempts"] == 2, 20, "the report")
+        assert b"perhaps held by the host" in home.ctl("--name", "ops", "mcp", "sessions").stdout
+        take_all(relay, 1)
+        until_state(ops, "acked")
+        with stop_hook(home, "60s") as hook:
+            wait_for(lambda: "stop-hook" in json.dumps(ops.get("/v1/mcp/sessions")), 20, "the hook")
+            tell(peer)
+            assert words(hook.communicate(timeout=20)[1]) == "aghbus: 1 message waits. Call the inbox tool."
+    assert claude.more() == 0
+
+
 def test_the_stop_hook_ends_with_the_session(home: Home, ops: Daemon) -> None:
     with RelayProcess(home, "ops") as relay:
         relay.open("claude-code")
