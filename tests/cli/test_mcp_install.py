@@ -1,4 +1,4 @@
-"""`aghctl mcp install` and `uninstall`: the files of five hosts, with any content that is not ours."""
+"""`aghctl mcp install` and `uninstall`: the files of six hosts, with any content that is not ours."""
 
 import json
 import tomllib
@@ -16,6 +16,7 @@ from tests.support.daemons import Home
 FILES = {
     "claude": (".claude.json", "mcpServers"),
     "gemini": (".gemini/settings.json", "mcpServers"),
+    "opencode": ("config/opencode/opencode.json", "mcp"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "vscode": ("config/Code/User/mcp.json", "servers"),
 }
@@ -180,6 +181,9 @@ def test_the_command_installs_an_entry_that_starts_a_relay_and_removes_it(host: 
     else:
         file, key = FILES[host]
         entry = json.loads((tmp_path / file).read_text())[key]["aghbus"]
+    if host == "opencode":
+        assert entry["type"] == "local"
+        entry = {"command": entry["command"][0], "args": entry["command"][1:], "env": entry["environment"]}
     assert Path(entry["command"]).is_absolute()
     assert Path(entry["command"]).name == "aghctl"
     assert entry["args"] == ["--name", "ops", "mcp"]

@@ -2,6 +2,10 @@
 
 import contextlib
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode, Codex
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import Daemon, Home, stop_daemon, wait_for
 from tests.support.model_scripts import colleague
-from tests.support.terminals import TerminalProgram
+from tests.support.terminals import TerminalProgram, shell_env
 from tests.support.tools import require_agent_hosts
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -76,6 +80,21 @@ def test_a_host_lists_the_tools_and_its_model_uses_them(kind: type[AgentHost], b
         assert WORDS not in host.model.read_unfenced()
         wait_for(lambda: peer.state_of(work) == "completed", 30, "the result")
         assert [each["text"] for each in peer.get("/v1/works?role=target")["works"]] == ["Sort these"]
+
+
+@pytest.mark.parametrize("name", ["gemini", "opencode"])
+def test_a_host_without_a_way_to_wake_it_connects(name: str, home: Home) -> None:
+    """Its program reads what `mcp install` wrote, starts the relay, and with it the daemon."""
+    env = {**shell_env(home.root), **home.env, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    env["PATH"] = os.pathsep.join((require_agent_hosts(), str(Path(sys.executable).parent), env["PATH"]))
+    home.ctl_json("--name", "agent", "mcp", "install", name)
+    try:
+        done = subprocess.run(
+            [name, "mcp", "list"], env=env, cwd=home.root, capture_output=True, text=True, timeout=120, check=True
+        )
+        assert re.search(r"✓ aghbus.*connected", done.stdout + done.stderr, re.DOTALL | re.IGNORECASE), done
+    finally:
+        stop_daemon(home, "agent")
 
 
 @EACH_HOST
