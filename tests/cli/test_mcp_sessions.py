@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,26 @@ def test_what_a_session_fetched_goes_back_at_once_when_it_ends(
         (again,) = two.call(1, "inbox")["messages"]
         assert again["seq"]
     assert ops.get("/v1/inbox")["items"][0]["attempts"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_lease_outlasts_its_time_while_its_relay_lives_and_ends_after_a_kill(
+    home: Home, ops: Daemon, peer: Daemon, hosts: tuple[MessagingSocket, MessagingSocket]
+) -> None:
+    one = RelayProcess(home, "ops", env=hosts[0].env)
+    one.open("claude-code")
+    tell(peer)
+    assert hosts[0].receive() == ONE
+    (message,) = one.call(1, "inbox")["messages"]
+    first = ops.get("/v1/inbox")["items"][0]["lease_until_ms"]
+    wait_for(lambda: time.time() * 1000 > first + 5_000, 120, "more than the first lease")
+    assert ops.get("/v1/inbox")["items"][0]["lease"] == message["lease"]
+    with one.process, RelayProcess(home, "ops", env=hosts[1].env) as two:
+        one.process.kill()
+        two.open("claude-code")
+        assert hosts[1].receive(110) == ONE
+        assert len(two.call(1, "inbox")["messages"]) == 1
 
 
 def test_a_session_that_is_there_is_told_of_what_another_one_gave_back(
