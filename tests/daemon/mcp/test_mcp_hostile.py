@@ -101,7 +101,7 @@ async def test_a_question_is_answered_whatever_its_id_and_what_follows_it(tmp_pa
             await mallory.publish(mallory.envelope("receipt", body, **place, reply_to=opening["id"]))
         history = f"/v1/works/{work_id}"
         await asyncio.to_thread(wait_for, lambda: ops.get(history)["history_omitted"] == 4, 30, "the history")
-        asked = user.call("work", work_id=work_id, wait=20)
+        asked = user.call("work", work_id=work_id, wait=0.1)
         ((key, request),) = asked["inputRequests"].items()
         assert "Which?" in request["params"]["message"]
         assert key.isascii()

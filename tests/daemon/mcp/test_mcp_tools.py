@@ -104,7 +104,7 @@ def test_a_work_is_handed_over_and_done(ops: McpClient, worker: McpClient) -> No
 def test_a_modern_client_answers_a_question_with_a_second_call(ops: McpClient, worker: McpClient) -> None:
     work_id = asking_work(ops, worker)
     user = McpClient(ops.socket, FORMS)
-    asked = user.call("work", work_id=work_id, wait=20)
+    asked = user.call("work", work_id=work_id, wait=0.5)
     assert asked["resultType"] == "input_required"
     ((key, request),) = asked["inputRequests"].items()
     assert "Which order?" in request["params"]["message"]
@@ -132,9 +132,13 @@ def test_a_call_that_opened_a_work_does_not_open_it_again_with_the_answer(ops: M
     (asked,) = results
     (key,) = asked["inputRequests"]
     again = {"inputResponses": {key: {"action": "decline"}}, "requestState": asked["requestState"]}
-    declined = user.call("open_work", to="worker", task="ask me", wait=1, more=again)["structuredContent"]
+    declined = user.call("open_work", to="worker", task="ask me", wait=30, more=again)["structuredContent"]
     assert declined["works"][0]["work_id"] == work_id
     assert "gave none" in declined["note"]
+    for arguments in ({"to": "worker", "task": "something else"}, {"to": "worker", "task": "ask me", "wait": 2}):
+        params = {"name": "open_work", "arguments": arguments, **again}
+        refused = user.request("tools/call", **params).error  # the state belongs to the call that it was given for
+        assert (refused["code"], "requestState" in refused["message"]) == (-32602, True)
     assert {work["work_id"] for work in worker.tool("work")["works"]} - before == {work_id}
 
 
