@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, fence, name, plain
+from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, fence, is_id, line, name, plain
 from aghbus.daemon.mcp.models import (
     HistoryItem,
     InboxMessage,
@@ -31,9 +31,10 @@ MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""
 MAX_ITEM: Final = MAX_BYTES + 8_192
 """Bytes of one item: its text, ids, names and a reason."""
-_MAX_CAPABILITIES: Final = 64  # of one peer
+_MAX_CAPABILITIES: Final = 16  # of one peer outside of its fence
 _BRIEF: Final = 1_000  # characters of a text where many are listed
-_CAPABILITY: Final = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}").fullmatch  # a word; anything else could be prose
+
+_NAMES: Final = re.compile(r"[A-Za-z0-9._:/@+-]+").findall
 
 _T = TypeVar("_T", bound=ToolResult)
 
@@ -65,8 +66,8 @@ def peers(found: Sequence[Peer | WhoisMatch]) -> PeersOutput:
 
 def _peer(found: Peer | WhoisMatch) -> PeerOutput:
     card: Mapping[str, Any] = found.card
-    words = [each for each in card["capabilities"] if _CAPABILITY(each)]
-    prose = [each for each in card["capabilities"] if not _CAPABILITY(each)] + words[_MAX_CAPABILITIES:]
+    words = [each for each in card["capabilities"] if is_id(each)]
+    prose = [each for each in card["capabilities"] if not is_id(each)] + words[_MAX_CAPABILITIES:]
     more = f"further capabilities: {as_text(prose)}" if prose else None
     about = "\n".join(part for part in (card.get("display_name"), found.summary, more) if part)
     return PeerOutput(
@@ -100,9 +101,12 @@ def work(found: WorkResponse, note: str | None = None) -> WorksOutput:
 
 
 def _why(found: WaitReason, work: Work) -> str:
-    """Why a work does not move; the words in it are those of the other side, or of our agent about the message of it."""
-    text = f"Now: {plain(found.text, _BRIEF)}"
+    """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced."""
     peer = work.target if work.role == "initiator" else work.initiator
+    if not all(map(is_id, _NAMES(found.text))):
+        said = "\n".join(filter(None, (found.text, found.said)))
+        return f"Now:\n{fence(said, sender=peer, trust=work.trust, limit=_BRIEF)}"
+    text = f"Now: {plain(found.text, _BRIEF)}"
     return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=_BRIEF)}"
 
 
@@ -139,7 +143,7 @@ def _step(found: HistoryEntry, own: str | None, trust: str) -> HistoryItem:
     text = _step_text(found)
     return HistoryItem(
         sender=name(found.actor),
-        event=name(found.event),
+        event=line(found.event),
         state=found.after,
         text=_said(text, found.actor, own, trust) if text else UNSET,
     )
@@ -186,7 +190,7 @@ def _reason(item: InboxItem) -> str | UnsetType:
     """Why a message came back: one of our own because it was given up, perhaps in the words of its receiver."""
     found = item.message
     if item.last_error is None or found.direction != "out":
-        return _named(item.last_error)
+        return UNSET if item.last_error is None else line(item.last_error)
     return "Your own message: " + fence(item.last_error, sender=found.to or "the bus", trust="unverified", limit=_BRIEF)
 
 

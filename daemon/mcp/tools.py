@@ -11,7 +11,7 @@ from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import models as t
 from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import ToolCall
-from aghbus.daemon.mcp.fence import name
+from aghbus.daemon.mcp.fence import line
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.mcp.work_waiter import WorkWaiter
@@ -195,7 +195,7 @@ class BusTools:
         try:
             return (await self.inbox.ack(leased.seq, InboxAckRequest(lease=leased.lease))).seq
         except RequestError as error:
-            return t.NotAcked(seq=leased.seq, reason=name(f"{error.error_code}: {error.message}"))
+            return t.NotAcked(seq=leased.seq, reason=line(f"{error.error_code}: {error.message}"))
 
 
 def _trace(call: ToolCall) -> Object | None:
