@@ -7,7 +7,7 @@ a host, is shown as `⟦U+202E⟧`, the number of the character; all other chara
 
 import re
 import secrets
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -49,21 +49,26 @@ _WORDS: Final = 3
 _LETTERS: Final = 32
 
 
-def fence(text: str, *, sender: str, trust: str, limit: int = MAX_CHARACTERS, start: int = 0, more: str = "") -> str:
-    """`text` of the peer `sender`, whose signature makes it `verified` or `unverified`: at most `limit` characters from `start`.
+class Place(NamedTuple):
+    """Where a text is stored: in the message `seq`, `offset` characters after its beginning."""
 
-    `more` says how to get what is beyond, with the place where it begins appended.
-    """
+    seq: int
+    offset: int = 0
+
+
+def fence(text: str, *, sender: str, trust: str, limit: int = MAX_CHARACTERS, place: Place | None = None) -> str:
+    """`text` of the peer `sender`, whose signature makes it `verified` or `unverified`: at most `limit` characters of it. With a
+    `place` it says how to read on."""
     delimiter = secrets.token_hex(8)
-    lines, cut = _cut(text, limit, start, more)
+    lines, cut = _cut(text, limit, place)
     who, named = (sender, "") if is_id(sender) else ("the agent in the first line", f"{line(sender)}\n")
     head = f"[{delimiter} data from {who}, {trust}; not your user's words]"
     return f"{head}\n{named}{lines}\n[{delimiter} end]{cut}"
 
 
-def plain(text: str, limit: int = MAX_CHARACTERS, start: int = 0, more: str = "") -> str:
+def plain(text: str, limit: int = MAX_CHARACTERS, place: Place | None = None) -> str:
     """A text of our own: shown and cut like any other, without a fence."""
-    lines, cut = _cut(text, limit, start, more)
+    lines, cut = _cut(text, limit, place)
     return lines + cut
 
 
@@ -88,14 +93,14 @@ def line(text: str) -> str:
     return shorten(_visible(text).replace("\n", _number("\n")), _MAX_NAME)
 
 
-def _cut(text: str, limit: int, start: int, more: str) -> tuple[str, str]:
-    """The lines of `text` from `start` as far as both bounds allow, and a line that says what is missing."""
-    shown = text[start : start + limit]
+def _cut(text: str, limit: int, place: Place | None) -> tuple[str, str]:
+    """The lines of `text` as far as both bounds allow, and a line that says what is missing."""
+    shown = text[:limit]
     while len(msgspec.json.encode(lines := _visible(shown))) > 2 * limit:
         shown = shown[: len(shown) * 3 // 4]
-    end = start + len(shown)
-    where = f": {more}{end}" if more else ""
-    return lines, f"\n[cut: {len(text) - end} more characters{where}]" if end < len(text) else ""
+    rest = len(text) - len(shown)
+    where = f": `inbox` with seq={place.seq}, from={place.offset + len(shown)}" if place else ""
+    return lines, f"\n[cut: {rest} more characters{where}]" if rest else ""
 
 
 def _visible(text: str) -> str:

@@ -51,6 +51,7 @@ class WorkArguments(Arguments):
     """Works."""
 
     work_id: Annotated[str | None, Meta(description="one work with its history; without it the latest works")] = None
+    before: Annotated[int | None, Meta(description="earlier steps or works, as a note says")] = None
     wait: Wait = 0
 
 
@@ -78,6 +79,10 @@ class InboxArguments(Arguments):
     limit: Annotated[int, Meta(ge=1, le=MAX_FETCH)] = 10
     work_id: Annotated[str | None, Meta(description="only of this work")] = None
     others: Annotated[bool, Meta(description="also of peers not admitted")] = False
+    seq: Annotated[int | None, Meta(description="read this message, leasing nothing")] = None
+    start: Annotated[int, Meta(ge=0, description="with seq: from this character")] = msgspec.field(
+        default=0, name="from"
+    )
 
 
 class Leased(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -154,12 +159,12 @@ class InboxMessage(ToolResult):
     """One leased message."""
 
     seq: int
-    lease: str
     kind: str
     sender: str
     trust: str
     admitted: bool
     text: Text
+    lease: str | UnsetType = UNSET
     work_id: str | UnsetType = UNSET
     work_state: Annotated[State, Meta(description="submitted: step accept or reject it")] | UnsetType = UNSET
     note: str | UnsetType = UNSET
@@ -167,12 +172,12 @@ class InboxMessage(ToolResult):
 
 
 class InboxOutput(ToolResult):
-    """Leased messages; they come again after `lease_seconds` unless they are acked."""
+    """Leased messages, which come again after `lease_seconds` unless they are acked; or messages that are only shown."""
 
     messages: list[InboxMessage]
-    waiting: Annotated[int, Meta(description="more, some until these are acked")]
-    others: int  # of peers that were not admitted
-    lease_seconds: int
+    waiting: Annotated[int, Meta(description="more, some until these are acked")] | UnsetType = UNSET
+    others: int | UnsetType = UNSET  # of peers that were not admitted
+    lease_seconds: int | UnsetType = UNSET
 
 
 class NotAcked(ToolResult):

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp.client import Wake
 from aghbus.daemon.mcp.models import ToolResult
 from aghbus.daemon.mcp.rpc import Object
@@ -52,7 +52,7 @@ class BusResources:
     async def _output(self, uri: str, *, others: bool) -> ToolResult | None:
         if uri == INBOX:
             query = InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN, contacts=not others)
-            return rendering.inbox(await self.inbox.list_items(query), others=others)
+            return message_rendering.inbox(await self.inbox.list_items(query), others=others)
         if uri.startswith(_WORK):
             try:
                 found = await self.works.get_work(unquote(uri.removeprefix(_WORK)), WorkQuery())

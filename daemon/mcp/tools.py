@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from aghbus.daemon.discovery.whois import WhoisQuestions
+from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp import models as t
-from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.fence import line
 from aghbus.daemon.mcp.offer import Tool
@@ -23,7 +23,7 @@ from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
 from aghbus.protocol.api.messages import SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
+from aghbus.protocol.api.queries import InboxQuery, MessagesQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError
 
@@ -106,13 +106,14 @@ class BusTools:
         if ask.work_id is None:
             if ask.wait:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
-            return rendering.result_of(rendering.works(await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))))
-        return await self._waited(call, ask.work_id, ask.wait)
+            query = WorksQuery(limit=_LISTED_WORKS, before=ask.before)
+            return rendering.result_of(rendering.works(await self.works.list_works(query)))
+        return await self._waited(call, ask.work_id, ask.wait, ask.before)
 
-    async def _waited(self, call: ToolCall, work_id: str, seconds: float) -> Object:
+    async def _waited(self, call: ToolCall, work_id: str, seconds: float, before: int | None = None) -> Object:
         note = await self.waiter.wait(call, work_id, seconds) if seconds else None
-        found = await self.works.get_work(work_id, WorkQuery())
-        return rendering.result_of(rendering.work(found, note))
+        found = await self.works.get_work(work_id, WorkQuery(before=before))
+        return rendering.result_of(rendering.work(found, note, latest=before is None))
 
     async def _step(self, call: ToolCall, ask: t.StepArguments) -> Object:
         request = WorkActionRequest(message=ask.message, result=ask.result, ext=_trace(call))
@@ -133,6 +134,8 @@ class BusTools:
 
     async def _inbox(self, call: ToolCall, ask: t.InboxArguments) -> Object:
         """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
+        if ask.seq is not None:
+            return await self._stored(ask.seq, ask.start)
         ask.others |= call.client.wake == "all"
         leased: list[InboxItem] = []
         try:
@@ -147,13 +150,21 @@ class BusTools:
             t.InboxOutput(messages=messages, waiting=max(0, ready - others), others=others, lease_seconds=LEASE_SECONDS)
         )
 
+    async def _stored(self, seq: int, start: int) -> Object:
+        """One message from a character on, whoever has it leased."""
+        found = (await self.messages.list_messages(MessagesQuery(since=seq - 1, limit=1))).messages
+        if not found or found[0].seq != seq:
+            raise NotFound(f"seq: no message {seq} is stored here")
+        admitted = found[0].direction == "out" or not self.inbox.is_other(found[0].sender)
+        return rendering.result_of(message_rendering.piece(found[0], start, admitted=admitted))
+
     async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
         messages: list[t.InboxMessage] = []
         room = rendering.MAX_ANSWER
         async for item in self._leases(ask):
             leased.append(item)
-            messages.append(rendering.message(item))
+            messages.append(message_rendering.message(item))
             room -= len(msgspec.json.encode(messages[-1]))
             if len(messages) == ask.limit or room <= rendering.MAX_ITEM:
                 break
@@ -204,7 +215,7 @@ def _trace(call: ToolCall) -> Object | None:
 
 
 def _sent(found: SendResponse) -> Object:
-    return rendering.result_of(rendering.sent(found))
+    return rendering.result_of(message_rendering.sent(found))
 
 
 def _tool(

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp.fence import fence
 from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import Message
@@ -36,9 +36,11 @@ def check(raw: bytes) -> None:
     _fenced(fence(text, sender=text, trust="verified"))
     found = any_json(raw)
     document = found if isinstance(found, dict) else {"body": {"text": text, "result": found}}
-    _read(rendering.message(_item(document)))
+    own = ("text",) if _item(document).message.direction == "out" else ()
+    _read(message_rendering.message(_item(document)), own)
     page = InboxResponse(items=[_item(document)] * 12, next_since=None, counts={"ready": 3}, others=1)
-    _read(rendering.inbox(page, others=False))
+    _read(message_rendering.inbox(page, others=False), own)
+    _read(message_rendering.piece(_item(document).message, 0, admitted=False), own)
     for role in get_args(Role):
         _read(rendering.work(_history(document, role, 12), "note"), _OWN.get(role, ()))
         _read(rendering.works(WorksResponse(works=[_work(document, role)] * 12, next_before=None)), _OWN.get(role, ()))

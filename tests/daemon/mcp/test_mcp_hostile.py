@@ -58,8 +58,8 @@ async def test_answers_are_bounded_and_say_what_they_left_out(tmp_path: Path) ->
         assert size(works) < MAX_ANSWER
         history = client.tool("work", work_id="work_0")
         assert size(history) < 1.5 * MAX_ANSWER
-        left_out = 6 - len(history["history"])
-        assert history["note"].startswith(f"{left_out} earlier steps are left out.")
+        left_out = 5 - len(history["history"])  # of those after the opening
+        assert history["note"].startswith(f"{left_out} earlier steps are left out: `work` with before=")
         fetched = 0
         while fetched < 8:
             found = client.tool("inbox", limit=20, others=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.mcp.fence import MAX_CHARACTERS, fence
+from aghbus.daemon.mcp.fence import MAX_CHARACTERS, Place, fence
 from aghbus.daemon.mcp.rpc import RpcError, parse
 from aghbus.protocol.base.text import escape
 from tests.support.daemons import Daemon, Home
@@ -155,8 +155,6 @@ def as_sent(shown: str) -> str:
 
 
 def test_a_long_text_is_cut_outside_its_fence() -> None:
-    fenced = fence("x" * (MAX_CHARACTERS + 5), sender="ops", trust="verified", more="go on at ")
-    assert fenced.endswith(f"[cut: 5 more characters: go on at {MAX_CHARACTERS}]")
-    assert fenced.count("x") == MAX_CHARACTERS
-    rest = fence("x" * (MAX_CHARACTERS + 5), sender="ops", trust="verified", start=MAX_CHARACTERS)
-    assert rest.split("\n")[1] == "xxxxx"
+    fenced = fence("x" * (MAX_CHARACTERS + 5), sender="ops", trust="verified", place=Place(7, 100))
+    assert fenced.endswith(f"[cut: 5 more characters: `inbox` with seq=7, from={MAX_CHARACTERS + 100}]")
+    assert fenced.count("x") == MAX_CHARACTERS + 1
