@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.mcp.fence import MAX_CHARACTERS, Place, fence, is_id, line, name, plain
 from aghbus.daemon.mcp.models import InboxMessage, InboxOutput, SentOutput
-from aghbus.daemon.mcp.rendering import BRIEF, as_text, fitting
+from aghbus.daemon.mcp.rendering import BRIEF, ago, as_text, fitting, stamp
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import Message, SendResponse
@@ -16,27 +16,28 @@ _TEXTS: Final = ("message", "detail", "text")
 _OF_WORKS: Final = {"trace": {"state"}, "receipt": {"status", "for_id"}}  # what `kind` says already
 
 
-def message(item: InboxItem) -> InboxMessage:
+def message(item: InboxItem, now_ms: int) -> InboxMessage:
     """A leased message."""
-    found = _shown(item.message, admitted=item.lane != "other")
+    found = _shown(item.message, now_ms, admitted=item.lane != "other")
     found.lease = item.lease or UNSET
     found.work_state = UNSET if item.work_state is None else item.work_state
     found.note = _reason(item)
     return found
 
 
-def piece(found: Message, start: int, *, admitted: bool) -> InboxOutput:
+def piece(found: Message, start: int, now_ms: int, *, admitted: bool) -> InboxOutput:
     """A stored message from character `start` of its text. Raises InvalidRequest beyond its end."""
     text = _text_of(found)
     if start and start >= len(text):
         raise InvalidRequest(f"from: the text of message {found.seq} has {len(text)} characters")
-    return InboxOutput(messages=[_shown(found, start, admitted=admitted)])
+    return InboxOutput(messages=[_shown(found, now_ms, start, admitted=admitted)], now=stamp(now_ms))
 
 
-def _shown(found: Message, start: int = 0, limit: int = MAX_CHARACTERS, *, admitted: bool) -> InboxMessage:
+def _shown(found: Message, now_ms: int, start: int = 0, limit: int = MAX_CHARACTERS, *, admitted: bool) -> InboxMessage:
     text, place = _text_of(found)[start:], Place(found.seq, start)
     return InboxMessage(
         seq=found.seq,
+        ago=ago(now_ms, found.received_ms),
         kind=_kind(found),
         sender=name(found.sender),
         trust=found.trust,
@@ -57,12 +58,12 @@ def _reason(item: InboxItem) -> str | UnsetType:
     return "Your own message: " + fence(item.last_error, sender=found.to or "the bus", trust="unverified", limit=BRIEF)
 
 
-def inbox(page: InboxResponse, *, others: bool) -> InboxOutput:
+def inbox(page: InboxResponse, now_ms: int, *, others: bool) -> InboxOutput:
     """Messages that nobody leases by reading them; `others`: they are not only those of contacts."""
-    shown = fitting(map(message, page.items))
+    shown = fitting(message(each, now_ms) for each in page.items)
     left = 0 if others else page.others
     waiting = page.counts.get("ready", 0) + page.counts.get("leased", 0) - left
-    return InboxOutput(messages=shown, waiting=max(0, waiting - len(shown)), others=left)
+    return InboxOutput(messages=shown, now=stamp(now_ms), waiting=max(0, waiting - len(shown)), others=left)
 
 
 def _body(found: Message) -> Any:

@@ -41,7 +41,7 @@ def endpoint(
         from aghbus.daemon.mcp.tools import BusTools
         from aghbus.daemon.mcp.work_waiter import WorkWaiter
 
-        waiter = WorkWaiter(works, notifier)
+        waiter = WorkWaiter(works, notifier, inbox.clock)
         tools = BusTools(questions, peers, messages, works, inbox, waiter).all()
         offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)

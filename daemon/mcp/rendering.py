@@ -20,6 +20,8 @@ from aghbus.daemon.mcp.models import (
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.protocol.api.peers import Peer, WhoisMatch
 from aghbus.protocol.api.works import HistoryEntry, WaitReason, Work, WorkResponse, WorksResponse
+from aghbus.protocol.base.durations import span
+from aghbus.protocol.formats.timestamps import utc
 
 MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""
@@ -54,14 +56,25 @@ def fitting(items: Iterable[_T], room: int = MAX_ANSWER) -> list[_T]:
     return found
 
 
-def peers(found: Sequence[Peer | WhoisMatch]) -> PeersOutput:
+def ago(now_ms: int, at_ms: int) -> str:
+    """How long before `now_ms`, in both largest units: two tokens or four."""
+    return span((now_ms - at_ms) / 1000)
+
+
+def stamp(now_ms: int) -> str:
+    """The time of an answer, to which its ages refer: `2026-11-24T16:40:00Z`."""
+    return utc(now_ms // 1000)
+
+
+def peers(found: Sequence[Peer | WhoisMatch], now_ms: int) -> PeersOutput:
     """Peers of presence, or answers to a whois."""
-    shown = fitting(map(_peer, found))
+    shown = fitting(_peer(each, now_ms) for each in found)
     rest = len(found) - len(shown)
-    return PeersOutput(peers=shown, note=f"{rest} more peers are left out: ask by capability." if rest else UNSET)
+    note = f"{rest} more peers are left out: ask by capability." if rest else UNSET
+    return PeersOutput(peers=shown, now=stamp(now_ms), note=note)
 
 
-def _peer(found: Peer | WhoisMatch) -> PeerOutput:
+def _peer(found: Peer | WhoisMatch, now_ms: int) -> PeerOutput:
     card: Mapping[str, Any] = found.card
     words = [each for each in card["capabilities"] if is_id(each)]
     prose = [each for each in card["capabilities"] if not is_id(each)] + words[_MAX_CAPABILITIES:]
@@ -70,24 +83,25 @@ def _peer(found: Peer | WhoisMatch) -> PeerOutput:
     return PeerOutput(
         peer_id=name(found.peer_id),
         presence=found.presence if isinstance(found, Peer) else "active",
+        seen_ago=ago(now_ms, found.last_seen_ms) if isinstance(found, Peer) else UNSET,
         trust=found.trust,
         capabilities=words[:_MAX_CAPABILITIES],
         about=fence(about, sender=found.peer_id, trust=found.trust, limit=BRIEF) if about else UNSET,
     )
 
 
-def works(found: WorksResponse) -> WorksOutput:
+def works(found: WorksResponse, now_ms: int) -> WorksOutput:
     """Works as they are now, the latest change first."""
-    shown = fitting(map(_listed, found.works))
+    shown = fitting(_listed(each, now_ms) for each in found.works)
     before = found.works[len(shown) - 1].last_seq if len(shown) < len(found.works) else found.next_before
     note = f"There are more: `work` with before={before}." if before is not None else UNSET
-    return WorksOutput(works=shown, note=note)
+    return WorksOutput(works=shown, now=stamp(now_ms), note=note)
 
 
-def work(found: WorkResponse, note: str | None = None, *, latest: bool = True) -> WorksOutput:
+def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: bool = True) -> WorksOutput:
     """One work with its history, of a long one the newest steps; `latest`: it has the last one of the work. What the work itself
     shows is left out of its history."""
-    whole = _Whole(found, latest=latest)
+    whole = _Whole(found, now_ms, latest=latest)
     shown = whole.work()
     steps = found.history[found.history[:1] == [whole.opening] :]
     newest = fitting(map(whole.step, reversed(steps)), max(MAX_ITEM, MAX_ANSWER - len(msgspec.json.encode(shown))))
@@ -100,6 +114,7 @@ def work(found: WorkResponse, note: str | None = None, *, latest: bool = True) -
     ]
     return WorksOutput(
         works=[shown],
+        now=stamp(now_ms),
         history=newest[::-1] if newest else UNSET,
         note=_given(" ".join(part for part in notes if part) or None),
     )
@@ -120,7 +135,7 @@ def _own(found: Work) -> str | None:
     return {"initiator": found.initiator, "target": found.target}.get(found.role)
 
 
-def _listed(found: Work) -> WorkOutput:
+def _listed(found: Work, now_ms: int) -> WorkOutput:
     """A work in a list, with its last message and result, which are the target's words."""
     own = _own(found)
 
@@ -130,6 +145,7 @@ def _listed(found: Work) -> WorkOutput:
     return WorkOutput(
         work_id=name(found.work_id),
         state=found.state,
+        changed_ago=ago(now_ms, found.updated_ms),
         role=found.role,
         peer=name(found.target if found.role == "initiator" else found.initiator),
         trust=found.trust,
@@ -142,8 +158,9 @@ def _listed(found: Work) -> WorkOutput:
 class _Whole:
     """One work with its history: which of its steps has the task, the last message and the result."""
 
-    def __init__(self, found: WorkResponse, *, latest: bool) -> None:
+    def __init__(self, found: WorkResponse, now_ms: int, *, latest: bool) -> None:
         self._found = found.work
+        self._now_ms = now_ms
         self._own = _own(found.work)
         self.opening = _last(found.history, lambda step: step.outcome == "opened")
         newest = found.history if latest else []
@@ -152,7 +169,7 @@ class _Whole:
 
     def work(self) -> WorkOutput:
         """The work; of a task of our own only the beginning."""
-        shown = _listed(self._found)
+        shown = _listed(self._found, self._now_ms)
         if (opening := self.opening) is not None:
             limit = MAX_TASK if opening.actor == self._own else MAX_CHARACTERS
             shown.task = self._part(opening, step_text(opening), limit)
@@ -173,6 +190,7 @@ class _Whole:
             sender=name(found.actor),
             event=line(found.event),
             state=found.after,
+            ago=ago(self._now_ms, found.at_ms),
             text=self._part(found, text) if text else UNSET,
         )
 

@@ -76,13 +76,17 @@ class BusTools:
         )
         return {each.name: each for each in tools}
 
+    @property
+    def _now_ms(self) -> int:
+        return self.inbox.clock.millis()
+
     async def _whois(self, _call: ToolCall, ask: t.WhoisArguments) -> Object:
         found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to or None))
-        return rendering.result_of(rendering.peers(found.peers))
+        return rendering.result_of(rendering.peers(found.peers, self._now_ms))
 
     async def _peers(self, _call: ToolCall, ask: t.PeersArguments) -> Object:
         found = await self.peers.list_peers(PeersQuery(capability=ask.capability or None))
-        return rendering.result_of(rendering.peers(found.peers))
+        return rendering.result_of(rendering.peers(found.peers, self._now_ms))
 
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
         work_id = call.state or None
@@ -107,13 +111,13 @@ class BusTools:
             if ask.wait:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
             query = WorksQuery(limit=_LISTED_WORKS, before=ask.before)
-            return rendering.result_of(rendering.works(await self.works.list_works(query)))
+            return rendering.result_of(rendering.works(await self.works.list_works(query), self._now_ms))
         return await self._waited(call, ask.work_id, ask.wait, ask.before)
 
     async def _waited(self, call: ToolCall, work_id: str, seconds: float, before: int | None = None) -> Object:
         note = await self.waiter.wait(call, work_id, seconds) if seconds else None
         found = await self.works.get_work(work_id, WorkQuery(before=before))
-        return rendering.result_of(rendering.work(found, note, latest=before is None))
+        return rendering.result_of(rendering.work(found, self._now_ms, note, latest=before is None))
 
     async def _step(self, call: ToolCall, ask: t.StepArguments) -> Object:
         request = WorkActionRequest(message=ask.message, result=ask.result, ext=_trace(call))
@@ -147,7 +151,13 @@ class BusTools:
             raise
         ready, others = left.counts.get("ready", 0), 0 if ask.others else left.others
         return rendering.result_of(
-            t.InboxOutput(messages=messages, waiting=max(0, ready - others), others=others, lease_seconds=LEASE_SECONDS)
+            t.InboxOutput(
+                messages=messages,
+                now=rendering.stamp(self._now_ms),
+                waiting=max(0, ready - others),
+                others=others,
+                lease_seconds=LEASE_SECONDS,
+            )
         )
 
     async def _stored(self, seq: int, start: int) -> Object:
@@ -156,7 +166,7 @@ class BusTools:
         if not found or found[0].seq != seq:
             raise NotFound(f"seq: no message {seq} is stored here")
         admitted = found[0].direction == "out" or not self.inbox.is_other(found[0].sender)
-        return rendering.result_of(message_rendering.piece(found[0], start, admitted=admitted))
+        return rendering.result_of(message_rendering.piece(found[0], start, self._now_ms, admitted=admitted))
 
     async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
@@ -164,7 +174,7 @@ class BusTools:
         room = rendering.MAX_ANSWER
         async for item in self._leases(ask):
             leased.append(item)
-            messages.append(message_rendering.message(item))
+            messages.append(message_rendering.message(item, self._now_ms))
             room -= len(msgspec.json.encode(messages[-1]))
             if len(messages) == ask.limit or room <= rendering.MAX_ITEM:
                 break

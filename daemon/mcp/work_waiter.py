@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import ToolCall
@@ -37,6 +38,7 @@ class WorkWaiter:
 
     works: WorkService
     notifier: Notifier
+    clock: Clock
 
     async def wait(self, call: ToolCall, work_id: str, seconds: float) -> str | None:
         """Wait until the work ends, or it is the turn of this side. Returns a note for the model.
@@ -124,7 +126,10 @@ class WorkWaiter:
         if task["status"] != "completed":
             return task
         found = await self.works.get_work(task_id, WorkQuery())
-        result = {**rendering.result_of(rendering.work(found)), "isError": found.work.state == "failed"}
+        result = {
+            **rendering.result_of(rendering.work(found, self.clock.millis())),
+            "isError": found.work.state == "failed",
+        }
         return {**task, "result": {"resultType": "complete", **result}}
 
     async def update(self, task_id: str, responses: Object) -> None:

@@ -37,14 +37,16 @@ def check(raw: bytes) -> None:
     found = any_json(raw)
     document = found if isinstance(found, dict) else {"body": {"text": text, "result": found}}
     own = ("text",) if _item(document).message.direction == "out" else ()
-    _read(message_rendering.message(_item(document)), own)
+    _read(message_rendering.message(_item(document), 0), own)
     page = InboxResponse(items=[_item(document)] * 12, next_since=None, counts={"ready": 3}, others=1)
-    _read(message_rendering.inbox(page, others=False), own)
-    _read(message_rendering.piece(_item(document).message, 0, admitted=False), own)
+    _read(message_rendering.inbox(page, 0, others=False), own)
+    _read(message_rendering.piece(_item(document).message, 0, 0, admitted=False), own)
     for role in get_args(Role):
-        _read(rendering.work(_history(document, role, 12), "note"), _OWN.get(role, ()))
-        _read(rendering.works(WorksResponse(works=[_work(document, role)] * 12, next_before=None)), _OWN.get(role, ()))
-    _read(rendering.peers([_peer(document)] * 12))
+        _read(rendering.work(_history(document, role, 12), 0, "note"), _OWN.get(role, ()))
+        _read(
+            rendering.works(WorksResponse(works=[_work(document, role)] * 12, next_before=None), 0), _OWN.get(role, ())
+        )
+    _read(rendering.peers([_peer(document)] * 12, 0))
 
 
 def seeds() -> Iterator[bytes]:

@@ -4,6 +4,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -268,6 +269,20 @@ def test_text_of_a_peer_comes_inside_a_fence_that_it_cannot_end(ops: McpClient, 
         assert "\u202e" not in text
         assert "\x1b" not in text
     assert first.split()[0] != second.split()[0]
+
+
+def test_answers_say_how_old_things_are(daemons: tuple[Daemon, Daemon], ops: McpClient, worker: McpClient) -> None:
+    work_id = open_work(ops)
+    message = fetched(worker, work_id)
+    worker.tool("step", work_id=work_id, step="accept")
+    answer = worker.tool("work", work_id=work_id)
+    peer = next(peer for peer in worker.tool("peers")["peers"] if peer["peer_id"] == "ops")
+    ages = (message["ago"], answer["works"][0]["changed_ago"], answer["history"][-1]["ago"], peer["seen_ago"])
+    assert all(re.fullmatch(r"\d+[sm]( \d+s)?", each) for each in ages), ages
+    stored_ms = daemons[1].get(f"/v1/messages?work={work_id}")["messages"][-1]["received_ms"]
+    now = datetime.fromisoformat(answer["now"]).timestamp()
+    assert 0 <= now + 1 - stored_ms / 1000 < 60
+    assert answer["history"][-1]["ago"] in {f"{int(now - stored_ms / 1000) + more}s" for more in (0, 1)}
 
 
 def pieces(client: McpClient, text: str) -> str:
