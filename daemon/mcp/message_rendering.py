@@ -100,12 +100,14 @@ def _named(value: str | None) -> str | UnsetType:
     return UNSET if value is None else name(value)
 
 
-def sent(found: SendResponse) -> SentOutput:
-    """A committed message of ours."""
+def sent(found: SendResponse, delivery: str, note: str | None) -> SentOutput:
+    """A committed message of ours, with its delivery state."""
     return SentOutput(
         message_id=name(found.id),
+        delivery=delivery,
         to=_named(found.to),
         work_id=_named(found.work_id),
         work_state=UNSET if found.work_state is None else found.work_state,
         thread_id=_named(found.thread_id),
+        note=UNSET if note is None else note,
     )

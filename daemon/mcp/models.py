@@ -13,7 +13,10 @@ MAX_FETCH: Final = 20
 """Messages that one call of `inbox` leases."""
 
 Step = Literal["accept", "update", "need-input", "complete", "fail", "reject", "cancel"]
-Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds to wait for a result or a question")]
+Until = Annotated[Literal["delivered", "done"], Meta(description="of wait; delivered: the other side has it")]
+Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds, for a result or a question")]
+Delivery = Annotated[str, Meta(description="of your message; receipted: the other side has it")]
+_NULL: Final = {"type": "null"}
 
 
 class Arguments(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -41,9 +44,12 @@ class OpenArguments(Arguments):
     """Hand work over."""
 
     task: Annotated[str, Meta(min_length=1, description="what to do, complete in itself")]
-    to: Annotated[str, Meta(description="peer id")] = ""
-    capability: Annotated[str, Meta(description="what the work asks for; without to it picks the peer")] = ""
+    capability: Annotated[str, Meta(description="who has it gets the work, and the next one if it does not accept")] = (
+        ""
+    )
+    to: Annotated[str, Meta(description="peer id, to choose yourself")] = ""
     wait: Wait = 0
+    until: Until = "done"
 
 
 class WorkArguments(Arguments):
@@ -52,6 +58,7 @@ class WorkArguments(Arguments):
     work_id: Annotated[str | None, Meta(description="one work with its history; without it the latest works")] = None
     before: Annotated[int | None, Meta(description="earlier steps or works, as a note says")] = None
     wait: Wait = 0
+    until: Until = "done"
 
 
 class StepArguments(Arguments):
@@ -70,6 +77,7 @@ class SayArguments(Arguments):
     to: Annotated[str | None, Meta(description="peer id; not needed with work_id")] = None
     work_id: Annotated[str | None, Meta(description="answer or talk inside this work")] = None
     thread_id: str | None = None
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds, until the other side has it")] = 0
 
 
 class InboxArguments(Arguments):
@@ -145,6 +153,7 @@ class WorksOutput(ToolResult):
 
     works: list[WorkOutput]
     now: str
+    delivery: Delivery | UnsetType = UNSET
     history: list[HistoryItem] | UnsetType = UNSET
     note: str | UnsetType = UNSET
 
@@ -153,10 +162,12 @@ class SentOutput(ToolResult):
     """A committed message: it is sent, and repeated until it arrives."""
 
     message_id: str
+    delivery: Delivery
     to: str | UnsetType = UNSET
     work_id: str | UnsetType = UNSET
-    work_state: State | UnsetType = UNSET
+    work_state: str | UnsetType = UNSET
     thread_id: str | UnsetType = UNSET
+    note: str | UnsetType = UNSET
 
 
 class InboxMessage(ToolResult):
@@ -218,6 +229,10 @@ def _plain(schema: Any, *, names: bool = False) -> Any:
         return {key: _plain(value) for key, value in schema.items()}
     dropped = {"title"} | ({"default"} if "default" in schema and schema["default"] in (None, [], "") else set())
     dropped |= {"description"} if "properties" in schema else set()
+    if _NULL in schema.get("anyOf", ()):  # null is taken, too; that it may be left out is enough to know
+        (given,) = [each for each in schema["anyOf"] if each != _NULL]
+        schema = {**given, **schema}
+        dropped |= {"anyOf"}
     return {
         key: _plain(value, names=key in ("properties", "$defs")) for key, value in schema.items() if key not in dropped
     }

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, Place, fence, is_id, line, name, plain
+from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.models import (
     HistoryItem,
     PeerOutput,
@@ -110,7 +111,7 @@ def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: b
     notes = [
         note,
         f"{omitted} earlier steps are left out: `work` with before={before}." if omitted else None,
-        None if found.why is None else _why(found.why, found.work),
+        None if found.why is None else _why(found.why, found.work, hint=note is None or found.why.code != "asks"),
     ]
     return WorksOutput(
         works=[shown],
@@ -120,14 +121,24 @@ def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: b
     )
 
 
-def _why(found: WaitReason, work: Work) -> str:
+def _why(found: WaitReason, work: Work, *, hint: bool) -> str:
     """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced."""
-    peer = work.target if work.role == "initiator" else work.initiator
-    if not all(map(is_id, _NAMES(found.text))):
-        said = "\n".join(filter(None, (found.text, found.said)))
+    peer, told = (work.target if work.role == "initiator" else work.initiator), for_model(found.hint) if hint else ""
+    if not _has_ids_only(found.text + told):
+        said = "\n".join(filter(None, (found.text, told, found.said)))
         return f"Now:\n{fence(said, sender=peer, trust=work.trust, limit=BRIEF)}"
-    text = f"Now: {plain(found.text, BRIEF)}"
+    text = f"Now: {plain(found.text, BRIEF)}" + (f" ({told})" if told else "")
     return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=BRIEF)}"
+
+
+def _has_ids_only(text: str) -> bool:
+    return all(map(is_id, _NAMES(text)))
+
+
+def status(found: WorkResponse) -> str:
+    """The state of a work in one line, and why it does not move."""
+    state = f"the work is {found.work.state}"
+    return f"{state}: {line(found.why.text)}" if found.why and _has_ids_only(found.why.text) else state
 
 
 def _own(found: Work) -> str | None:

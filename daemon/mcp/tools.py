@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp import models as t
 from aghbus.daemon.mcp.call import ToolCall
+from aghbus.daemon.mcp.deliveries import Deliveries
 from aghbus.daemon.mcp.fence import line
+from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.mcp.work_waiter import WorkWaiter
@@ -44,6 +47,7 @@ class BusTools:
     works: WorkService
     inbox: InboxService
     waiter: WorkWaiter
+    deliveries: Deliveries
 
     def all(self) -> dict[str, Tool]:
         """Every tool by its name."""
@@ -53,7 +57,7 @@ class BusTools:
             _tool(
                 "open_work",
                 self._open,
-                "Hand work to another agent. It survives restarts.",
+                "Hand work to another agent: to one that has a capability, or to a peer. It survives restarts.",
                 t.WorksOutput,
             ),
             _tool(
@@ -89,8 +93,9 @@ class BusTools:
         return rendering.result_of(rendering.peers(found.peers, self._now_ms))
 
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
-        work_id = call.state or None
-        if work_id is None:
+        delivered: str | UnsetType = UNSET
+        work_id = call.state
+        if not work_id:
             if not ask.to and not ask.capability:
                 raise InvalidRequest("to: is required, or capability", hint="`peers` lists who is there")
             request = WorkOpenRequest(
@@ -100,11 +105,14 @@ class BusTools:
                 text=ask.task,
                 ext=_trace(call),
             )
-            work_id = (await self.works.open_work(request)).work_id
-            assert work_id is not None
+            opened = await self.works.open_work(request)
+            work_id = opened.work_id
             if call.client.tasks:
                 return {"resultType": "task", **await self.waiter.task(work_id)}
-        return await self._waited(call, work_id, ask.wait)
+            delivered = await self.deliveries.after(opened, ask.wait if ask.until == "delivered" else 0)
+        output = await self._waited(call, work_id, ask.wait if ask.until == "done" else 0)
+        output.delivery = delivered
+        return rendering.result_of(output)
 
     async def _work(self, call: ToolCall, ask: t.WorkArguments) -> Object:
         if ask.work_id is None:
@@ -112,29 +120,44 @@ class BusTools:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
             query = WorksQuery(limit=_LISTED_WORKS, before=ask.before)
             return rendering.result_of(rendering.works(await self.works.list_works(query), self._now_ms))
-        return await self._waited(call, ask.work_id, ask.wait, ask.before)
+        if ask.until == "delivered":
+            return rendering.result_of(await self._delivered(call, ask.work_id, ask.wait))
+        return rendering.result_of(await self._waited(call, ask.work_id, ask.wait, ask.before))
 
-    async def _waited(self, call: ToolCall, work_id: str, seconds: float, before: int | None = None) -> Object:
+    async def _waited(self, call: ToolCall, work_id: str, seconds: float, before: int | None = None) -> t.WorksOutput:
         note = await self.waiter.wait(call, work_id, seconds) if seconds else None
         found = await self.works.get_work(work_id, WorkQuery(before=before))
-        return rendering.result_of(rendering.work(found, self._now_ms, note, latest=before is None))
+        return rendering.work(found, self._now_ms, note, latest=before is None)
+
+    async def _delivered(self, call: ToolCall, work_id: str, seconds: float) -> t.WorksOutput:
+        """The work once the other side has the last message of ours in it."""
+        found = await self.works.find(work_id, WorkQuery())
+        ours = {"initiator": found.work.initiator, "target": found.work.target}.get(found.work.role)
+        last = next((step.id for step in reversed(found.history) if step.actor == ours), None)
+        delivered = UNSET if last is None else await self.deliveries.of(last, seconds)
+        output = await self._waited(call, work_id, 0)
+        output.delivery = delivered
+        return output
 
     async def _step(self, call: ToolCall, ask: t.StepArguments) -> Object:
         request = WorkActionRequest(message=ask.message, result=ask.result, ext=_trace(call))
-        return _sent(await self.works.act_on_work(ask.work_id, ask.step, request))
+        return await self._sent(await self.works.act_on_work(ask.work_id, ask.step, request), 0)
 
     async def _say(self, call: ToolCall, ask: t.SayArguments) -> Object:
         if ask.work_id is not None and ask.to is None and ask.thread_id is None:
-            return _sent(
-                await self.works.act_on_work(ask.work_id, "say", WorkActionRequest(message=ask.text, ext=_trace(call)))
-            )
+            answer = WorkActionRequest(message=ask.text, ext=_trace(call))
+            return await self._sent(await self.works.act_on_work(ask.work_id, "say", answer), ask.wait)
         if ask.to is None and ask.thread_id is None:
             raise InvalidRequest("to: is required, or work_id", hint="`peers` lists who is there")
         body: dict[str, Any] = {"text": ask.text}
         request = SendRequest(
             kind="say", body=body, to=ask.to, work_id=ask.work_id, thread_id=ask.thread_id, ext=_trace(call)
         )
-        return _sent(await self.messages.send(request))
+        return await self._sent(await self.messages.send(request), ask.wait)
+
+    async def _sent(self, found: SendResponse, seconds: float) -> Object:
+        delivery, note = await self.deliveries.after(found, seconds), await self.deliveries.absent(found)
+        return rendering.result_of(message_rendering.sent(found, delivery, note))
 
     async def _inbox(self, call: ToolCall, ask: t.InboxArguments) -> Object:
         """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
@@ -224,10 +247,6 @@ def _trace(call: ToolCall) -> Object | None:
     return dict(carrier_in(call.request.meta)) or None
 
 
-def _sent(found: SendResponse) -> Object:
-    return rendering.result_of(message_rendering.sent(found))
-
-
 def _tool(
     tool: str,
     perform: Callable[[ToolCall, _A], Awaitable[Object]],
@@ -243,7 +262,11 @@ def _tool(
             ask = msgspec.convert(arguments, kind)
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"arguments: {error}", hint="see the tool's input schema") from None
-        return await perform(call, ask)
+        try:
+            return await perform(call, ask)
+        except RequestError as error:
+            error.hint = for_model(error.hint)
+            raise
 
     definition: Object = {
         "name": tool,
