@@ -1,5 +1,6 @@
 """What a model gets to read of messages: as `rendering`, which has works and peers."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
@@ -9,10 +10,11 @@ from aghbus.daemon.mcp.models import InboxMessage, InboxOutput, SentOutput
 from aghbus.daemon.mcp.rendering import BRIEF, ago, as_text, fitting, stamp
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.api.inbox import InboxItem, InboxResponse
-from aghbus.protocol.api.messages import Message, SendResponse
+from aghbus.protocol.api.messages import Message, MessagesResponse, SendResponse
 from aghbus.protocol.base.errors import InvalidRequest
 
 _TEXTS: Final = ("message", "detail", "text")
+_BEFORE: Final = 300  # characters before a hit
 _OF_WORKS: Final = {"trace": {"state"}, "receipt": {"status", "for_id"}}  # what `kind` says already
 
 
@@ -31,6 +33,28 @@ def piece(found: Message, start: int, now_ms: int, *, admitted: bool) -> InboxOu
     if start and start >= len(text):
         raise InvalidRequest(f"from: the text of message {found.seq} has {len(text)} characters")
     return InboxOutput(messages=[_shown(found, now_ms, start, admitted=admitted)], now=stamp(now_ms))
+
+
+def hits(
+    page: MessagesResponse, text: str, now_ms: int, admitted: Callable[[Message], bool], *, others: bool
+) -> InboxOutput:
+    """Messages that have `text`, the newest first, each from shortly before it; unless `others`, of those that are `admitted`."""
+    chosen = [(each, admitted(each)) for each in reversed(page.messages)]
+    shown = fitting(_around(each, text, now_ms, known) for each, known in chosen if known or others)
+    before = page.next_before
+    note = (
+        UNSET
+        if before is None
+        else f"Earlier messages were not searched: `inbox` with the same text and before={before}."
+    )
+    return InboxOutput(messages=shown, now=stamp(now_ms), note=note)
+
+
+def _around(found: Message, text: str, now_ms: int, admitted: bool) -> InboxMessage:
+    start = max(0, _text_of(found).lower().find(text.lower()) - _BEFORE)
+    message = _shown(found, now_ms, start, BRIEF, admitted=admitted)
+    message.note = f"from character {start}" if start else UNSET
+    return message
 
 
 def _shown(found: Message, now_ms: int, start: int = 0, limit: int = MAX_CHARACTERS, *, admitted: bool) -> InboxMessage:

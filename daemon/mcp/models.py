@@ -56,7 +56,8 @@ class WorkArguments(Arguments):
     """Works."""
 
     work_id: Annotated[str | None, Meta(description="one work with its history; without it the latest works")] = None
-    before: Annotated[int | None, Meta(description="earlier steps or works, as a note says")] = None
+    text: Annotated[str, Meta(min_length=1, max_length=200, description="works with this in their task")] | None = None
+    before: Annotated[int | None, Meta(description="earlier ones, as a note says")] = None
     wait: Wait = 0
     until: Until = "done"
 
@@ -90,6 +91,8 @@ class InboxArguments(Arguments):
     start: Annotated[int, Meta(ge=0, description="with seq: from this character")] = msgspec.field(
         default=0, name="from"
     )
+    text: Annotated[str, Meta(min_length=1, max_length=200, description="search all messages instead")] | None = None
+    before: int | None = None
 
 
 class Leased(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -195,6 +198,7 @@ class InboxOutput(ToolResult):
     waiting: Annotated[int, Meta(description="more, some until these are acked")] | UnsetType = UNSET
     others: int | UnsetType = UNSET  # of peers that were not admitted
     lease_seconds: int | UnsetType = UNSET
+    note: str | UnsetType = UNSET
 
 
 class NotAcked(ToolResult):
@@ -227,7 +231,7 @@ def _plain(schema: Any, *, names: bool = False) -> Any:
         return schema
     if names:
         return {key: _plain(value) for key, value in schema.items()}
-    dropped = {"title"} | ({"default"} if "default" in schema and schema["default"] in (None, [], "") else set())
+    dropped = {"title"} | {key for key in ("default", "required") if key in schema and not schema[key]}
     dropped |= {"description"} if "properties" in schema else set()
     if _NULL in schema.get("anyOf", ()):  # null is taken, too; that it may be left out is enough to know
         (given,) = [each for each in schema["anyOf"] if each != _NULL]

@@ -24,7 +24,7 @@ from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
 from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
-from aghbus.protocol.api.messages import SendRequest, SendResponse
+from aghbus.protocol.api.messages import Message, SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
 from aghbus.protocol.api.queries import InboxQuery, MessagesQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
@@ -118,7 +118,7 @@ class BusTools:
         if ask.work_id is None:
             if ask.wait:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
-            query = WorksQuery(limit=_LISTED_WORKS, before=ask.before)
+            query = WorksQuery(limit=_LISTED_WORKS, before=ask.before, text=ask.text)
             return rendering.result_of(rendering.works(await self.works.list_works(query), self._now_ms))
         if ask.until == "delivered":
             return rendering.result_of(await self._delivered(call, ask.work_id, ask.wait))
@@ -164,6 +164,8 @@ class BusTools:
         if ask.seq is not None:
             return await self._stored(ask.seq, ask.start)
         ask.others |= call.client.wake == "all"
+        if ask.text is not None:
+            return await self._search(ask, ask.text)
         leased: list[InboxItem] = []
         try:
             messages = await self._fetch(ask, leased)
@@ -188,8 +190,17 @@ class BusTools:
         found = (await self.messages.list_messages(MessagesQuery(since=seq - 1, limit=1))).messages
         if not found or found[0].seq != seq:
             raise NotFound(f"seq: no message {seq} is stored here")
-        admitted = found[0].direction == "out" or not self.inbox.is_other(found[0].sender)
+        admitted = self._is_admitted(found[0])
         return rendering.result_of(message_rendering.piece(found[0], start, self._now_ms, admitted=admitted))
+
+    async def _search(self, ask: t.InboxArguments, text: str) -> Object:
+        query = MessagesQuery(text=text, before=ask.before, work_id=ask.work_id, limit=ask.limit)
+        page = await self.messages.list_messages(query)
+        found = message_rendering.hits(page, text, self._now_ms, self._is_admitted, others=ask.others)
+        return rendering.result_of(found)
+
+    def _is_admitted(self, message: Message) -> bool:
+        return message.direction == "out" or not self.inbox.is_other(message.sender)
 
     async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""

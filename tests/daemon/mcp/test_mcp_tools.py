@@ -285,6 +285,36 @@ def test_answers_say_how_old_things_are(daemons: tuple[Daemon, Daemon], ops: Mcp
     assert answer["history"][-1]["ago"] in {f"{int(now - stored_ms / 1000) + more}s" for more in (0, 1)}
 
 
+async def test_messages_and_works_are_searched(home: Home, server: NatsServer) -> None:
+    """Those of peers that are not admitted on purpose only, and nothing is leased."""
+    with Daemon(home, "public", "--nats", server.url) as public:
+        client = McpClient(public.socket_path)
+        client.tool("say", to="friend", text="the Needle of a friend")
+        client.tool("open_work", to="friend", task="find a needle")
+        async with foreign_peer(server.url, "stranger") as stranger:
+            for text in ("hay", "x" * 5_000 + " a needle\n" + "y" * 5_000):
+                work = {**stranger.work("public", f"work_{len(text)}"), "body": {"text": text}}
+                await stranger.publish(work)
+            wait_for(lambda: public.get("/v1/inbox")["counts"].get("ready") == 2, 20, "the messages")
+        found = client.tool("inbox", text="needle")["messages"]
+        assert [(each["sender"], each["text"]) for each in found] == [
+            ("public", "find a needle"),
+            ("public", "the Needle of a friend"),
+        ]
+        (foreign,) = client.tool("inbox", text="NEEDLE", others=True, limit=1)["messages"]
+        assert (foreign["sender"], foreign["admitted"], "lease" in foreign) == ("stranger", False, False)
+        assert foreign["note"] == "from character 4703"
+        assert " a needle\n" in foreign["text"] and f"seq={foreign['seq']}, from=5703]" in foreign["text"]
+        assert public.get("/v1/inbox")["counts"]["ready"] == 2
+        page = client.tool("inbox", text="needle", others=True, limit=2)
+        before = int(re.findall(r"before=(\d+)", page["note"])[0])
+        rest = client.tool("inbox", text="needle", others=True, before=before)
+        assert len(page["messages"] + rest["messages"]) == 3
+        assert "note" not in rest
+        assert [work["task"] for work in client.tool("work", text="NEEDLE")["works"]][-1:] == ["find a needle"]
+        assert client.tool("work", text="nothing")["works"] == []
+
+
 def pieces(client: McpClient, text: str) -> str:
     """All of a text of which an answer has the beginning, as its marks say how to read on."""
     shown = ""
