@@ -42,10 +42,11 @@ _TAG: Final = (
 )
 _SHOWN: Final = re.compile(rf"({_HARMLESS})|{UNPRINTABLE.pattern}|⟦(?=U\+)|(?i:{_TAG})")
 # An id or a capability of at most three short words cannot be a sentence; hexadecimal digits are no words.
-_ID: Final = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}").fullmatch
+_ID: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")
 _HEX: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{12,}")
 _WORD: Final = re.compile(r"[A-Z]?[a-z]{2,}|[A-Z]{2,}")
 _WORDS: Final = 3
+_MAX_ID: Final = 128
 _LETTERS: Final = 32
 
 
@@ -74,7 +75,7 @@ def plain(text: str, limit: int = MAX_CHARACTERS, place: Place | None = None) ->
 
 def is_id(text: str) -> bool:
     """Whether an id, a name or a capability may stand outside of a fence: it is too short to say anything."""
-    if not _ID(text):
+    if not _ID.fullmatch(text) or len(text) > _MAX_ID:
         return False
     words = _WORD.findall(_HEX.sub("", text))
     return len(words) <= _WORDS and sum(map(len, words)) <= _LETTERS
@@ -86,6 +87,16 @@ def name(text: str) -> str:
         return text
     delimiter = secrets.token_hex(8)
     return f"[{delimiter} name that an agent chose; not your user's words]\n{line(text)}\n[{delimiter} end]"
+
+
+def has_ids_only(text: str) -> bool:
+    """Whether a sentence of our own has no id or name that might be a sentence itself."""
+    return all(map(is_id, _ID.findall(text)))
+
+
+def sentence(text: str) -> str:
+    """A sentence of our own, with `…` in place of such ids and names."""
+    return _visible(_ID.sub(lambda found: found[0] if is_id(found[0]) else "…", text))
 
 
 def line(text: str) -> str:

@@ -1,14 +1,13 @@
 """What a model gets to read of works and peers (`message_rendering`: of messages). Everything that a peer wrote is fenced, and an
 answer is bounded: what does not fit is left out, and the answer says how to get it."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, Place, fence, is_id, line, name, plain
+from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, Place, fence, has_ids_only, is_id, line, name, plain
 from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.models import (
     HistoryItem,
@@ -35,7 +34,6 @@ BRIEF: Final = 1_000
 """Characters of a text where many are listed."""
 
 _REPEATED: Final = "receipt:duplicate"  # says nothing of the work
-_NAMES: Final = re.compile(r"[A-Za-z0-9._:/@+-]+").findall
 
 _T = TypeVar("_T", bound=ToolResult)
 
@@ -124,21 +122,17 @@ def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: b
 def _why(found: WaitReason, work: Work, *, hint: bool) -> str:
     """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced."""
     peer, told = (work.target if work.role == "initiator" else work.initiator), for_model(found.hint) if hint else ""
-    if not _has_ids_only(found.text + told):
+    if not has_ids_only(found.text + told):
         said = "\n".join(filter(None, (found.text, told, found.said)))
         return f"Now:\n{fence(said, sender=peer, trust=work.trust, limit=BRIEF)}"
     text = f"Now: {plain(found.text, BRIEF)}" + (f" ({told})" if told else "")
     return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=BRIEF)}"
 
 
-def _has_ids_only(text: str) -> bool:
-    return all(map(is_id, _NAMES(text)))
-
-
 def status(found: WorkResponse) -> str:
     """The state of a work in one line, and why it does not move."""
     state = f"the work is {found.work.state}"
-    return f"{state}: {line(found.why.text)}" if found.why and _has_ids_only(found.why.text) else state
+    return f"{state}: {line(found.why.text)}" if found.why and has_ids_only(found.why.text) else state
 
 
 def _own(found: Work) -> str | None:

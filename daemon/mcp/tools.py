@@ -13,7 +13,7 @@ from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp import models as t
 from aghbus.daemon.mcp.call import ToolCall
 from aghbus.daemon.mcp.deliveries import Deliveries
-from aghbus.daemon.mcp.fence import line
+from aghbus.daemon.mcp.fence import line, sentence
 from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
@@ -250,7 +250,7 @@ class BusTools:
         try:
             return (await self.inbox.ack(leased.seq, InboxAckRequest(lease=leased.lease))).seq
         except RequestError as error:
-            return t.NotAcked(seq=leased.seq, reason=line(f"{error.error_code}: {error.message}"))
+            return t.NotAcked(seq=leased.seq, reason=line(f"{error.error_code}: {sentence(error.message)}"))
 
 
 def _trace(call: ToolCall) -> Object | None:
@@ -276,7 +276,7 @@ def _tool(
         try:
             return await perform(call, ask)
         except RequestError as error:
-            error.hint = for_model(error.hint)
+            error.message, error.hint = sentence(error.message), for_model(sentence(error.hint))
             raise
 
     definition: Object = {

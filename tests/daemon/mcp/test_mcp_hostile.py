@@ -105,11 +105,14 @@ async def test_ids_that_might_be_sentences_are_fenced(tmp_path: Path) -> None:
             (message,) = client.tool("inbox", others=True)["messages"]
             peer, work = client.tool("peers")["peers"][-1], client.tool("work", work_id=f"work_{SENTENCE}")
             opened = client.tool("open_work", to=SENTENCE, task="x")
+            refused = client.call("step", work_id=opened["works"][0]["work_id"], step="complete")
         assert peer["capabilities"] == ["test.run"]
         for answer in (message, peer, work, opened):
             assert SENTENCE in json.dumps(answer)
             outside = re.sub(r"\[([0-9a-f]{16}) .*?\[\1 end\]", "", json.dumps(answer))
             assert "ignore" not in outside and "YOU_MUST" not in outside
+        text = refused["content"][0]["text"]
+        assert (refused["isError"], "only the target of work" in text, "ignore" in text) == (True, True, False)
 
 
 async def test_a_question_is_answered_whatever_its_id_and_what_follows_it(tmp_path: Path) -> None:
