@@ -75,7 +75,7 @@ class Feed:
         self._candidates: dict[int, str | None] = {}  # the capability that each asks for
         self._untold: set[int] = set()  # works of peers that were not admitted
         self._told: set[int] = set()
-        self._taking: set[int] = set()
+        self._taking: dict[int, str | None] = {}
         self._jobs: dict[tuple[str, str | None], JobCore] = {}
         self._stopped = self._closed = self._gap = False
         self._list_at = 0.0
@@ -148,8 +148,8 @@ class Feed:
                 left = self.leave()
                 if len(waiting) > left:
                     if not left or looked:
-                        self._taking.add(waiting[left])
-                        return waiting[left], self._candidates.pop(waiting[left])
+                        asked = self._taking[waiting[left]] = self._candidates.pop(waiting[left])
+                        return waiting[left], asked
                     self._list_at = 0.0  # others may have taken some of them
                     continue
                 if self._untold:
@@ -178,6 +178,7 @@ class Feed:
     async def take(self, seq: int, *, accept: bool = False) -> JobCore | None:
         """The work, leased, and with `accept` accepted if possible; None when another consumer has it, or the daemon is away.
         Several may be taken at a time."""
+        accept = accept and not self._is_unserved(self._taking.get(seq))
         form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others, accept=accept)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
@@ -191,19 +192,22 @@ class Feed:
                 raise
             return await self.take(seq)  # its job tells that it cannot be accepted
         finally:
-            self._taking.discard(seq)
+            self._taking.pop(seq, None)
         if item.lease != form.lease:  # of a peer that was not admitted
             self._told.add(seq)
             self.on_waiting(item)
             return None
         job = JobCore(self._core, JobState(item, form.lease))
-        asked, served = self.named(job.state.body), self._capabilities
-        if served and asked not in served and (asked is not None or self._needs_name):
+        if self._is_unserved(asked := self.named(job.state.body)):
             await self._refuse(job, "no capability" if asked is None else shorten(asked, NAME_CHARACTERS))
             return None
         self._add(job)
         job.state.unread |= not self._core.runtime.watch.knows(job.work_id, seq)
         return job
+
+    def _is_unserved(self, asked: str | None) -> bool:
+        served = self._capabilities
+        return bool(served) and asked not in served and (asked is not None or self._needs_name)
 
     async def _refuse(self, job: JobCore, asked: str) -> None:
         """Refuse a work that asks for what nobody serves here."""

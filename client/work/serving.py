@@ -124,7 +124,7 @@ class Serving:
         task.add_done_callback(self._on_end)
 
     async def _carry_out(self, seq: int, named: str | None) -> None:
-        if (job := await self._feed.take(seq, accept=self._execution.handler(named) is not None)) is not None:
+        if (job := await self._feed.take(seq, accept=True)) is not None:
             await self._execution.carry_out(job, named)
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
