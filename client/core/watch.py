@@ -17,6 +17,7 @@ from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE
 from aghbus.client.errors import ClientError
 from aghbus.client.events import arrivals
 from aghbus.client.http import Incoming
+from aghbus.protocol.agh.lifecycle import STANDSTILL
 from aghbus.protocol.api.messages import Event
 from aghbus.protocol.base.backoff import Backoff
 
@@ -25,9 +26,10 @@ LINGER: Final = 5.0
 LOOK: Final = 60.0
 """Seconds without an event after which one that waits looks all the same."""
 REMEMBERED: Final = 1_024
-"""Works whose latest event is known to those that begin to wait after it came."""
+"""Works whose latest event that matters is known to those that begin to wait after it came."""
 ALL: Final = ""
 """In place of a work: every conversation."""
+_NO_WORK: Final = "-"
 
 Opening = Callable[[int | None, int], Awaitable[tuple[Incoming, int]]]
 """Opens a stream of all conversations, after a sequence or from now on, for a client that carries out so many works at a time.
@@ -64,7 +66,10 @@ class Watch:
         self._stream: Incoming | None = None
         self._free_since = 0.0
         self._takes = 0
-        self._floor, self._latest = 0, dict[str, int]()  # where the stream began, and the latest event of each work
+        self._floor, self._latest = (
+            0,
+            dict[str, int](),
+        )  # where the stream began, and the latest event of each work that matters
 
     def listen(
         self, listener: Listener, opening: Opening, work_id: str = ALL, since: int | None = None, takes: int = 0
@@ -93,7 +98,8 @@ class Watch:
             self.close()
 
     def knows(self, work_id: str, since: int | None) -> bool:
-        """Whether nothing has come in a work after `since`: of what came before the stream, and of old works, that is not known."""
+        """Whether a work did not stand still, and its other side said nothing, after `since`. What came before the stream is not
+        known, nor that of old works."""
         return since is not None and since >= max(self._floor, self._latest.get(work_id, 0))
 
     def close(self) -> None:
@@ -170,12 +176,13 @@ class Watch:
                 if name == b"gap":
                     return
                 event = msgspec.json.decode(data, type=Event)
-                work_id = event.message.work_id if event.message is not None else None
-                if work_id is not None:
+                assert event.message is not None
+                work_id = event.message.work_id or _NO_WORK
+                if event.work is not None and (event.message.direction == "in" or event.work.after in STANDSTILL):
                     self._latest[work_id] = event.seq
                     if len(self._latest) > REMEMBERED:
                         self._floor = max(self._floor, self._latest.pop(next(iter(self._latest))))
-                for listener in (*self._listeners.get(ALL, ()), *self._listeners.get(work_id or "-", ())):
+                for listener in (*self._listeners.get(ALL, ()), *self._listeners.get(work_id, ())):
                     listener(event)
             unused = not self._listeners and time.monotonic() >= self._free_since + LINGER
             if unused or self._takes != takes:
