@@ -83,7 +83,7 @@ class OneWork(Core):
         return msgspec.json.encode(answer)
 
     async def watch(
-        self, work_id: str, since: int | None, deadline: float = math.inf
+        self, work_id: str, since: int | None, deadline: float = math.inf, *, only_standstill: bool = False
     ) -> AsyncGenerator[Event | None, None]:
         """The next answer of the initiator, if there is one. Raises TimeoutError, and AssertionError when the wait had no end."""
         if not self._answers:

@@ -46,23 +46,48 @@ class AsyncConnection(Connection):
 
     async def send(self, data: bytes) -> None:
         """Send all of `data`."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeout):
-                await asyncio.get_running_loop().sock_sendall(self._stream, data)  # type: ignore[arg-type]
+            while data:
+                try:
+                    data = data[self._stream.send(data) :]
+                except BlockingIOError:
+                    await self._wait(loop.add_writer, loop.remove_writer)
         except OSError as error:
             raise self.endpoint.unreachable(error) from None
 
     async def receive(self) -> bytes:
         """The next bytes; empty at the end."""
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._timeout):
-                return await asyncio.get_running_loop().sock_recv(self._stream, RECEIVE_BYTES)  # type: ignore[arg-type]
+            while True:
+                try:
+                    return self._stream.recv(RECEIVE_BYTES)
+                except BlockingIOError:
+                    await self._wait(loop.add_reader, loop.remove_reader)
         except OSError as error:
             raise self.endpoint.unreachable(error) from None
+
+    async def _wait(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        """Wait for the socket. `loop.sock_recv` under `asyncio.timeout` does the same in half as much again of a whole call."""
+        loop, number = asyncio.get_running_loop(), self._stream.fileno()
+        ready = loop.create_future()
+        timer = loop.call_later(self._timeout, _end, ready, TimeoutError())
+        add(number, _end, ready)
+        try:
+            await ready
+        finally:
+            timer.cancel()
+            remove(number)
 
     def limit(self, seconds: float) -> None:
         """Let every further step take `seconds` at most."""
         self._timeout = seconds
+
+
+def _end(waiting: asyncio.Future[None], error: OSError | None = None) -> None:
+    if not waiting.done():
+        waiting.set_result(None) if error is None else waiting.set_exception(error)
 
 
 class EventLoop(Threads):

@@ -15,6 +15,7 @@ from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
 from aghbus.client.core.operation import Call, call_of, call_to, query_of
 from aghbus.client.core.refusals import Unavailable, refusal
 from aghbus.client.core.threads import Threads
+from aghbus.client.core.watch import stands_still
 from aghbus.client.errors import ClientError, ConnectionLost, Unreachable
 from aghbus.client.events import EVENTS, resumed, stream_at
 from aghbus.client.http import Endpoint, Incoming, Query, exchange, quote
@@ -155,9 +156,11 @@ class Core:
                 form: Any = Event if kind == b"gap" else BridgeMessage
                 yield msgspec.json.decode(data, type=form)
 
-    def watch(self, work_id: str, since: int | None, deadline: float = math.inf) -> AsyncGenerator[Event | None, None]:
+    def watch(
+        self, work_id: str, since: int | None, deadline: float = math.inf, *, only_standstill: bool = False
+    ) -> AsyncGenerator[Event | None, None]:
         """The events of a work from the stream of this client: see Watch."""
-        return self.runtime.watch.events(self.opening, work_id, since, deadline)
+        return self.runtime.watch.events(self.opening, work_id, since, deadline, only_standstill=only_standstill)
 
     async def opening(self, since: int | None, takes: int) -> tuple[Incoming, int]:
         """The `Opening` of a Watch."""
@@ -245,7 +248,9 @@ class Core:
         the id of the work that took its place."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         try:
-            async with aclosing(self._looks(work_id, channel, said, deadline)) as looks:
+            async with aclosing(
+                self._looks(work_id, channel, said, deadline, only_standstill=on_event is None)
+            ) as looks:
                 async for present, work in looks:
                     if on_event is not None:
                         await on_event(present)
@@ -265,7 +270,7 @@ class Core:
         return found.work
 
     async def _looks(
-        self, work_id: str, channel: str | None, since: int | None, deadline: float
+        self, work_id: str, channel: str | None, since: int | None, deadline: float, *, only_standstill: bool
     ) -> AsyncGenerator[tuple[str, Work | None], None]:
         """Whenever something happens in a work, or in the one that took its place when it was handed over: the id of that one,
         and if it may have ended or asks something the work. Without `since` at first, too."""
@@ -275,9 +280,10 @@ class Core:
             yield (present := work.work_id), work
         while True:
             watched = present
-            async with aclosing(self.watch(watched, since, deadline)) as events:
+            found = self.watch(watched, since, deadline, only_standstill=only_standstill)
+            async with aclosing(found) as events:
                 async for event in events:
-                    if event is not None and (event.work is None or event.work.after not in STANDSTILL):
+                    if event is not None and not stands_still(event):
                         yield present, None
                         continue
                     work = await self.within(deadline - time.monotonic()).work(work_id, channel)

@@ -54,6 +54,11 @@ class Signal:
         self._event.clear()
 
 
+def stands_still(event: Event) -> bool:
+    """Whether a work ended with an event, or asks something."""
+    return event.work is not None and event.work.after in STANDSTILL
+
+
 class Watch:
     """The event stream of a client. It begins with the first listener, and ends some seconds after the last one."""
 
@@ -108,13 +113,21 @@ class Watch:
             stream.connection.abort()
 
     async def events(
-        self, opening: Opening, work_id: str, since: int | None, deadline: float = math.inf
+        self,
+        opening: Opening,
+        work_id: str,
+        since: int | None,
+        deadline: float = math.inf,
+        *,
+        only_standstill: bool = False,
     ) -> AsyncGenerator[Event | None, None]:
         """What a listener gets, without end, and None after a minute without an event. Raises TimeoutError after `deadline`."""
         found, happened = deque[Event | None](), self._runtime.signal()
 
         def listener(event: Event | None) -> None:
-            if event is not None or None not in found:
+            if event is None and None in found:
+                return
+            if event is None or not only_standstill or stands_still(event):
                 found.append(event)
                 happened.set()
 
@@ -178,7 +191,7 @@ class Watch:
                 event = msgspec.json.decode(data, type=Event)
                 assert event.message is not None
                 work_id = event.message.work_id or _NO_WORK
-                if event.work is not None and (event.message.direction == "in" or event.work.after in STANDSTILL):
+                if event.work is not None and (event.message.direction == "in" or stands_still(event)):
                     self._latest[work_id] = event.seq
                     if len(self._latest) > REMEMBERED:
                         self._floor = max(self._floor, self._latest.pop(next(iter(self._latest))))
