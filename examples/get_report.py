@@ -1,4 +1,4 @@
-"""Has a report written by whoever can do it, and prints it."""
+"""Has a report written by a peer that can do it, and prints it."""
 
 from aghbus.client import Client
 

@@ -14,7 +14,7 @@ TO_CAPABILITY = Argument(
     "--to-capability",
     metavar="ID",
     completer=capabilities,
-    help="whoever has this capability, instead of --to; a work then asks for it",
+    help="a free peer with this capability, instead of --to; a work then asks for it",
 )
 
 

@@ -77,7 +77,8 @@ class FollowUpSteps:
             if link is None:
                 follow_ups.settle(tx, found.row)
             elif found.question is None:
-                self._ask(tx, batch, link)
+                if link.assigned is None or not follow_ups.asks(tx, link.assigned):  # another branch, just now
+                    self._ask(tx, batch, link)
             else:
                 self._answer(tx, batch, link)
         return len(unneeded) + len(asking)

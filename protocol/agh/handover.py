@@ -17,7 +17,7 @@ ACCEPT_KEY: Final = "aghbus.accept_within"
 """In the ext of an opening: the seconds from its `ts` on within which its target accepts it, or rejects it as busy."""
 MAX_COUNT: Final = 1_000_000
 MAX_TRIED: Final = 100
-"""Works by which one may be handed over: whoever invents names with the capability could go on for ever."""
+"""Works by which one may be handed over: names with the capability can be invented without end."""
 
 FAILOVER_AFTER: Final = 30.0
 """Seconds that a peer has to accept a work while another one is left, if the caller gave no limit."""

@@ -90,7 +90,7 @@ def yes_after(home: Home, *args: str) -> str:
     [
         (("deny", KEY[:-1]), "a peer id, a handle or a key id"),
         (("admit", f"{KEY[:21]}…"), "show peers whole"),
-        (("admit", OTHER), f"first `aghctl trust deny {OTHER} --remove`"),
+        (("admit", OTHER), f"first `aghctl --name ops trust deny {OTHER} --remove`"),
         (("refuse", "dave", "--remove"), "no such rule"),
         (("allow", f"dave@{'0' * 32}"), "no recent message"),
         (("pin", "dave"), "NICKNAME=KEY_ID"),

@@ -85,7 +85,7 @@ def test_a_work_that_was_accepted_fails(net: DaemonNet) -> None:
     for _ in range(MAX_ATTEMPTS):  # each time the consumer dies
         lease(worker)
         net.pass_time(LEASE + 1)
-    assert len(dead(worker)) == 1  # whoever looks ends the lease
+    assert len(dead(worker)) == 1  # any look ends the lease
     kind, body = end_of(net)
     assert (kind, body) == ("trace", {"state": "failed", "message": "given up after 5 attempts: the lease expired"})
 

@@ -75,7 +75,7 @@ class Bus:
             case "client":
                 return self.client.start(to_capability=capability, text="do it").id
             case "client map":
-                return next(self.client.map(capability, ["do it"], intent="request"))[1].work_id
+                return next(self.client.map(capability, ["do it"]))[1].work_id
             case "mcp":
                 (work,) = McpClient(self.ops.socket_path).tool("open_work", capability=capability, task="do it")[
                     "works"

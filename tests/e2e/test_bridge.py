@@ -281,7 +281,7 @@ async def test_a_result_too_large_to_forward_still_ends_the_assigned_work(
 ) -> None:
     async with NatsServer(config=f"max_payload: {limit}") as server:
         flags = ("--nats", server.url)
-        starts = [("objective", *flags), ("goal", *flags, "--sentient-memory-agent", "memory")]
+        starts = [("objective", *flags, "--sentient-memory-agent", "memory"), ("goal", *flags)]
         with daemons(tmp_path, *starts, ("final", *flags), ("memory", *flags)) as (objective, goal, final, memory):
             first = link("objective", "goal", 1)
             opened = next(sent for sent in submit(objective, "sentient", first)["sent"] if sent["kind"] == "say")

@@ -1,6 +1,7 @@
 """Daemons that are killed, brokers that go away: what was acknowledged is there afterwards."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.support.daemons import Daemon, Home, wait_for
@@ -17,6 +18,8 @@ def test_killed_daemons_come_back_as_they_were(home: Home) -> None:
         wait_for(lambda: int(time.time()) > begun, 30, "a second in which no store was new: its peers ask for works")
         worker.post(f"/v1/works/{work_id}/accept")
         wait_for(lambda: ops.state_of(work_id) == "working", 30, "the receipt")
+        for daemon in (worker, ops):  # the receipt was published, which is recorded a moment later
+            wait_for(partial(is_working, daemon, work_id), 30, "the publication to be recorded")
         before = {
             daemon.name: (daemon.get(f"/v1/works/{work_id}"), daemon.get("/v1/messages"), daemon.get("/v1/threads"))
             for daemon in (worker, ops)
@@ -156,3 +159,7 @@ def test_events_resume_over_a_restart_without_a_hole_or_a_repeat(home: Home) -> 
     finally:
         worker.stop()
         ops.stop()
+
+
+def is_working(daemon: Daemon, work_id: str) -> bool:
+    return bool(daemon.get(f"/v1/works/{work_id}")["why"]["code"] == "working")

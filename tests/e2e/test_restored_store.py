@@ -139,6 +139,8 @@ async def test_greets_announce_the_restore(tmp_path: Path, asker: tuple[NatsServ
         assert {one["ext"]["aghbus.restored"]["backup_ms"] for one in peer.received if one["kind"] == "greet"} == {0}
         peer.received.clear()
         worker.stop()
+        assert (await peer.expect(kind="greet"))["ext"]["aghbus.leaving"] is True
+        peer.received.clear()
         restore(worker, copy)
         worker.start()
         greet = await peer.expect(kind="greet")

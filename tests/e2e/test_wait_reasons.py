@@ -74,15 +74,15 @@ def test_each_side_says_who_has_not_taken_it(pair: tuple[Home, Daemon, Daemon]) 
     assert until(worker, work_id, "acknowledged")["hint"].startswith(f"`aghctl work accept {work_id}`")
 
 
-def test_a_dead_message_names_its_last_error(pair: tuple[Home, Daemon, Daemon]) -> None:
+def test_a_work_whose_opening_is_dead_has_ended(pair: tuple[Home, Daemon, Daemon]) -> None:
     _, ops, worker = pair
     work_id = opened(ops, worker)
     for _ in range(5):
         item = leased(worker, work_id, wait=WAIT)
         worker.post(f"/v1/inbox/{item['seq']}/nack", error="no \x1b[31mdisk", delay=0)
-    found = why(worker, work_id)
-    assert (found["code"], found["text"], found["said"]) == ("dead", "dead after 5 attempts", "no \x1b[31mdisk")
-    assert f"`aghctl inbox requeue {item['seq']}`" in found["hint"]
+    wait_for(lambda: ops.state_of(work_id) == "failed", WAIT, "the end")
+    found = ops.get(f"/v1/works/{work_id}")
+    assert (found["why"], "given up after 5 attempts" in found["work"]["message"]) == (None, True)
 
 
 def test_a_question_is_asked_for_an_answer_and_waited_for_by_its_target(pair: tuple[Home, Daemon, Daemon]) -> None:
@@ -170,7 +170,7 @@ def test_work_run_says_why_it_has_not_ended(pair: tuple[Home, Daemon, Daemon]) -
     given = ("--name", "ops", "work", "run", "--to", "worker", "--text", "do it")
     done = home.ctl(*given, "--wait", "17s")  # longer than the first keep-alive
     notes = done.stderr.decode().splitlines()
-    assert done.returncode == 1
+    assert done.returncode == 8
     waiting = [line for line in notes if line.startswith("(delivered at ")]
     assert len(waiting) == 1
     assert any(line.startswith("why: delivered at ") and "has taken it" in line for line in notes)

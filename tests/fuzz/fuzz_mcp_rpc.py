@@ -93,6 +93,9 @@ def _agree(request: rpc.Request, headers: dict[str, str]) -> None:
     encoded = {name.lower().encode(): [value.encode()] for name, value in headers.items()}
     refused = _client(request, encoded)
     plain = request.method.isascii() and request.method.isprintable() and request.method == request.method.strip()
+    plain = plain and not request.method.startswith(
+        "=?base64?"
+    )  # the server decodes names only: no method is called so
     known = request.meta.get(PREFIX + "protocolVersion") in MODERN_VERSIONS
     named = headers.get("Mcp-Name", "")
     if refused is not None and refused.code == rpc.HEADER_MISMATCH:

@@ -38,7 +38,7 @@ def work(role: str, state: str, **fields: Any) -> Work:
         "result": None,
         "artifacts": None,
     }
-    return Work(**{**values, **fields})
+    return Work(**{"capability": None, "first_id": None, **values, **fields})
 
 
 def sent(state: str, **fields: Any) -> OwnMessage:
