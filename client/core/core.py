@@ -166,7 +166,7 @@ class Core:
         """The `Opening` of a Watch."""
         core = self.within(0.0)
         since = await core.position() if since is None else since
-        wanted = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=takes, now=True))
+        wanted = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=takes))
         return await core._stream(EVENTS, wanted, since), since
 
     async def _stream(self, path: str, query: Query, since: int | None) -> Incoming:
@@ -286,11 +286,7 @@ class Core:
                     if event is not None and not stands_still(event):
                         yield present, None
                         continue
-                    now = None if event is None or event.message is None else event.now
-                    if isinstance(now, Work) and channel in (None, now.channel):
-                        work = now
-                    else:
-                        work = await self.within(deadline - time.monotonic()).work(work_id, channel)
+                    work = await self.within(deadline - time.monotonic()).work(work_id, channel)
                     present, since = work.work_id, work.last_seq
                     yield present, work
                     if present != watched:

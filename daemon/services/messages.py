@@ -1,13 +1,11 @@
 """Messages: sending one envelope, and reading stored envelopes, by page and as a stream."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
 
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.config.live_settings import LiveSettings
@@ -18,7 +16,6 @@ from aghbus.daemon.send.sender import Batch, Sender
 from aghbus.daemon.services.event_stream import follow
 from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.protocol.agh.envelope import fresh_until
-from aghbus.protocol.agh.lifecycle import STANDSTILL
 from aghbus.protocol.api.messages import (
     DirectsResponse,
     Event,
@@ -110,21 +107,7 @@ class MessageService:
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
         """The event stream, in pages of events that are ready together."""
         stream = follow(self.store, self.notifier, query.since, query)
-        if query.now:
-            stream = self._with_works(stream)
         return self.own_load.connected(query.takes, stream) if query.takes else stream
-
-    async def _with_works(self, stream: AsyncGenerator[Sequence[Event], None]) -> AsyncGenerator[Sequence[Event], None]:
-        async with aclosing(stream):
-            async for page in stream:
-                for event in page:
-                    change = event.work
-                    if change is None or event.message is None or change.role != "initiator":
-                        continue
-                    if change.after in STANDSTILL:
-                        found = await works.work(self.store.reader, change.work_id, event.message.channel, before=1)
-                        event.now = UNSET if found is None else found.work
-                yield page
 
 
 class _Times(msgspec.Struct):

@@ -17,7 +17,7 @@ from aghbus.protocol.api.base import (
     ThreadId,
     WorkId,
 )
-from aghbus.protocol.api.works import Work, WorkChange
+from aghbus.protocol.api.works import WorkChange
 
 Recipient = Literal["present", "inactive", "unknown"]
 OutboxState = Literal["queued", "published", "receipted", "refused", "expired", "dead"]
@@ -170,5 +170,3 @@ class Event(ResponseModel):
     message: Message | None = None  # the envelope, null in a gap
     work: WorkChange | None = None  # what it did to its work, null without one
     pruned_from: int | UnsetType = UNSET  # first sequence of a gap; absent otherwise
-    # with the parameter `now`: a work that we opened, as it is now, if it ended or asks something; absent otherwise
-    now: Work | UnsetType = UNSET

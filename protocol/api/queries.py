@@ -84,8 +84,6 @@ class EventsQuery(EnvelopeFilter, frozen=True):
     inbox: bool = False  # only messages in the inbox that are not acked
     # how many works the reader of this stream carries out at a time: greets tell peers the sum (docs/hand-over.md)
     takes: Annotated[int, Meta(ge=0, le=MAX_TAKES)] = 0
-    # an event by which a work that we opened ends or asks something has the work, too
-    now: bool = False
 
 
 class PeersQuery(Query, frozen=True):
