@@ -71,10 +71,8 @@ class Watch:
         self._stream: Incoming | None = None
         self._free_since = 0.0
         self._takes = 0
-        self._floor, self._latest = (
-            0,
-            dict[str, int](),
-        )  # where the stream began, and the latest event of each work that matters
+        self._floor = 0  # where the stream began
+        self._latest = dict[str, int]()  # the latest event of each work that matters
 
     def listen(
         self, listener: Listener, opening: Opening, work_id: str = ALL, since: int | None = None, takes: int = 0
