@@ -296,6 +296,7 @@ class DaemonParts:
             identity,
             admission,
             self.instance,
+            works,
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
