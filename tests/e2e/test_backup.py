@@ -1,6 +1,7 @@
 """`aghctl backup` of a daemon in use, and `aghd restore`."""
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -272,3 +273,22 @@ def test_a_store_that_is_damaged_gives_no_backup(home: Home, ops: Daemon, tmp_pa
     refused = home.ctl("--name", "ops", "backup", str(tmp_path / "ops.db"))
     assert (refused.returncode, b"does not follow" in refused.stderr) == (1, True)
     assert not list(tmp_path.glob("ops.db*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize("there", [True, False], ids=["beside a store", "on a new machine"])
+def test_what_root_restores_belongs_to_the_owner_of_the_folder(home: Home, tmp_path: Path, there: bool) -> None:
+    ops = Daemon(home, "ops")
+    home.ctl_json("--name", "ops", "key", "generate")
+    ops.start().stop()
+    copy = tmp_path / "copy"
+    home.ctl_json("--name", "ops", "backup", str(copy), "--with-keys")
+    if not there:
+        shutil.rmtree(home.root / "state" / "aghbus" / "instances")
+    state = home.root / "state"
+    for path in (state, *state.rglob("*")):
+        os.chown(path, 65534, 65534)
+    restored(home, "--name", "ops", str(copy), "--replace")
+    found = {str(path.relative_to(state)): path.stat().st_uid for path in state.rglob("*")}
+    assert {"aghbus/instances/ops/store.db", "aghbus/instances/ops/identity.pem"} <= found.keys()
+    assert {name: owner for name, owner in found.items() if owner != 65534} == {}
