@@ -22,10 +22,11 @@ _KEY_ENDINGS: Final = (".pem", ".rotation.json")
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """What was restored: the epoch that begins, the keys that were written, and the folder with what was replaced."""
+    """What was restored: the epoch that begins, null for a store that was moved, the keys that were written, and the folder with
+    what was replaced."""
 
     store: str
-    restored: Restored
+    restored: Restored | None
     keys: list[str]
     replaced: str | None
 
@@ -97,7 +98,7 @@ def _restore(copy: Path, source: Path, store: Path, state_dir: Path, *, now_ms: 
     copying.discard(staged)  # of a restore that was interrupted
     try:
         _stage(copy, staged)
-        restored = epoch.begin(staged, now_ms, read_watermark(store))
+        restored = None if epoch.unseal(staged) else epoch.begin(staged, now_ms, read_watermark(store))
         replaced = placing.exists(store)
         placing.put_in_place(staged, store, aside)
         _write_keys(keys, state_dir, aside)
