@@ -21,4 +21,4 @@ _COMMAND: Final = re.compile(r"`(aghctl )?(([a-z-]+)(?: [a-z-]+)?)[^`]*`")
 def for_model(hint: str) -> str:
     """`hint` with tools in place of commands; what no tool does is left to the user."""
     told = _COMMAND.sub(lambda found: _TOOLS.get(found[2]) or _TOOLS.get(found[3]) or found[0], hint)
-    return f"{told} (`aghctl` is for your user)" if "`aghctl" in told else told
+    return f"{told}; `aghctl` is for your user" if "`aghctl" in told else told

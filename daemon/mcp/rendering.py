@@ -33,6 +33,9 @@ MAX_TASK: Final = 200
 BRIEF: Final = 1_000
 """Characters of a text where many are listed."""
 
+_OF_WORKERS: Final = frozenset(
+    {"not_accepted", "in_inbox", "leased", "returned"}
+)  # reasons whose hint speaks of programs
 _REPEATED: Final = "receipt:duplicate"  # says nothing of the work
 
 _T = TypeVar("_T", bound=ToolResult)
@@ -109,7 +112,7 @@ def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: b
     notes = [
         note,
         f"{omitted} earlier steps are left out: `work` with before={before}." if omitted else None,
-        None if found.why is None else _why(found.why, found.work, hint=note is None or found.why.code != "asks"),
+        None if found.why is None else _why(found.why, found.work, note),
     ]
     return WorksOutput(
         works=[shown],
@@ -119,14 +122,19 @@ def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: b
     )
 
 
-def _why(found: WaitReason, work: Work, *, hint: bool) -> str:
-    """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced."""
-    peer, told = (work.target if work.role == "initiator" else work.initiator), for_model(found.hint) if hint else ""
-    if not has_ids_only(found.text + told):
-        said = "\n".join(filter(None, (found.text, told, found.said)))
-        return f"Now:\n{fence(said, sender=peer, trust=work.trust, limit=BRIEF)}"
-    text = f"Now: {plain(found.text, BRIEF)}" + (f" ({told})" if told else "")
-    return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=BRIEF)}"
+def _why(found: WaitReason, work: Work, note: str | None) -> str:
+    """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced.
+
+    What `note` says already, and what is the message of the work, is left out.
+    """
+    peer = work.target if work.role == "initiator" else work.initiator
+    hint = "" if found.code in _OF_WORKERS or (found.code == "asks" and note) else for_model(found.hint)
+    said = None if found.said and (work.message or "").startswith(found.said.removesuffix("…")) else found.said
+    if not has_ids_only(found.text + hint):
+        told = "\n".join(filter(None, (found.text, hint, said)))
+        return f"Now:\n{fence(told, sender=peer, trust=work.trust, limit=BRIEF)}"
+    text = f"Now: {plain(found.text, BRIEF)}" + (f" ({hint})" if hint else "")
+    return text if said is None else f"{text}:\n{fence(said, sender=peer, trust=work.trust, limit=BRIEF)}"
 
 
 def status(found: WorkResponse) -> str:

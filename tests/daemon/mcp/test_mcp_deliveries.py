@@ -87,4 +87,4 @@ def test_an_error_gives_the_rule_and_names_tools(ops: McpClient, tool: str, argu
     text = result["content"][0]["text"]
     assert result["isError"] is True
     assert told in text
-    assert "aghctl" not in text or text.endswith("(`aghctl` is for your user))")
+    assert "aghctl" not in text or text.endswith("; `aghctl` is for your user)")
