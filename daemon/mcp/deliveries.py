@@ -26,9 +26,11 @@ class Deliveries:
     notifier: Notifier
 
     async def after(self, sent: SendResponse, seconds: float) -> str:
-        """The delivery state of `sent` once it is settled, or after `seconds`; a peer that is there gets some moments."""
-        there = sent.to is not None and sent.recipient in (None, "present")
-        return await self.of(sent.id, max(seconds, _BRIEFLY if there else 0))
+        """The delivery state of `sent` once it is settled, or after `seconds`; a peer that is there gets some moments, and for a
+        message to everybody nobody answers."""
+        if sent.to is None:
+            return await self.of(sent.id, 0)
+        return await self.of(sent.id, max(seconds, _BRIEFLY if sent.recipient in (None, "present") else 0))
 
     async def of(self, message_id: str, seconds: float) -> str:
         """The delivery state of a message of ours once it is settled, or after `seconds`."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -28,6 +29,14 @@ def test_a_peer_that_is_there_has_the_message_when_the_call_returns(ops: McpClie
     assert (opened["delivery"], said["delivery"], "note" in said) == ("receipted", "receipted", False)
     assert "not accepted: no worker of worker has taken it" in opened["note"]
     assert "history" not in opened  # nothing of it is new to the model
+
+
+def test_nobody_acknowledges_a_message_to_everybody(ops: McpClient) -> None:
+    thread = ops.tool("say", to="worker", text="hello")["thread_id"]
+    began = monotonic()
+    said = ops.tool("say", thread_id=thread, text="hello all", wait=50)
+    assert said["delivery"] in ("queued", "published") and "to" not in said
+    assert monotonic() - began < 20
 
 
 def test_a_misspelt_peer_is_named_with_one_like_it(ops: McpClient) -> None:
