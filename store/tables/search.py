@@ -4,10 +4,11 @@ Pages are bounded by rows and by bytes. They are searched in windows of the sequ
 for long: a filter by work, thread or room by the indexes of the log, in windows that grow while little is found, another
 one row by row. Messages of a direct room are those of one pair, also when ids collide (spec section 4).
 
-A text has no index (docs/adr/0017): the log is read, newest first, and a page has a bound of what it reads.
+A text has no index (docs/adr/0017): the log is read, newest first, and a page ends after some time.
 """
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from aghbus.protocol.api.messages import MessagesResponse
@@ -43,18 +44,17 @@ e.seq IN (
         CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 AND s.value <= ?3
     WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
-SEARCHED_ROWS: Final = 100_000
-SEARCHED_BYTES: Final = 64 * 1024 * 1024
-"""Of the envelopes that one page reads: some 0.7 seconds, as for SEARCHED_ROWS short ones."""
-_WINDOW_BYTES: Final = 4 * 1024 * 1024
+SEARCH_SECONDS: Final = 1.0
+"""Of one page by text. A megabyte takes 10 ms, or 0.4 s where it is nothing but the shortest texts: one window."""
+_WINDOW_BYTES: Final = 1024 * 1024
 
 # Any text in the body, as it reads without the escapes of JSON. Damaged bytes are no JSON.
 _SAYS: Final = """EXISTS (
     SELECT 1 FROM json_tree(iif(json_valid(CAST(e.raw AS TEXT)), CAST(e.raw AS TEXT), '{}'), '$.body') AS t
     WHERE t.type = 'text' AND instr(lower(t.atom), lower(?)))"""
-# The newest rows up to a sequence that are some megabytes together: the first of them, how many, and their bytes.
+# The first of the newest rows up to a sequence that are a megabyte together.
 _WINDOW: Final = """
-SELECT seq, n, bytes FROM (
+SELECT seq FROM (
     SELECT seq, row_number() OVER newest AS n, sum(size) OVER newest AS bytes
     FROM (SELECT seq, length(raw) AS size FROM log WHERE seq > ? AND seq <= ? ORDER BY seq DESC LIMIT ?)
     WINDOW newest AS (ORDER BY seq DESC))
@@ -97,22 +97,23 @@ async def by_text(reader: Reader, wanted: MessagesQuery) -> MessagesResponse:
     )
 
 
-async def _scan_text(reader: Reader, wanted: MessagesQuery, high: int) -> tuple[list[Row], int]:
-    """`(seq, bytes)` of matches up to `high`, newest first, and the sequence down to which was searched."""
+async def _scan_text(reader: Reader, wanted: MessagesQuery, top: int) -> tuple[list[Row], int]:
+    """`(seq, bytes)` of matches up to `top`, newest first, and the sequence down to which was searched."""
     where, params = _where(wanted)
     between = await _between(reader, wanted)
     hits: list[Row] = []
-    rows_left, bytes_left = SEARCHED_ROWS, SEARCHED_BYTES
-    while high > wanted.since and len(hits) < wanted.limit and rows_left > 0 and bytes_left > 0:
+    high = top
+    end = monotonic() + SEARCH_SECONDS
+    while high > wanted.since and len(hits) < wanted.limit and (high == top or monotonic() < end):
         found = await fetch(reader, _WINDOW, [wanted.since, high, WINDOW_ROWS, _WINDOW_BYTES])
         if not found:
             return hits, wanted.since
-        first, rows, size = found[0]
+        ((first,),) = found
         bounds, bound = ("e.seq > ? AND e.seq <= ?", [first - 1, high]) if between is None else between(first - 1, high)
         # Only constants are put together here; every value is bound.
         sql = f"SELECT e.seq, length(e.raw) FROM envelopes AS e WHERE {bounds} {where} AND {_SAYS} ORDER BY e.seq DESC LIMIT ?"  # noqa: S608
         hits += await fetch(reader, sql, [*bound, *params, wanted.text, wanted.limit - len(hits)])
-        high, rows_left, bytes_left = first - 1, rows_left - rows, bytes_left - size
+        high = first - 1
     return hits, high
 
 

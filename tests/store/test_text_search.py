@@ -59,13 +59,13 @@ async def test_a_text_that_another_implementation_escaped_is_found(store: Store)
     assert await found(store, "café <B>") == [1]
 
 
-@pytest.mark.parametrize(("rows", "window", "size"), [(7, 3, 10**6), (100, 100, 10), (100_000, 5_000, 10**6)])
+@pytest.mark.parametrize(("seconds", "rows", "size"), [(0, 7, 10**6), (0, 100, 1), (60, 3, 10**6), (60, 5_000, 10**6)])
 @pytest.mark.parametrize("limit", [1, 4, 100])
 async def test_pages_together_are_exactly_the_matches(
-    store: Store, monkeypatch: pytest.MonkeyPatch, rows: int, window: int, size: int, limit: int
+    store: Store, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int, size: int, limit: int
 ) -> None:
-    monkeypatch.setattr(search, "SEARCHED_ROWS", rows)
-    monkeypatch.setattr(search, "WINDOW_ROWS", window)
+    monkeypatch.setattr(search, "SEARCH_SECONDS", seconds)
+    monkeypatch.setattr(search, "WINDOW_ROWS", rows)
     monkeypatch.setattr(search, "_WINDOW_BYTES", size)
     texts = [random.Random(seq).choice(["a needle", "hay", "hay"]) for seq in range(1, 31)]
     for seq, text in enumerate(texts, 1):
@@ -80,13 +80,13 @@ async def test_pages_together_are_exactly_the_matches(
     assert await found(store, "nothing", limit=limit) == []
 
 
-async def test_a_page_reads_no_more_than_its_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "SEARCHED_BYTES", 5_000)
-    monkeypatch.setattr(search, "_WINDOW_BYTES", 1)
+async def test_a_page_ends_when_its_time_is_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "SEARCH_SECONDS", 0)
+    monkeypatch.setattr(search, "_WINDOW_BYTES", 5_000)
     for text in ("needle", *["x" * 2_000] * 5):
         await receive(store, say(text=text))
     page = await search.by_text(store.reader, MessagesQuery(text="needle"))
-    assert (page.messages, page.next_before) == ([], 4)
+    assert (page.messages, page.next_before) == ([], 6 - 1)  # two of them are less than 5,000 bytes
     assert await found(store, "needle") == [1]
 
 
