@@ -191,13 +191,12 @@ class InboxMessage(ToolResult):
 
 
 class InboxOutput(ToolResult):
-    """Leased messages, which come again after `lease_seconds` unless they are acked; or messages that are only shown."""
+    """Leased messages, which come again unless they are acked; or messages that are only shown."""
 
     messages: list[InboxMessage]
     now: str
     waiting: Annotated[int, Meta(description="more, some until these are acked")] | UnsetType = UNSET
     others: int | UnsetType = UNSET  # of peers that were not admitted
-    lease_seconds: int | UnsetType = UNSET
     note: str | UnsetType = UNSET
 
 

@@ -181,7 +181,6 @@ class BusTools:
                 now=rendering.stamp(self._now_ms),
                 waiting=max(0, ready - others),
                 others=others,
-                lease_seconds=LEASE_SECONDS,
             )
         )
 
