@@ -315,6 +315,20 @@ class Node:
         problems = error.problems
         event(_log, logging.ERROR, "the changed catalog is not used", problems=len(problems), first=problems[0])
 
+    def log_stacks(self) -> None:
+        """Write where each task and thread is, and the sizes of the queues, to the log (SIGUSR1)."""
+        found = self._parts.diagnostics.stacks_now()
+        for what, stacks in (("task", found.tasks), ("thread", found.threads)):
+            for stack in stacks:
+                event(
+                    _log,
+                    logging.WARNING,
+                    f"stack of a {what}",
+                    name=stack.name,
+                    frames=" < ".join(reversed(stack.frames)),
+                )
+        event(_log, logging.WARNING, "queues", **found.queues)
+
     def reload(self, read: Reload) -> None:
         """Activate the reloadable keys of a new configuration (SIGHUP); a bad configuration changes nothing."""
         try:
