@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aghbus.daemon.api.http.listeners import group_id
+from aghbus.daemon.api.http.listeners import ListenError, group_id
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
@@ -347,8 +347,16 @@ class Node:
             self._parts.bridge.formats.reload(self.settings.current)
         except FormatFileError as error:
             event(_log, logging.ERROR, "the bridge's files are not reloaded", cause=error)
+        self._reload_token()
         self._catalog.follow(self._catalog_source())
         event(_log, logging.INFO, "configuration reloaded", changed=",".join(changes.now))
+
+    def _reload_token(self) -> None:
+        try:
+            if self._api is not None:
+                self._api.change_token(_api_token(self.settings.current, self.locations))
+        except ListenError as error:
+            event(_log, logging.ERROR, "the token of the API is not reloaded", cause=error)
 
 
 def _health_server(address: str, parts: DaemonParts) -> "HealthServer":
