@@ -106,7 +106,6 @@ def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
                 if row.floors:
                     name, middle = f"floor: {row.floor}", statistics.median(row.floors)
                     rates.setdefault(name, (name, middle, min(row.floors), max(row.floors)))
-    rates.pop("floor: durable receive path", None)
     written = []
     if rates:
         written.append(folder / "throughput.svg")
