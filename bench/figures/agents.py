@@ -23,13 +23,15 @@ SDK: Final = {
 
 def measure(run: Run) -> Result:
     """Ours and theirs in the same rounds. Bare sockets have daemons of their own: a Worker takes every work of its daemon."""
-    count, warm_up, hosted = run.scale.works, run.scale.warm_up, max(5, run.scale.works // 5)
+    count, hosted = run.scale.works, max(5, run.scale.works // 5)
     with (
         broker() as server,
         daemons(server.url, "ops", "worker", "bare-ops", "bare-worker", "served", "model", flags=_FLAGS) as started,
         _others(server.url) as others,
     ):
         ops, worker, bare_ops, bare_worker, served, model = started
+        for pair in ((ops, worker), (bare_ops, bare_worker)) if run.scale.warm_up else ():
+            work_times(*pair, WAL_WORKS, FLIGHT)
         with (
             agent("worker", worker.socket_path) as working,
             agent("opener", ops.socket_path, worker.name) as opener,
@@ -37,9 +39,6 @@ def measure(run: Run) -> Result:
             serving(served, _COMMAND),
             Models(ops, model) as models,
         ):
-            if warm_up:
-                asked(opener, WAL_WORKS, FLIGHT)
-                work_times(bare_ops, bare_worker, WAL_WORKS, FLIGHT)
             ways: dict[str, Measurement] = {
                 "client": lambda: _client(opener, working, [ops, worker], count),
                 "bare": lambda: {
@@ -52,10 +51,11 @@ def measure(run: Run) -> Result:
             }
             ways |= {name: partial(_other, name, child, count) for name, child in others.items()}
             found = interleave(run, ways)
+            problems = [f"{one.name}: {problem}" for one in started for problem in one.get("/v1/status")["problems"]]
     return Result(
         rows=_rows(found, others),
         latencies={f"work, {name}": found.samples[f"{name}, one"] for name in ("client", "bare", *others)},
-        notes=[missing()] if missing() else [],
+        notes=[*problems, *([missing()] if missing() else [])],
     )
 
 
@@ -121,4 +121,4 @@ def _other(name: str, asker: Child, count: int) -> Measured:
     return {name: asked(asker, 2 * count, FLIGHT).rate, f"{name}, one": asked(asker, count, 1).taken}
 
 
-FIGURE = Figure("agents", "Works as agents get them, through the clients", measure, 4.0)
+FIGURE = Figure("agents", "Works as agents get them, through the clients", measure, 6.0)

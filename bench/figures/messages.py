@@ -66,10 +66,8 @@ def measure(run: Run) -> Result:
 
         def other(name: str) -> Measured:
             pair = others[name]
-            return {
-                name: pair.pass_on(scale.messages, FLIGHT)[1],
-                f"{name}, one": pair.pass_on(scale.resting, 1, _RATE)[0],
-            }
+            many, one = pair.pass_on(scale.messages // 2, FLIGHT), pair.pass_on(scale.resting // 2, 1, _RATE)
+            return {name: many[1], f"{name}, one": one[0]}
 
         found = interleave(run, {"client": client, **{name: partial(other, name) for name in others}})
     say = "says from agent to agent, leased and acked"
@@ -89,4 +87,4 @@ def measure(run: Run) -> Result:
     )
 
 
-FIGURE = Figure("messages", "Messages as agents get them, through the clients", measure, 1.5)
+FIGURE = Figure("messages", "Messages as agents get them, through the clients", measure, 5.0)

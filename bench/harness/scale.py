@@ -61,7 +61,7 @@ SMOKE = Scale(
 )
 QUICK = Scale(
     name="quick",
-    budget=150,
+    budget=160,
     warm_up=True,
     rounds=3,
     messages=8_000,  # a round of fewer depends on whether a segment of the indexes is written in it
@@ -105,6 +105,6 @@ FULL = Scale(
         stored=(10_000, 100_000, 1_000_000, 10_000_000),
         messages=3_000,
     ),
-    shares={"work": 4.0, "growth": 12.0},  # 16,000 paced messages a round; a store of ten million
+    shares={"work": 4.0, "cost": 2.0, "growth": 12.0},  # 16,000 paced messages a round; a million; ten million
 )
 SCALES = {scale.name: scale for scale in (SMOKE, QUICK, FULL)}

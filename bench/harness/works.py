@@ -18,8 +18,9 @@ from bench.harness.wire import Events, RawApi, ready, request_bytes
 
 
 def script(to: str, work_id: str) -> list[bytes]:
-    """The requests of one work: its opening, then those of the worker in order."""
-    opening = request_bytes("POST", "/v1/works", {"to": to, "text": "x" * 200, "work_id": work_id})
+    """The requests of one work: its opening as our client has it, then those of the worker in order."""
+    ask = {"to": to, "text": "x" * 200, "work_id": work_id, "reactions": "none"}
+    opening = request_bytes("POST", "/v1/works", ask)
     taking = request_bytes("POST", "/v1/inbox/next", {"wait": WAIT, "ack": True, "work_id": work_id})
     verbs = [request_bytes("POST", f"/v1/works/{work_id}/{verb}", {}) for verb in ("accept", "complete")]
     return [opening, taking, *verbs]
