@@ -5,19 +5,19 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final
 
-from bench.harness.agents import FLIGHT
 from bench.harness.figure import Figure, Measured, Measurement, Result, Rounds, Row, Run, interleave
-from bench.harness.hosts import Models, serving
 from bench.harness.load import WAL_WORKS, agent, asked, ready_child, work_times
 from bench.harness.processes import Child, broker, daemons, home, pid_of, usage, wall_ms
 from bench.peers import missing
+from bench.peers.agents import FLIGHT
+from bench.peers.hosts import models, serving
 from tests.support.daemons import ADMIT_ALL, Daemon
 
 _FLAGS: Final = ("--capability", "test.run", *ADMIT_ALL)
 _COMMAND: Final = "true"
 SDK: Final = {
-    "sqlite": "a2a-sdk's client and server, tasks in SQLite",
-    "memory": "a2a-sdk's client and server, tasks in memory",
+    "a2a-sdk, sqlite": "a2a-sdk's client and server, tasks in SQLite",
+    "a2a-sdk, memory": "a2a-sdk's client and server, tasks in memory",
 }
 
 
@@ -37,7 +37,7 @@ def measure(run: Run) -> Result:
             agent("opener", ops.socket_path, worker.name) as opener,
             agent("opener", ops.socket_path, served.name) as asker,
             serving(served, _COMMAND),
-            Models(ops, model) as models,
+            models(ops, model) as work_of_models,
         ):
             ways: dict[str, Measurement] = {
                 "client": lambda: _client(opener, working, [ops, worker], count),
@@ -47,7 +47,7 @@ def measure(run: Run) -> Result:
                 },
                 "serve": lambda: asked(asker, hosted, 1).taken,
                 "command": lambda: [wall_ms([_COMMAND]) for _ in range(hosted)],
-                "models": lambda: [models.work() for _ in range(hosted)],
+                "models": lambda: [work_of_models() for _ in range(hosted)],
             }
             ways |= {name: partial(_other, name, child, count) for name, child in others.items()}
             found = interleave(run, ways)
@@ -67,11 +67,13 @@ def _rows(found: Rounds, others: Collection[str]) -> list[Row]:
         found.row(one, "ms", "client, one", floor=(bare, "bare, one"), target=1.3),
     ]
     for name, label in SDK.items() if others else ():
-        rows.append(found.row(many, "works/s", "client", floor=(label, name), target=10 if name == "sqlite" else None))
+        rows.append(
+            found.row(many, "works/s", "client", floor=(label, name), target=10 if name == "a2a-sdk, sqlite" else None)
+        )
         rows.append(found.row(one, "ms", "client, one", floor=(label, f"{name}, one")))
     if others:
         label = "nats-py's micro service and client, keeps nothing"
-        rows.append(found.row(many, "works/s", "client", floor=(label, "micro")))
+        rows.append(found.row(many, "works/s", "client", floor=(label, "micro service")))
     return [
         *rows,
         found.row("a work at rest, AsyncClient and Worker, written by both daemons", "KiB", "written", target=220),
@@ -92,10 +94,12 @@ def _others(url: str) -> Iterator[dict[str, Child]]:
         if not missing():
             folder = stack.enter_context(home()).root
             for name in SDK:
-                port = stack.enter_context(Child("bench.peers.a2a_server", folder, name)).read()
+                port = stack.enter_context(
+                    Child("bench.peers.a2a_server", folder, name.removeprefix("a2a-sdk, "))
+                ).read()
                 found[name] = stack.enter_context(agent("a2a", port))
             stack.enter_context(ready_child("bench.peers.micro_service", url))
-            found["micro"] = stack.enter_context(agent("micro", url))
+            found["micro service"] = stack.enter_context(agent("micro", url))
         yield found
 
 

@@ -4,11 +4,11 @@ import contextlib
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench.harness.agents import FLIGHT
 from bench.harness.figure import Figure, Measured, Result, Run, interleave
 from bench.harness.load import agent, asked
 from bench.harness.processes import Child, broker, daemons, pid_of, usage
 from bench.peers import missing
+from bench.peers.agents import FLIGHT
 from tests.support.daemons import ADMIT_ALL
 
 _RATE: Final = 50  # messages a second, where they are measured at rest

@@ -2,7 +2,6 @@
 
 import statistics
 
-from bench.harness.agents import FLIGHT
 from bench.harness.figure import Figure, Result, Row, Run, interleave
 from bench.harness.load import (
     WAL_WORKS,
@@ -15,6 +14,7 @@ from bench.harness.load import (
 )
 from bench.harness.processes import broker, daemons
 from bench.harness.statistic import percentile
+from bench.peers.agents import FLIGHT
 
 RATE = 1_000  # messages a second beside what is measured
 _WAL_WORKS_SKELETON = 3_000  # until that of a skeleton has

@@ -129,13 +129,13 @@ class Asked(NamedTuple):
 
 
 def asked(agent: Child, count: int, flight: int, rate: int = 0) -> Asked:
-    """Calls of one of bench.harness.agents, `flight` at a time, and at most `rate` a second if that is not 0."""
+    """Calls of one of bench.peers.agents, `flight` at a time, and at most `rate` a second if that is not 0."""
     return Asked(**agent.ask({"count": count, "flight": flight, "rate": rate}))
 
 
 def agent(role: str, *arguments: object) -> contextlib.AbstractContextManager[Child]:
-    """An agent (bench.harness.agents) over all rounds."""
-    return ready_child("bench.harness.agents", role, *arguments)
+    """An agent (bench.peers.agents) over all rounds."""
+    return ready_child("bench.peers.agents", role, *arguments)
 
 
 def drain_rate(daemon: Daemon, count: int, connections: int = 16) -> float:

@@ -79,7 +79,7 @@ def pid_of(daemon: Daemon) -> int:
 
 
 class Child:
-    """A module of the project as a process that prints one JSON value a line; it ends with its block."""
+    """A module of the project as a process that prints one JSON value a line; it ends with its block, at once if that raises."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         self._module = module
@@ -91,8 +91,10 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        if kind is not None:  # a job that it is in may last
+            self._process.kill()
         self._process.stdin.close()
         try:
             self._process.wait(5)

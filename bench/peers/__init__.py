@@ -1,4 +1,5 @@
-"""Other systems on the same work, each its own process. They need the dependency group `bench`."""
+"""Agents of each system on its own client library, and what serves them, each its own process. Others than ours need the dependency
+group `bench`."""
 
 import importlib.util
 from typing import Final

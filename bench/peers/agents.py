@@ -1,4 +1,4 @@
-"""Agents on the client library of their system, each in a process of its own: `python -m bench.harness.agents ROLE ARGUMENTS…`.
+"""Agents on the client library of their system, each in a process of its own: `python -m bench.peers.agents ROLE ARGUMENTS…`.
 
 Those that ask say "ready", then answer each job on standard input, `{"count", "flight", "rate"}`: so many calls, `flight` at a
 time, and `rate` a second if that is not 0. The answer has the milliseconds of each call, when they began, and when they ended.

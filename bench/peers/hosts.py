@@ -5,7 +5,8 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from bench.harness.processes import HANG
@@ -30,7 +31,7 @@ def serving(daemon: Daemon, *command: str) -> Iterator[None]:
         process.wait(HANG)
 
 
-class Model:
+class _Model:
     """Calls tools through a relay, one after the other."""
 
     def __init__(self, relay: RelayProcess) -> None:
@@ -58,32 +59,23 @@ class Model:
         self.call("ack", messages=[{"seq": message["seq"], "lease": message["lease"]}])
 
 
-class Models:
-    """Two models, each with its relay and daemon: the one hands works to the other."""
+@contextlib.contextmanager
+def models(ops: Daemon, worker: Daemon) -> Iterator[Callable[[], float]]:
+    """Two models, each with its relay and daemon. The function carries out a work from the one to the other: milliseconds from
+    the call that opens it until its result is acked."""
+    with RelayProcess(ops.home, ops.name) as near, RelayProcess(worker.home, worker.name) as far:
+        yield partial(_work, _Model(near), _Model(far), worker.name)
 
-    def __init__(self, ops: Daemon, worker: Daemon) -> None:
-        self._ops = ops
-        self._worker = worker
-        self._relays = contextlib.ExitStack()
 
-    def __enter__(self) -> "Models":
-        relays = (RelayProcess(one.home, one.name) for one in (self._ops, self._worker))
-        self._asks, self._works = (Model(self._relays.enter_context(relay)) for relay in relays)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._relays.close()
-
-    def work(self) -> float:
-        """Milliseconds of one work, from the call that opens it until its result is acked."""
-        started = time.perf_counter()
-        work_id = self._asks.call("open_work", to=self._worker.name, task=_TASK)["works"][0]["work_id"]
-        opening = self._works.take(work_id)
-        self._works.call("step", work_id=work_id, step="accept")
-        self._works.call("step", work_id=work_id, step="complete", message="done")
-        self._works.ack(opening)
-        result = self._asks.take(work_id)
-        if result["work_state"] != "completed":
-            raise RuntimeError(f"not completed: {result}")
-        self._asks.ack(result)
-        return 1000 * (time.perf_counter() - started)
+def _work(asking: _Model, working: _Model, to: str) -> float:
+    started = time.perf_counter()
+    work_id = asking.call("open_work", to=to, task=_TASK)["works"][0]["work_id"]
+    opening = working.take(work_id)
+    working.call("step", work_id=work_id, step="accept")
+    working.call("step", work_id=work_id, step="complete", message="done")
+    working.ack(opening)
+    result = asking.take(work_id)
+    if result["work_state"] != "completed":
+        raise RuntimeError(f"not completed: {result}")
+    asking.ack(result)
+    return 1000 * (time.perf_counter() - started)
