@@ -105,7 +105,6 @@ async def two_rounds(call: ToolCall, _arguments: Object) -> Object:
 async def confirmed(call: ToolCall, _arguments: Object) -> Object:
     request = form("Please confirm", {"ok": {"type": "boolean"}}, ["ok"])
     await call.ask("confirm", "elicitation/create", request, state="opaque")
-    assert call.state == "opaque"
     return content(text("state-ok"))
 
 
