@@ -127,7 +127,7 @@ _EXAMPLES: Final = (
     ),
     _example(
         Operations.list_messages,
-        MessagesResponse(messages=[v.MESSAGE], next_since=1, pruned_through=0),
+        MessagesResponse(messages=[v.MESSAGE], next_since=1, next_before=None, pruned_through=0),
         work_id=v.WORK_ID,
         kinds=frozenset({"say"}),
     ),
