@@ -24,8 +24,8 @@ from aghbus.protocol.formats.model import Finding
 
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-Key = tuple[str, int]
-"""Run id and step."""
+Key = tuple[str, int] | tuple[str, int, int]
+"""Run id, step of the visit that writes, or of the one that asks with the sequence of its question."""
 
 
 class FilesNotWritten(Exception):

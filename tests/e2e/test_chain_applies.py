@@ -81,6 +81,41 @@ def test_a_loop_writes_each_output_also_the_review_of_a_retry(tmp_path: Path) ->
         assert opening["task"]["params"] == {"nothing": None}
 
 
+def test_an_output_that_asks_is_written_before_the_question_and_once(tmp_path: Path) -> None:
+    asks = output("spec.md", "draft\n", recommendation="escalate")
+    document = chain(
+        {"a": WRITER, "draft": applies("a", recommendations=["escalate"]), "save": applies("a")}, ("a", "save", None)
+    )
+    with writing(tmp_path, asks, output("spec.md", "final\n", "update")) as (ops, root, _):
+        run_id = begin(ops, document, input={"feature_id": "005"})
+        run = reach(ops, run_id, "waiting", "completed", "failed")
+        assert (run["state"], run["node"], run["question"]) == ("waiting", "a", "s")
+        assert files(root) == {"specs/005/spec.md": "draft\n"}
+        (written,) = [step["response"] for step in run["history"] if step["node"] == "draft"]
+        assert [(one["path"], one["size"]) for one in written["data"]["files"]] == [("specs/005/spec.md", 6)]
+        ops.stop()
+        ops.start()
+        ops.post(f"/v1/chains/runs/{run_id}/answer", text="go on")
+        run = reach(ops, run_id, "completed", "failed")
+        assert [(step["node"], step["work_state"]) for step in run["history"]] == [
+            ("a", "completed"),
+            ("draft", "completed"),
+            ("save", "completed"),
+        ]
+        assert files(root) == {"specs/005/spec.md": "final\n"}
+
+
+def test_an_output_that_asks_and_may_not_be_written_fails_the_run(tmp_path: Path) -> None:
+    document = chain({"a": WRITER, "b": applies("a", recommendations=["proceed", "escalate"])}, ("a", "b", None))
+    with writing(tmp_path, output("run.sh", "x", recommendation="escalate")) as (ops, root, agent):
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "waiting", "completed", "failed")
+        assert run["state"] == "failed"
+        assert "path_kind" in run["error"]
+        assert files(root) == {}
+        assert ops.get("/v1/inbox")["items"] == []
+        assert ops.state_of(agent.taken[0]["work_id"]) == "canceled"
+
+
 @pytest.mark.parametrize(
     ("made", "changes", "says"),
     [
