@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,37 @@ def test_an_output_that_asks_and_may_not_be_written_fails_the_run(tmp_path: Path
         assert files(root) == {}
         assert ops.get("/v1/inbox")["items"] == []
         assert ops.state_of(agent.taken[0]["work_id"]) == "canceled"
+
+
+@pytest.mark.parametrize("death", ["chains.applied:1", "send.decided:2"])
+def test_a_daemon_killed_between_the_files_and_the_step_writes_them_once(tmp_path: Path, death: str) -> None:
+    """`send.decided:2`: the step is in the open transaction, with the opening of the next node."""
+    made = output("spec.md", "new\n", "update")
+    made["artifacts"].append({"path": "plan.md", "operation": "create", "content": "a plan\n"})
+    document = chain({"a": WRITER, "save": applies("a"), "b": WRITER}, ("a", "save", None), ("save", "b", None))
+    with writing(tmp_path, made, output("more.md", "x")) as (ops, root, agent):
+        (root / "specs/005").mkdir(parents=True)
+        (root / "specs/005/spec.md").write_text("old\n")
+        ops.stop()
+        ops.env["AGHD_FAILPOINT"] = death
+        ops.start()
+        assert ops.process is not None
+        run_id = begin(ops, document, input={"feature_id": "005"})
+        assert ops.process.wait(30) == -signal.SIGKILL, ops.log.read_text()
+        wanted = {"specs/005/plan.md": "a plan\n", "specs/005/spec.md": "new\n"}
+        assert files(root) == wanted
+        written = {name: (root / name).stat() for name in wanted}
+        del ops.env["AGHD_FAILPOINT"]
+        ops.start()
+        run = reach(ops, run_id, "completed", "failed")
+        assert run["state"] == "completed", run
+        assert [step["node"] for step in run["history"]] == ["a", "save", "b"]
+        assert len(run["history"][1]["response"]["data"]["files"]) == 2
+        assert files(root) == wanted
+        assert {name: (root / name).stat().st_ino for name in wanted} == {
+            name: status.st_ino for name, status in written.items()
+        }
+        assert len(agent.taken) == 2
 
 
 @pytest.mark.parametrize(
