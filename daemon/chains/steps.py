@@ -302,6 +302,7 @@ class RunTransitions:
             node=node,
             branch=branch,
             previous=previous,
+            work_state="waiting" if _chain(run).nodes[node].apply is None else "working",  # for a peer
             due_ms=self._due_ms(run, node),
             started_ms=self.clock_changes.now_millis(),
         )

@@ -91,6 +91,7 @@ def test_an_output_that_asks_is_written_before_the_question_and_once(tmp_path: P
         run_id = begin(ops, document, input={"feature_id": "005"})
         run = reach(ops, run_id, "waiting", "completed", "failed")
         assert (run["state"], run["node"], run["question"]) == ("waiting", "a", "s")
+        assert run["response"] == asks
         assert files(root) == {"specs/005/spec.md": "draft\n"}
         (written,) = [step["response"] for step in run["history"] if step["node"] == "draft"]
         assert [(one["path"], one["size"]) for one in written["data"]["files"]] == [("specs/005/spec.md", 6)]
@@ -115,6 +116,15 @@ def test_an_output_that_asks_and_may_not_be_written_fails_the_run(tmp_path: Path
         assert files(root) == {}
         assert ops.get("/v1/inbox")["items"] == []
         assert ops.state_of(agent.taken[0]["work_id"]) == "canceled"
+
+
+def test_a_step_that_writes_waits_for_no_peer(tmp_path: Path) -> None:
+    document = chain({"a": WRITER, "save": applies("a")}, ("a", "save", None))
+    with writing(tmp_path, output("spec.md", "x")) as (ops, _, _agent):
+        file = tmp_path / "chain.json"
+        file.write_text(json.dumps(document))
+        done = ops.home.ctl("--name", "ops", "chain", "run", str(file), "--input-json", '{"feature_id": "005"}')
+        assert (done.returncode, b"#2  save" in done.stderr, b"no peer" in done.stderr) == (0, True, False), done.stderr
 
 
 @pytest.mark.parametrize("death", ["chains.applied:1", "send.decided:2"])
