@@ -195,11 +195,11 @@ class Deadlines:
         kind, body = self._closing(work, late)
         ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
         if ours and unaccepted:
-            if rows := self._closer.hand_on(tx, work, body["detail"], refused=False):
+            if rows := self._closer.hand_on(tx, work, late.passed, refused=False):
                 tx.after_commit(partial(self._publish, rows))
                 return
-            if self._closer.may_wait(tx, work):
-                deadlines.begin(tx, work, None, late.progress_ms, now_ms)
+            if not late.without_progress and self._closer.may_wait(tx, work):
+                deadlines.begin(tx, work, None, late.progress_ms, now_ms - (late.accept_ms or 0))
                 return
         if unaccepted and not ours:
             closing = self._closer.reject_late(tx, work, body["detail"])
@@ -223,12 +223,9 @@ class Deadlines:
 
     def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
         """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""
-        waiting = late.accept_ms is not None
-        limit = late.accept_ms if waiting else late.progress_ms
-        why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
         if work.initiator in self._identity:
-            return "receipt", receipt_body(work.opening_id, "canceled", detail=why)
-        return _failure(work, why, accepted=not waiting)
+            return "receipt", receipt_body(work.opening_id, "canceled", detail=late.passed)
+        return _failure(work, late.passed, accepted=late.accept_ms is None)
 
 
 def _failure(work: WorkView, why: str, *, accepted: bool) -> tuple[str, dict[str, Any]]:

@@ -74,20 +74,31 @@ class Handovers:
         if not found:
             hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
-        others = len(found) - 1
-        return self.asked(ask, found[0].peer_id, handover.limit(others), told=others > 0), handover
+        limit, told = self._limits(handover, len(found) - 1)
+        return self.asked(ask, found[0].peer_id, limit, told), handover
+
+    def _limits(self, handover: Handover, others: int) -> tuple[float | None, float | None]:
+        """Seconds in which a peer has to accept, and those that its opening says: after them it is handed over to one of `others`."""
+        limit = handover.limit(others)
+        if limit is None or not others:
+            return limit, None
+        return limit, min(limit, self._progress_within(handover) or limit)
+
+    def _progress_within(self, handover: Handover) -> float | None:
+        configured = self.context.settings.current.work.progress_within
+        return (configured if handover.progress_within is None else handover.progress_within) or None
 
     def asked(
-        self, ask: WorkOpenRequest, peer: str, limit: float | None = None, *, told: bool = False
+        self, ask: WorkOpenRequest, peer: str, limit: float | None = None, told: float | None = None
     ) -> WorkOpenRequest:
-        """The request for `peer`, which has `limit` seconds to accept (None: without limit). If it is `told`, it rejects the work
-        itself then, or when it stops: another peer is left."""
+        """The request for `peer`, which has `limit` seconds to accept (None: without limit). If it is `told` how many, it rejects
+        the work itself then, or when it stops: another peer is left."""
         return msgspec.structs.replace(
             ask,
             to=peer,
             intent=ask.to_capability if ask.intent in (None, "request") else ask.intent,
             accept_within=limit or 0.0,
-            ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit and told else ask.ext,
+            ext={**(ask.ext or {}), ACCEPT_KEY: told} if told else ask.ext,
         )
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
@@ -107,14 +118,14 @@ class Handovers:
             return None
         peer = found[0]
         handover = msgspec.structs.replace(handover, last=peer in {one.peer for one in tried})
-        limit = handover.limit(len(found) - 1)
-        draft = self._draft(tx, decode_json(raw), work, peer, limit if len(found) > 1 else None)
+        limit, told = self._limits(handover, len(found) - 1)
+        draft = self._draft(tx, decode_json(raw), work, peer, told)
         return None if draft is None else Next(peer, draft, handover, limit)
 
     def _draft(
-        self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, limit: float | None
+        self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, told: float | None
     ) -> Draft | None:
-        """The opening of `work` for another peer, which says the `limit`; None when its life is over, or it cannot be built."""
+        """The opening of `work` for another peer, which says the limit `told`; None when its life is over, or it cannot be built."""
         clock, identity = self.context.clock, self.context.identity
         now = clock.seconds()
         ext = {key: value for key, value in (opening.get("ext") or {}).items() if key not in _NOT_COPIED}
@@ -136,7 +147,7 @@ class Handovers:
             trace_id=opening.get("trace_id"),
             causation_id=work.opening_id,
             body=opening["body"],
-            ext={**ext, ACCEPT_KEY: limit} if limit else ext,
+            ext={**ext, ACCEPT_KEY: told} if told else ext,
         )
         draft = following(tx, draft)
         try:
@@ -158,9 +169,7 @@ class Handovers:
         opened = applied.after
         assert opened is not None
         self.lanes.address(tx, envelope, now_ms)
-        progress = then.handover.progress_within
-        if progress is None:
-            progress = context.settings.current.work.progress_within
+        progress = self._progress_within(then.handover)
         deadlines.begin(tx, opened, _millis(then.limit), _millis(progress), now_ms)
         handovers.put(tx, opened, then.handover)
         handovers.link(tx, work, opened.work_id)

@@ -108,6 +108,17 @@ def test_nobody_accepts_within_the_limit(site: Site) -> None:
     assert [one["peer"] for one in done["attempts"]] == [opened["to"]]
 
 
+@pytest.mark.parametrize("more", [{}, {"accept_within": 60}])
+def test_the_limit_that_passed_is_the_reason(site: Site, more: dict[str, Any]) -> None:
+    opened = site.open(progress_within=2, **more)
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert done["work"]["state"] in ("canceled", "failed")
+    assert "no progress within 2 s" in done["work"]["message"]
+    assert [one["why"] for one in done["attempts"]] == ["no progress within 2 s"]
+    sent = site.ops.get(f"/v1/messages?work={opened['work_id']}&direction=out&kind=say")["messages"][0]["envelope"]
+    assert sent["ext"]["aghbus.accept_within"] == 2  # so the first peer does not accept what the second one has
+
+
 def test_a_peer_that_stops_gives_its_works_back_at_once(site: Site) -> None:
     opened = site.open()
     first, second = opened["to"], site.other(opened["to"])
