@@ -78,7 +78,7 @@ class Handovers:
         return self.asked(ask, found[0].peer_id, limit, told), handover
 
     def _limits(self, handover: Handover, others: int) -> tuple[float | None, float | None]:
-        """Seconds in which a peer has to accept, and those that its opening says: after them it is handed over to one of `others`."""
+        """Seconds in which a peer has to accept, and those that its opening says: then one of `others` gets the work."""
         limit = handover.limit(others)
         if limit is None or not others:
             return limit, None
@@ -125,7 +125,7 @@ class Handovers:
     def _draft(
         self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, told: float | None
     ) -> Draft | None:
-        """The opening of `work` for another peer, which says the limit `told`; None when its life is over, or it cannot be built."""
+        """The opening of `work` for another peer, which says the limit `told`; None when its life is over or it is invalid."""
         clock, identity = self.context.clock, self.context.identity
         now = clock.seconds()
         ext = {key: value for key, value in (opening.get("ext") or {}).items() if key not in _NOT_COPIED}

@@ -85,6 +85,19 @@ def test_rejected_by_all_ends_it(site: Site) -> None:
     assert len(done["attempts"]) == 1
 
 
+def test_a_retry_has_the_limits_of_the_work_and_is_hedged_as_it_was(site: Site) -> None:
+    limits = {"accept_within": 77, "progress_within": 99, "hedge": True}
+    opened = site.open(**limits)
+    site.take(opened["to"], "reject")
+    site.take(site.other(opened["to"]), "reject")
+    site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    retry = ("--name", "ops", "work", "retry", opened["work_id"])
+    again = site.work(site.home.ctl_json(*retry)["work_id"])
+    assert (again["work"]["capability"], again["limits"]) == ("test.run", limits)
+    one = site.work(site.home.ctl_json(*retry, "--to", "one")["work_id"])
+    assert (one["work"]["capability"], one["limits"]) == (None, {**limits, "hedge": False})
+
+
 def test_not_accepted_in_time_goes_on_and_is_closed_at_the_first(site: Site) -> None:
     opened = site.open(accept_within=1)
     first, second = opened["to"], site.other(opened["to"])
