@@ -115,7 +115,7 @@ class Deadlines:
         if not isinstance(body, Receipt) or envelope.sender != work.target or work.initiator not in self._identity:
             return
         why = f"{body.reason_code}: {body.detail}" if body.detail else str(body.reason_code)
-        rows = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
+        rows, _ = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
         if rows:
             applied.outgoing += tuple(rows)
             if applied.delivered and applied.seq is not None:  # our agent reads how the last one ends
@@ -192,20 +192,23 @@ class Deadlines:
         tx.after_commit(partial(self._dead.discard, seq))
 
     def _close_overdue(self, tx: Transaction, work: WorkView, late: Overdue, now_ms: int) -> None:
-        kind, body = self._closing(work, late)
-        ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
+        ours, unaccepted, why = work.initiator in self._identity, late.accept_ms is not None, late.passed
         if ours and unaccepted:
-            if rows := self._closer.hand_on(tx, work, late.passed, refused=False):
+            rows, why = self._closer.hand_on(tx, work, why, refused=False)
+            if rows:
                 tx.after_commit(partial(self._publish, rows))
                 return
             if not late.without_progress and self._closer.may_wait(tx, work):
                 deadlines.begin(tx, work, None, late.progress_ms, now_ms - (late.accept_ms or 0))
                 return
-        if unaccepted and not ours:
-            closing = self._closer.reject_late(tx, work, body["detail"])
+        if ours:
+            body = receipt_body(work.opening_id, "canceled", detail=why)
+            closing = self._closer.close_unanswered(tx, work, "receipt", body)
+            self._notify(tx, work, closing, f"canceled: {why}")
+        elif unaccepted:
+            closing = self._closer.reject_late(tx, work, why)
         else:
-            closing = self._closer.close_unanswered(tx, work, kind, body)
-        self._notify(tx, work, closing, body)
+            closing = self._closer.close_unanswered(tx, work, *_failure(work, why, accepted=True))
         tx.after_commit(partial(self._publish, closing))
         tx.after_commit(partial(self._counters.add, "deadlines.passed"))
 
@@ -214,18 +217,12 @@ class Deadlines:
             self._publisher.enqueue(rows)
             self._notifier.notify(rows[-1].seq)
 
-    def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], body: dict[str, Any]) -> None:
+    def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], why: str) -> None:
         """Tell our agent, the initiator, in its inbox that the work has ended."""
-        if work.reactions == "all" and work.initiator in self._identity:
+        if work.reactions == "all":
             for row in closing:
-                inbox.notify(tx, row.seq, f"{body['status']}: {body['detail']}")
+                inbox.notify(tx, row.seq, why)
             tx.after_commit(self._waiters.wake_all)
-
-    def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
-        """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""
-        if work.initiator in self._identity:
-            return "receipt", receipt_body(work.opening_id, "canceled", detail=late.passed)
-        return _failure(work, late.passed, accepted=late.accept_ms is None)
 
 
 def _failure(work: WorkView, why: str, *, accepted: bool) -> tuple[str, dict[str, Any]]:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.send.drafts import check_size
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.presence import PresenceTable
@@ -23,7 +25,7 @@ from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import CONTINUES, WorkView
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.works import WorkOpenRequest
-from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
+from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -49,6 +51,7 @@ class Handovers:
     context: DaemonContext
     presence: PresenceTable
     lanes: Lanes
+    link: Link
 
     def candidates(self, tx: Transaction, channel: str, capability: str) -> list[Candidate]:
         """The present peers that announce a capability, the one that should get a work first."""
@@ -103,7 +106,7 @@ class Handovers:
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
         """How a work of ours that this peer does not do goes on; None when it cannot, or stays where it is. `refused`: the peer is
-        not asked again."""
+        not asked again. Raises InvalidRequest when there is a next peer, and its opening cannot be sent."""
         before = handovers.of(tx, work)
         raw = None if before is None else handovers.opening(tx, work)
         if before is None or raw is None:
@@ -119,13 +122,11 @@ class Handovers:
         peer = found[0]
         handover = msgspec.structs.replace(handover, last=peer in {one.peer for one in tried})
         limit, told = self._limits(handover, len(found) - 1)
-        draft = self._draft(tx, decode_json(raw), work, peer, told)
-        return None if draft is None else Next(peer, draft, handover, limit)
+        return Next(peer, self._draft(tx, decode_json(raw), work, peer, told), handover, limit)
 
-    def _draft(
-        self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, told: float | None
-    ) -> Draft | None:
-        """The opening of `work` for another peer, which says the limit `told`; None when its life is over or it is invalid."""
+    def _draft(self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, told: float | None) -> Draft:
+        """The opening of `work` for another peer, which says the limit `told`. Raises InvalidRequest when its life is over, or it
+        is too large."""
         clock, identity = self.context.clock, self.context.identity
         now = clock.seconds()
         ext = {key: value for key, value in (opening.get("ext") or {}).items() if key not in _NOT_COPIED}
@@ -150,10 +151,7 @@ class Handovers:
             ext={**ext, ACCEPT_KEY: told} if told else ext,
         )
         draft = following(tx, draft)
-        try:
-            build(draft, now, identity.signer)
-        except InvalidRequest:
-            return None
+        check_size(build(draft, now, identity.signer), self.link.max_payload)
         return draft
 
     def open(self, tx: Transaction, work: WorkView, then: Next) -> list[Outgoing]:

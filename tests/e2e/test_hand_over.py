@@ -1,5 +1,7 @@
 """Works for a capability: the least busy peer gets one, and another one does it if that peer does not (docs/hand-over.md)."""
 
+import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import pytest
 
 from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
+from tests.support.natsutil import NatsServer
 
 FAST = ("--discovery-interval", "2s")
 CAPABILITY = ("--capability", "test.run")
@@ -20,10 +23,10 @@ CAPABILITY = ("--capability", "test.run")
 class Site:
     """A daemon that opens works, and peers with the capability by their names."""
 
-    def __init__(self, home: Home, stack: ExitStack, *names: str) -> None:
-        self.home, self.stack = home, stack
-        self.peers = {name: stack.enter_context(Daemon(home, name, *FAST, *CAPABILITY)) for name in names}
-        self.ops = stack.enter_context(Daemon(home, "ops", *FAST))
+    def __init__(self, home: Home, stack: ExitStack, *names: str, broker: tuple[str, ...] = ()) -> None:
+        self.home, self.stack, self.flags = home, stack, (*FAST, *broker)
+        self.peers = {name: stack.enter_context(Daemon(home, name, *self.flags, *CAPABILITY)) for name in names}
+        self.ops = stack.enter_context(Daemon(home, "ops", *self.flags))
         for name in names:
             wait_for(partial(self.ops.knows, name), 30, f"ops to know {name}")
 
@@ -130,6 +133,23 @@ def test_the_limit_that_passed_is_the_reason(site: Site, more: dict[str, Any]) -
     assert [one["why"] for one in done["attempts"]] == ["no progress within 2 s"]
     sent = site.ops.get(f"/v1/messages?work={opened['work_id']}&direction=out&kind=say")["messages"][0]["envelope"]
     assert sent["ext"]["aghbus.accept_within"] == 2  # so the first peer does not accept what the second one has
+
+
+async def test_an_opening_that_the_broker_does_not_take_for_the_next_peer_ends_with_its_size(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    async with NatsServer(config="max_payload: 20000") as server:
+        site = Site(Home(tmp_path), stack, "one", broker=("--nats", server.url))
+        sent = site.ops.get(f"/v1/messages/{site.open()['id']}")["envelope"]
+        room = 20_000 - len(json.dumps(sent, separators=(",", ":")))
+        opened = site.ops.post("/v1/works", to_capability="test.run", text="x" * (room - 40), accept_within=5)
+        long = "two-with-a-long-name-" * 4
+        second = stack.enter_context(Daemon(site.home, "two", "--peer-id", long, *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows(long), 5, "the next peer")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"], done["attempts"]) == ("canceled", "one", [])
+        assert "not accepted within 5 s; it cannot be handed over: the envelope has 20" in done["work"]["message"]
+        assert second.get("/v1/inbox")["items"] == []
 
 
 def test_a_peer_that_stops_gives_its_works_back_at_once(site: Site) -> None:
