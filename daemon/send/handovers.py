@@ -181,17 +181,19 @@ class Handovers:
         return kept is not None and not kept.accept_within
 
     def gone(self, tx: Transaction) -> list[tuple[WorkView, str]]:
-        """The works of ours whose peer is gone, with the reason, that go on: those that it may not have,
-        and with `hedge` all."""
+        """The works of ours whose peer is gone, with the reason, that go on: those that it may not have, and with `hedge` all.
+
+        Nobody's word moves an accepted work, only the silence of its peer.
+        """
         found: list[tuple[WorkView, str]] = []
         now_ms, second = self.context.clock.millis(), self.context.clock.monotonic()
         for work in handovers.in_progress(tx):
-            gone = self.presence.is_gone(work.workspace_id, work.channel, work.target, now_ms, second)
-            kept = handovers.of(tx, work) if gone else None
-            if kept is None:
+            peer = work.workspace_id, work.channel, work.target
+            silent = self.presence.is_silent(*peer, now_ms, second)
+            if not (silent or self.presence.has_left(*peer)) or (kept := handovers.of(tx, work)) is None:
                 continue
             unaccepted = work.state == "submitted" and not handovers.is_delivered(tx, work)
-            if kept.hedge or unaccepted:
+            if unaccepted or (kept.hedge and silent):
                 found.append((work, f"{work.target} is gone"))
         return found
 

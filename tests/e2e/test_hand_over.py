@@ -14,6 +14,7 @@ import pytest
 
 from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
+from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
 FAST = ("--discovery-interval", "2s")
@@ -23,8 +24,10 @@ CAPABILITY = ("--capability", "test.run")
 class Site:
     """A daemon that opens works, and peers with the capability by their names."""
 
-    def __init__(self, home: Home, stack: ExitStack, *names: str, broker: tuple[str, ...] = ()) -> None:
-        self.home, self.stack, self.flags = home, stack, (*FAST, *broker)
+    def __init__(
+        self, home: Home, stack: ExitStack, *names: str, broker: tuple[str, ...] = (), interval: tuple[str, ...] = FAST
+    ) -> None:
+        self.home, self.stack, self.flags = home, stack, (*interval, *broker)
         self.peers = {name: stack.enter_context(Daemon(home, name, *self.flags, *CAPABILITY)) for name in names}
         self.ops = stack.enter_context(Daemon(home, "ops", *self.flags))
         for name in names:
@@ -187,6 +190,29 @@ def test_a_hedged_work_goes_on_when_its_peer_dies(site: Site) -> None:
     assert site.work(opened["work_id"])["work"]["work_id"] == at_second
     site.peers[first].start()
     wait_for(lambda: site.peers[first].state_of(opened["work_id"]) == "canceled", 30, "the cancellation")
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_forged_last_greet_moves_no_work(tmp_path: Path, stack: ExitStack, accepted: bool) -> None:
+    slow = ("--discovery-interval", "60s")
+    async with NatsServer() as server, foreign_peer(server.url, "one") as forger:
+        site = Site(Home(tmp_path), stack, "one", broker=("--nats", server.url), interval=slow)
+        if not accepted:
+            site.peers["one"].kill()
+        opened = site.open(hedge=True)
+        if accepted:
+            site.take("one", "accept")
+            wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+        site.peers["two"] = stack.enter_context(Daemon(site.home, "two", *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows("two"), 30, "the other peer")
+        await forger.greet(ext={"aghbus.leaving": True})
+        wait_for(lambda: accepted or not site.ops.knows("one"), 30, "the last greet")
+        if not accepted:
+            site.peers["one"].start()
+            site.take("one", "accept")
+        site.peers["one"].post(f"/v1/works/{opened['work_id']}/complete")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"], done["attempts"]) == ("completed", "one", [])
 
 
 def test_the_only_peer_keeps_a_work_with_a_limit_over_its_restart(tmp_path: Path, stack: ExitStack) -> None:
