@@ -17,7 +17,7 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import deadlines, inbox, retry, works
+from aghbus.store.tables import deadlines, handovers, inbox, retry, works
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
@@ -96,7 +96,10 @@ class WorkCloser:
         work = None
         if failed.work_id is not None:
             work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
-        unopened = work is not None and work.opening_id == failed.message_id and not work.advanced
+        opening = work is not None and work.opening_id == failed.message_id
+        if work is not None and opening and handovers.successor(tx, work) is not None:
+            return []
+        unopened = work is not None and opening and not work.advanced
         detail = failed.detail
         if work is not None and unopened:
             rows, detail = self.hand_on(tx, work, detail, refused=bool(failed.reason))

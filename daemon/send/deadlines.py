@@ -99,7 +99,7 @@ class Deadlines:
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), min(now_ms, sent_ms or now_ms))
                 tx.after_commit(self._changed.set)
             return
-        if applied.before.state == "submitted" and work.state == "failed":
+        if applied.before.state == "submitted":
             self._hand_on(tx, envelope, applied, work)
         if not applied.may_be_due:
             return
@@ -114,7 +114,14 @@ class Deadlines:
         body = envelope.body
         if not isinstance(body, Receipt) or envelope.sender != work.target or work.initiator not in self._identity:
             return
-        why = f"{body.reason_code}: {body.detail}" if body.detail else str(body.reason_code)
+        if body.status in ("expired", "unsupported") and body.for_id == work.opening_id:
+            work = (
+                works.load(tx, work.workspace_id, work.channel, work.work_id) or work
+            )  # it was canceled for this answer
+        elif work.state != "failed":
+            return
+        code = body.reason_code or body.status
+        why = f"{code}: {body.detail}" if body.detail else code
         rows, _ = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
         if rows:
             applied.outgoing += tuple(rows)

@@ -14,7 +14,7 @@ import pytest
 
 from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
-from tests.support.foreign import foreign_peer
+from tests.support.foreign import CARD, foreign_peer
 from tests.support.natsutil import NatsServer
 
 FAST = ("--discovery-interval", "2s")
@@ -190,6 +190,32 @@ def test_a_hedged_work_goes_on_when_its_peer_dies(site: Site) -> None:
     assert site.work(opened["work_id"])["work"]["work_id"] == at_second
     site.peers[first].start()
     wait_for(lambda: site.peers[first].state_of(opened["work_id"]) == "canceled", 30, "the cancellation")
+
+
+@pytest.mark.parametrize("status", ["unsupported", "expired"])
+async def test_a_peer_that_does_not_support_the_opening_is_passed_over_at_once(
+    tmp_path: Path, stack: ExitStack, status: str
+) -> None:
+    async with NatsServer() as server, foreign_peer(server.url, "foreign") as foreign:
+        site = Site(Home(tmp_path), stack, broker=("--nats", server.url))
+        card = {**CARD, "peer_id": "foreign", "capabilities": ["test.run"]}
+        await foreign.publish(foreign.envelope("greet", {"peer_card": card}))
+        wait_for(lambda: site.ops.knows("foreign"), 30, "the foreign peer")
+        opened = site.open(reactions="all")
+        site.peers["two"] = stack.enter_context(Daemon(site.home, "two", *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows("two"), 30, "the next peer")
+        opening = await foreign.expect(id=opened["id"])
+        body = {"for_id": opening["id"], "status": status, "reason_code": "unsupported_profile"}
+        where = {key: opening[key] for key in ("work_id", "surface", "thread_id")}
+        await foreign.publish(foreign.envelope("receipt", body, to="ops", reply_to=opening["id"], **where))
+        at_second = await asyncio.to_thread(site.take, "two", "accept")
+        site.peers["two"].post(f"/v1/works/{at_second}/complete")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"]) == ("completed", "two")
+        assert [one["peer"] for one in done["attempts"]] == ["foreign"]
+        assert "unsupported_profile" in done["attempts"][0]["why"]
+        told = [item["message"]["envelope"]["body"] for item in site.ops.get("/v1/inbox")["items"]]
+        assert [body["state"] for body in told] == ["completed"]
 
 
 @pytest.mark.parametrize("accepted", [True, False])
