@@ -283,7 +283,7 @@ class DaemonParts:
         works = WorkService(store, sender, drafts, recipients, settings, notifier, self.handovers, reasons)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
-            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission
+            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission, works
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)

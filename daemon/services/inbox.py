@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
@@ -27,6 +29,7 @@ from aghbus.protocol.api.inbox import (
     InboxResponse,
 )
 from aghbus.protocol.api.queries import InboxQuery
+from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -48,6 +51,7 @@ class InboxService:
     lanes: Lanes
     identity: Identity
     admission: Admission
+    works: WorkService
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
@@ -164,18 +168,21 @@ class InboxService:
         return await self._lease_one(seq, request, in_order=True)
 
     async def _lease_one(self, seq: int, request: InboxLeaseRequest, *, in_order: bool) -> InboxItem:
-        def job(tx: Transaction) -> InboxItem:
+        def job(tx: Transaction, batch: Batch) -> InboxItem:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms, in_order=in_order)
             if not request.others and self._in_lane(item).lane == "other":
                 self.admission.answer(tx, item)
                 return self._in_lane(inbox.give_back(tx, seq, request.lease) or item)
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
+            if request.accept and item.work_state == "submitted" and item.message.work_id is not None:
+                action = WorkActionRequest(channel=item.message.channel)
+                item.work_state = self.works.act(tx, batch, item.message.work_id, "accept", action).work_state
             return self._noted(tx, item, "leased") if new else self._in_lane(item)
 
         if LEASE.fullmatch(request.lease) is None:
             raise InvalidRequest("lease: must be 8 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
-        item = await self.store.write(job)
+        item = await self.works.sender.send_all(job)
         failpoint("inbox.leased")
         return item
 
