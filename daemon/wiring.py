@@ -138,7 +138,8 @@ class DaemonParts:
         self.trust = LivePolicy(context, store, self.presence)
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.tags = Tags(self.identity, self.trust, self.presence)
-        self.handovers = Handovers(context, self.presence, self.lanes, link)
+        restored_ms = 0 if self._restored is None else self._restored.restored_ms
+        self.handovers = Handovers(context, self.presence, self.lanes, link, restored_ms)
         self.guard = SecretGuard(context, self.presence)
         self.closer = WorkCloser(context, self.guard, self.handovers)
         self._build_outbound(replaced)

@@ -25,7 +25,7 @@ from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import CONTINUES, WorkView
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.works import WorkOpenRequest
-from aghbus.protocol.base.errors import NotFound, Refused
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
@@ -46,12 +46,17 @@ class Next(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handovers:
-    """Chooses the peers of works that are opened for a capability."""
+    """Chooses the peers of works that are opened for a capability.
+
+    `restored_ms`: when the store was restored from a backup, 0 if it was not. Works of before may have been handed over after
+    that backup, and are not handed over again.
+    """
 
     context: DaemonContext
     presence: PresenceTable
     lanes: Lanes
     link: Link
+    restored_ms: int = 0
 
     def candidates(self, tx: Transaction, channel: str, capability: str) -> list[Candidate]:
         """The present peers that announce a capability, the one that should get a work first."""
@@ -106,11 +111,13 @@ class Handovers:
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
         """How a work of ours that this peer does not do goes on; None when it cannot, or stays where it is. `refused`: the peer is
-        not asked again. Raises InvalidRequest when there is a next peer, and its opening cannot be sent."""
+        not asked again. Raises InvalidRequest when it may be with another peer already, or its opening cannot be sent."""
         before = handovers.of(tx, work)
         raw = None if before is None else handovers.opening(tx, work)
         if before is None or raw is None:
             return None
+        if self._is_of_backup(tx, work):
+            raise InvalidRequest("the store was restored from a backup, after which another peer may have got it")
         tried = (*before.tried, Tried(work.work_id, work.target, why, refused))
         handover = msgspec.structs.replace(before, tried=tried)
         found = [one.peer_id for one in next_candidates(self.candidates(tx, work.channel, before.capability), handover)]
@@ -178,7 +185,10 @@ class Handovers:
     def may_wait(self, tx: Transaction, work: WorkView) -> bool:
         """Whether a work for a capability may wait without limit for its peer: the caller gave none."""
         kept = handovers.of(tx, work)
-        return kept is not None and not kept.accept_within
+        return kept is not None and not kept.accept_within and not self._is_of_backup(tx, work)
+
+    def _is_of_backup(self, tx: Transaction, work: WorkView) -> bool:
+        return handovers.opened_ms(tx, work) <= self.restored_ms
 
     def gone(self, tx: Transaction) -> list[tuple[WorkView, str]]:
         """The works of ours whose peer is gone, with the reason, that go on: those that it may not have, and with `hedge` all.

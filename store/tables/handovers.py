@@ -39,6 +39,12 @@ def of(tx: Transaction, work: WorkView) -> Handover | None:
     return None if row is None or row[0] is None else msgspec.json.decode(row[0], type=Handover)
 
 
+def opened_ms(tx: Transaction, work: WorkView) -> int:
+    """When the work was opened, in Unix milliseconds."""
+    row = tx.db.execute(f"SELECT opened_ms FROM works WHERE {_KEY}", _key(work)).fetchone()  # noqa: S608 - constant
+    return int(row[0])
+
+
 def link(tx: Transaction, work: WorkView, successor: str) -> None:
     """The work was handed over: `successor` is the work_id of the next one."""
     tx.db.execute(f"UPDATE works SET next = ? WHERE {_KEY}", (successor, *_key(work)))  # noqa: S608 - constant
