@@ -1,6 +1,7 @@
 """Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -46,6 +47,7 @@ class WorkCloser:
         self._settings = context.settings
         self._clock = context.clock
         self._counters = context.counters
+        self.on_handed_over: Callable[[], None] = lambda: None  # after the commit: there is a new deadline
 
     def close(
         self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None
@@ -137,6 +139,7 @@ class WorkCloser:
             closing = self.close(tx, work, "receipt", receipt_body(work.opening_id, "canceled", detail=detail))
             if not closing:
                 return [], why
+        tx.after_commit(self.on_handed_over)
         return closing + self._handovers.open(tx, work, then), why
 
     def may_wait(self, tx: Transaction, work: WorkView) -> bool:

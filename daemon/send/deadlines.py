@@ -66,6 +66,7 @@ class Deadlines:
         self._changed = asyncio.Event()
         self._dead: set[int] = set()
         store.memory.inbox.on_dead = self._note_dead
+        closer.on_handed_over = self._changed.set
 
     def note(
         self,
@@ -128,7 +129,6 @@ class Deadlines:
             if applied.delivered and applied.seq is not None:  # our agent reads how the last one ends
                 inbox.settle(tx, applied.seq)
                 applied.delivered = False
-            tx.after_commit(self._changed.set)
 
     async def resume(self) -> None:
         """Find the openings that died before this start. Call it before any consumer leases. Raises StoreUnavailable."""
@@ -170,7 +170,9 @@ class Deadlines:
         """Look at works that may be handed over when peers come and go, until cancelled."""
         while True:
             await self._presence.changed.wait(_PRESENCE)
-            self._changed.set()
+            with contextlib.suppress(StoreUnavailable):
+                if await handovers.any_in_progress(self._store.reader):
+                    self._changed.set()
 
     def _close_due(self, tx: Transaction) -> int | None:
         """Close up to some works. Returns when the next deadline passes or the next lease expires; None without either."""

@@ -8,9 +8,9 @@ import msgspec
 from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, WorkView
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.sql import INTACT_RAW
+from aghbus.store.engine.sql import INTACT_RAW, Reader
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import OURS, find_by_id
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
 _KEY: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _OPEN: Final = "SELECT workspace_id, channel, work_id FROM works WHERE handover IS NOT NULL AND terminal_id IS NULL"
@@ -60,6 +60,11 @@ def in_progress(tx: Transaction) -> list[WorkView]:
     """The works of ours that may be handed over, and have not ended."""
     found = [works.load(tx, *row) for row in tx.db.execute(_OPEN).fetchall()]
     return [work for work in found if work is not None]
+
+
+async def any_in_progress(reader: Reader) -> bool:
+    """Whether there are such works. Raises StoreUnavailable."""
+    return bool(await fetch(reader, f"{_OPEN} LIMIT 1", []))
 
 
 def open_at(tx: Transaction, peers: Sequence[str]) -> dict[str, int]:
