@@ -287,7 +287,7 @@ class DaemonParts:
             self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission, works
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
-        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
+        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge, self.waiters)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)
         services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
