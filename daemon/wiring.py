@@ -264,7 +264,7 @@ class DaemonParts:
         )
         recipients = Recipients(identity, self.presence, clock)
         drafts = DraftBuilder(context, self.own_card, recipients)
-        peers = PeerService(settings, identity, self.presence, clock, self.own_card)
+        peers = PeerService(settings, identity, self.presence, clock, self.own_card, self.own_load, clock.millis())
         stored = MessageService(
             store,
             notifier,

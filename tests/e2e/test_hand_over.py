@@ -287,6 +287,19 @@ def test_the_least_busy_peer_gets_the_next_work(site: Site) -> None:
     wait_for(lambda: {"one": 4, "two": 2}.items() <= loads(site.ops).items(), 30, "the loads")
     given = [site.open()["to"] for _ in range(6)]
     assert sorted(given) == ["one"] * 4 + ["two"] * 2
+    wait_for(lambda: shown_loads(site) == {"one": "4/4", "two": "2/2", "ops": "0/0"}, 30, "the loads in the list")
+
+
+def shown_loads(site: Site) -> dict[str, str]:
+    titles, *lines = site.home.ctl("--name", "ops", "peers").stdout.decode().splitlines()
+    at = titles.split().index("LOAD")
+    return {line.split()[0]: line.replace(" ago", "").split()[at] for line in lines}
+
+
+def test_this_daemon_is_in_the_list_since_its_start(site: Site) -> None:
+    first, again = (site.ops.get("/v1/peers")["peers"][0] for _ in range(2))
+    assert (first["peer_id"], first["presence"]) == ("ops", "local")
+    assert first["first_seen_ms"] == again["first_seen_ms"] < first["last_seen_ms"]
 
 
 def test_the_same_id_opens_once(site: Site) -> None:
