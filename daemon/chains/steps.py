@@ -189,7 +189,7 @@ class RunTransitions:
                 self._fail(tx, batch, run, limit.error)
                 return
             run, visit = self._add_visit(tx, run, name, asking.branch, asking.step)
-            result = self._applied(tx, run, visit, (run.run_id, asking.step, seq))
+            result = self._applied(tx, run, visit, (run.run_id, asking.step, seq, name))
             self._record(tx, visit, result, ended_ms=visit.started_ms, due_ms=None)
             if result.state != "completed":
                 self._fail(tx, batch, run, f"node {name} failed: {result.work['message']}")

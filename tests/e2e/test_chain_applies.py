@@ -85,14 +85,20 @@ def test_a_loop_writes_each_output_also_the_review_of_a_retry(tmp_path: Path) ->
 def test_an_output_that_asks_is_written_before_the_question_and_once(tmp_path: Path) -> None:
     asks = output("spec.md", "draft\n", recommendation="escalate")
     document = chain(
-        {"a": WRITER, "draft": applies("a", recommendations=["escalate"]), "save": applies("a")}, ("a", "save", None)
+        {
+            "a": WRITER,
+            "draft": applies("a", recommendations=["escalate"]),
+            "copy": {"apply": "a", "root": "drafts", "recommendations": ["escalate"]},
+            "save": applies("a"),
+        },
+        ("a", "save", None),
     )
     with writing(tmp_path, asks, output("spec.md", "final\n", "update")) as (ops, root, _):
         run_id = begin(ops, document, input={"feature_id": "005"})
         run = reach(ops, run_id, "waiting", "completed", "failed")
         assert (run["state"], run["node"], run["question"]) == ("waiting", "a", "s")
         assert run["response"] == asks
-        assert files(root) == {"specs/005/spec.md": "draft\n"}
+        assert files(root) == {"drafts/spec.md": "draft\n", "specs/005/spec.md": "draft\n"}
         (written,) = [step["response"] for step in run["history"] if step["node"] == "draft"]
         assert [(one["path"], one["size"]) for one in written["data"]["files"]] == [("specs/005/spec.md", 6)]
         ops.stop()
@@ -102,9 +108,10 @@ def test_an_output_that_asks_is_written_before_the_question_and_once(tmp_path: P
         assert [(step["node"], step["work_state"]) for step in run["history"]] == [
             ("a", "completed"),
             ("draft", "completed"),
+            ("copy", "completed"),
             ("save", "completed"),
         ]
-        assert files(root) == {"specs/005/spec.md": "final\n"}
+        assert files(root) == {"drafts/spec.md": "draft\n", "specs/005/spec.md": "final\n"}
 
 
 def test_an_output_that_asks_and_may_not_be_written_fails_the_run(tmp_path: Path) -> None:
