@@ -56,8 +56,13 @@ class FollowUpSteps:
     agents: AgentDirectory
     forwarder: Forwarder
 
-    def report_progress(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
-        """Progress below that was committed after sequence `after`, up to `upto`, is progress of the assigned works."""
+    def pass_on(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """Pass on what was committed after sequence `after`, up to `upto`: progress, and what users answer."""
+        self._report_progress(tx, batch, after, upto)
+        self._pass_answers(tx, batch, after, upto)
+
+    def _report_progress(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """Progress below is progress of the assigned works."""
         for seq, found in follow_ups.progressed(tx, after, upto):
             link, came = self._load(tx, found), bridge.load_envelope(tx, seq)
             if link is None or link.assigned is None or came is None:
@@ -66,8 +71,8 @@ class FollowUpSteps:
             if batch.sent_before(link.work.workspace_id, draft.id) is None:
                 self.forwarder.send_first(tx, batch, link.work, _with_shorter(draft))
 
-    def pass_answers(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
-        """What the user said after sequence `after`, up to `upto`, in a work that asks a question, goes to the agent that asked."""
+    def _pass_answers(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """What the user said in a work that asks a question goes to the agent that asked."""
         for seq, found in follow_ups.answered(tx, after, upto):
             link, answer = self._load(tx, found), bridge.load_envelope(tx, seq)
             if link is None or link.assigned is None or answer is None:
