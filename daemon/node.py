@@ -65,12 +65,12 @@ class Node:
         broker: "EmbeddedBroker | None",
         *,
         last_seq: int,
-        instance: str,
+        secret: bytes,
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
         restored: Restored | None = None,
     ) -> None:
-        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id.
+        """`last_seq` is the store's last sequence; `secret` is what copies of the store share.
 
         `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired. `restored` is the
         epoch of the store, if it was restored.
@@ -104,7 +104,7 @@ class Node:
             self.link,
             embedded=broker is not None,
             last_seq=last_seq,
-            instance=instance,
+            secret=secret,
             restored=restored,
             tracing=self._tracing,
         )

@@ -72,7 +72,7 @@ async def _node(
 ) -> Node:
     """The node with its state of earlier runs from the store."""
     last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(_instance)
+    secret = await store.write(_secret)
     self_id = settings.peer_id if signer is None else signer.handle
     earlier = await store.write(lambda tx: _begin_identity(tx, self_id))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
@@ -82,7 +82,7 @@ async def _node(
         store,
         broker,
         last_seq=last_seq,
-        instance=instance,
+        secret=secret,
         signer=signer,
         former=former,
         restored=await _restored(store),
@@ -161,16 +161,16 @@ def _banner(node: Node, *, up: bool) -> str:
     )
 
 
-def _instance(tx: Transaction) -> str:
-    """A random number that the store keeps from its first start, when its first epoch begins."""
-    value = meta.get(tx.db, "instance")
+def _secret(tx: Transaction) -> bytes:
+    """What the store and its copies share: a random number from the first start on, when the first epoch begins."""
+    value = meta.get(tx.db, "secret")
     if value is None:
         value = secrets.randbits(62)
-        meta.put(tx.db, "instance", value)
+        meta.put(tx.db, "secret", value)
         now_ms = clock.Clock().millis()
         epoch.begin_empty(tx.db, now_ms)
         audit.note_policy(tx, now_ms, "created")  # the first entries of the ledger have a time
-    return f"{value:016x}"
+    return value.to_bytes(8)
 
 
 def _begin_identity(tx: Transaction, self_id: str) -> list[str]:
