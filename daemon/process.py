@@ -116,6 +116,7 @@ async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> No
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, node.log_stacks)
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
     showing = asyncio.create_task(_show_banner(node, banner)) if banner is not None else None

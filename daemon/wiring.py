@@ -51,6 +51,7 @@ from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -305,7 +306,8 @@ class DaemonParts:
         chains = ChainService(settings, identity, clock, store, self.chains)
         services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
-        self.operations = bind((*services, *agents, self.questions, McpSessions(clock)))
+        self.diagnostics = Diagnostics(self.queue)
+        self.operations = bind((*services, *agents, self.questions, McpSessions(clock), self.diagnostics))
         mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, notifier)
         self.mounted = {mount.PATH: mcp}
 
