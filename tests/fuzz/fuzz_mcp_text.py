@@ -13,7 +13,7 @@ from aghbus.daemon.mcp.fence import fence
 from aghbus.protocol.api.inbox import InboxItem, InboxResponse
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.peers import Peer
-from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkResponse, WorksResponse
+from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkLimits, WorkResponse, WorksResponse
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import any_json, dump, vector_lines
 
@@ -211,7 +211,13 @@ def _history(document: dict[str, Any], role: Role, steps: int) -> WorkResponse:
         damaged=False,
     )
     return WorkResponse(
-        work=_work(document, role), history=[step] * steps, history_omitted=2, next_before=1, attempts=[], why=None
+        work=_work(document, role),
+        history=[step] * steps,
+        history_omitted=2,
+        next_before=1,
+        attempts=[],
+        limits=WorkLimits(accept_within=None, progress_within=None, hedge=False),
+        why=None,
     )
 
 

@@ -142,7 +142,13 @@ _EXAMPLES: Final = (
     _example(
         Operations.get_work,
         WorkResponse(
-            work=v.WORK, history=[v.OPENING, v.ENDING], history_omitted=0, next_before=None, attempts=[], why=None
+            work=v.WORK,
+            history=[v.OPENING, v.ENDING],
+            history_omitted=0,
+            next_before=None,
+            attempts=[],
+            limits=v.LIMITS,
+            why=None,
         ),
         v.WORK_ID,
         wait=60,
