@@ -61,6 +61,7 @@ class InboxNextRequest(RequestModel):
     # true: also a message for which an earlier one of its sender in its work, or outside of works in its container, is leased
     # or returned
     concurrent: bool = False
+    others: bool = True  # false: messages of peers that were not admitted are left, and their senders are not told
 
 
 class InboxNextResponse(ResponseModel):
@@ -92,6 +93,7 @@ class InboxLeaseRequest(RequestModel):
     visibility: Visibility = 300.0
     # false: a message of a peer that was not admitted is not leased; if it opened a work, its sender is told once that it waits
     others: bool = True
+    accept: bool = False  # also accept the work that the message opens, unless that was done
 
 
 class InboxAckRequest(RequestModel):

@@ -70,6 +70,9 @@ class MessagesQuery(EnvelopeFilter, frozen=True):
     since: Since = 0  # those after this sequence
     limit: Limit = 100  # of the page
     last: bool = False  # the newest ones instead of the oldest
+    before: Seq | None = None  # with `last` or `text`: those before this sequence
+    # part of a text in their body, ASCII letters in upper or lower case; the newest ones; reads the messages
+    text: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     id_end: IdEnd | None = None  # those whose id ends in this; reads all messages
 
 
@@ -121,6 +124,12 @@ class WorkQuery(Query, frozen=True):
     before: Seq | None = None  # the part of the history before this sequence
     # seconds to wait, at most, until it has ended or needs input
     wait: Annotated[float, seconds(0, MAX_WORK_WAIT)] = 0.0
+
+
+class ProfileQuery(Query, frozen=True):
+    """A profile."""
+
+    duration: Annotated[float, seconds(0.1, 20)] = 10.0  # for which samples are taken, in seconds
 
 
 class RoomsQuery(Query, frozen=True):
