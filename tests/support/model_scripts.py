@@ -31,7 +31,7 @@ def colleague(
 
 def _noted(prompt: str) -> Turn:
     yield from ()
-    return f"The help has come: {_work_id_in(prompt)}."
+    return f"{_work_id_in(prompt)} is completed."
 
 
 def _hand_over(to: str, task: str) -> Turn:
