@@ -64,10 +64,11 @@ def garble_index(path: Path, name: str) -> None:
     db = sqlite3.connect(path)
     db.execute("UPDATE meta SET value = 0 WHERE key IN ('closed', 'boot')")
     (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
     db.commit()
     db.close()
     with path.open("r+b") as file:
-        file.seek((page - 1) * 4096 + 3)
+        file.seek((page - 1) * page_bytes + 3)
         file.write(b"\x7f\xff\x7f\xff")
 
 
