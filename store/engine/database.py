@@ -38,12 +38,16 @@ _log = logging.getLogger("aghbus.store")
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
 
-_PAGE_BYTES: Final = 2_048  # a step writes one row into each of up to ten pages; a file that was made with other pages keeps them
+_PAGE_BYTES: Final = (
+    2_048  # a step writes one row into each of up to ten pages; a file that was made with other pages keeps them
+)
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
 _DEFERRED_WAIT: Final = 0.5  # seconds that a read waits for the store to commit what was deferred
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
-_CHECKPOINT_BYTES: Final = 16 << 20  # of WAL, which a COMMIT then copies: a page that changes often, once for many commits
+_CHECKPOINT_BYTES: Final = (
+    16 << 20
+)  # of WAL, which a COMMIT then copies: a page that changes often, once for many commits
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
 
