@@ -12,7 +12,7 @@ from aghbus.cli.context import Context
 from aghbus.client.api import Retry
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.events import messages, subscribe
-from aghbus.client.http import Response
+from aghbus.client.http import Incoming, iterate
 from aghbus.host.command_line import Argument
 from aghbus.host.stdio import flush, write
 from aghbus.protocol.base.annotations import Any, NoReturn
@@ -69,11 +69,11 @@ def _follow(context: Context, read: Callable[[], Answer], view: _View) -> NoRetu
             retry.pause(error)
 
 
-def _await_event(stream: Response) -> None:
+def _await_event(stream: Incoming) -> None:
     """Return after the next event, after POLL_SECONDS without one, or when the stream ends; not before LEAST_SECONDS."""
     began = time.monotonic()
     try:  # noqa: SIM105 - contextlib is slow to load
-        next(messages(stream.pieces()), None)
+        next(messages(iterate(stream.pieces())), None)
     except Unreachable:
         pass  # no event in time, or the daemon stops: the next request tells
     time.sleep(max(0.0, began + LEAST_SECONDS - time.monotonic()))

@@ -4,34 +4,13 @@
 used, because `aghctl` imports the package at every start and needs none of them.
 """
 
+# ruff: noqa: F403, F405 - the names are given once, in `__all__`
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.client.core.core import WorkTimeout as WorkTimeout
-    from aghbus.client.core.refusals import ActorNotAllowed as ActorNotAllowed
-    from aghbus.client.core.refusals import BadRequest as BadRequest
-    from aghbus.client.core.refusals import Conflict as Conflict
-    from aghbus.client.core.refusals import Forbidden as Forbidden
-    from aghbus.client.core.refusals import HeadTooLarge as HeadTooLarge
-    from aghbus.client.core.refusals import Internal as Internal
-    from aghbus.client.core.refusals import InvalidRequest as InvalidRequest
-    from aghbus.client.core.refusals import InvalidTransition as InvalidTransition
-    from aghbus.client.core.refusals import LeaseLost as LeaseLost
-    from aghbus.client.core.refusals import MessageRefused as MessageRefused
-    from aghbus.client.core.refusals import MethodNotAllowed as MethodNotAllowed
-    from aghbus.client.core.refusals import NotFound as NotFound
-    from aghbus.client.core.refusals import Refused as Refused
-    from aghbus.client.core.refusals import RequestTimeout as RequestTimeout
-    from aghbus.client.core.refusals import SecretLike as SecretLike
-    from aghbus.client.core.refusals import TargetTooLong as TargetTooLong
-    from aghbus.client.core.refusals import TooLarge as TooLarge
-    from aghbus.client.core.refusals import Unauthorized as Unauthorized
-    from aghbus.client.core.refusals import Unavailable as Unavailable
-    from aghbus.client.core.refusals import UnknownPath as UnknownPath
-    from aghbus.client.core.refusals import UnsupportedMediaType as UnsupportedMediaType
-    from aghbus.client.core.refusals import WorkClosed as WorkClosed
-    from aghbus.client.core.refusals import WorkContainerMismatch as WorkContainerMismatch
+    from aghbus.client.core.refusals import *
     from aghbus.client.errors import ClientError as ClientError
     from aghbus.client.errors import ConnectionLost as ConnectionLost
     from aghbus.client.errors import RefusedByDaemon as RefusedByDaemon

@@ -6,7 +6,7 @@ import json
 import time
 
 from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected
-from aghbus.client.http import Endpoint, Query, Response, request, target
+from aghbus.client.http import Endpoint, Incoming, Query, request, run, target
 from aghbus.protocol.base.annotations import Any
 from aghbus.protocol.base.backoff import Backoff
 
@@ -61,10 +61,10 @@ class Retry:
         time.sleep(self._backoff.next())
 
 
-def read_object(response: Response) -> dict[str, Any]:
+def read_object(response: Incoming) -> dict[str, Any]:
     """The JSON object of a whole response, which is closed; an error response is raised."""
     try:
-        document = decode_object(response.status, response.body())
+        document = decode_object(response.status, run(response.body()))
     finally:
         response.close()
     if response.status >= 400:

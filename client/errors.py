@@ -47,9 +47,16 @@ class ConnectionLost(Unreachable):
 
 
 class RefusedByDaemon(ClientError):
-    """An error response of the API. `answer` is the whole JSON object, which may have more members than an error needs."""
+    """An error response of the API. `answer` is the whole JSON object, which may have more members than an error needs.
+
+    The code of a subclass is its name in snake case, unless it says another one.
+    """
 
     default_code = "refused"
+
+    def __init_subclass__(cls) -> None:
+        words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in cls.__name__)
+        cls.default_code = vars(cls).get("default_code", words[1:])
 
     def __init__(self, message: str, hint: str = "", code: str = "", answer: dict[str, Any] | None = None) -> None:
         super().__init__(message, hint, code)

@@ -1,14 +1,15 @@
-"""HTTP/1.1 as far as the local API needs it: one request per connection, responses with a length, chunked or until close.
+"""HTTP/1.1 as far as the local API needs it: responses with a length, chunked or until close.
 
 Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). For the
-same reason Unix sockets are those of _socket, the part of socket in C. One request per connection keeps the states few; on a
-Unix socket a connection costs microseconds.
+same reason Unix sockets are those of _socket, the part of socket in C. `aghctl` makes a connection for each request; clients
+keep them (core/threads.py).
 """
 
 from __future__ import annotations
 
-from _socket import AF_UNIX, SHUT_RDWR, SOCK_STREAM, socket
-from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Iterator, Mapping, Sequence
+import time
+from _socket import AF_UNIX, MSG_PEEK, SHUT_RDWR, SOCK_STREAM, socket
+from collections.abc import AsyncGenerator, Awaitable, Generator, Iterable, Mapping, Sequence
 from itertools import chain
 
 from aghbus.client.errors import ConnectionLost, Unexpected, Unreachable
@@ -27,7 +28,11 @@ LONGEST_WAIT = 2_000_000.0
 """Seconds: poll(2) counts milliseconds in 31 bits."""
 RECEIVE_BYTES = 65_536
 """Most bytes of one read."""
-_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
+MAX_KEPT = 32
+"""Connections that a client keeps between requests, of the 256 that a daemon serves."""
+KEEP_SECONDS = 30.0
+"""How long they are kept: the daemon closes them after 75 s without a request."""
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")  # RFC 3986 section 2.3
 
 
 class Endpoint:
@@ -124,9 +129,15 @@ class Connection:
     All of them raise Unreachable (ConnectionLost for an early end).
     """
 
-    def __init__(self, stream: socket, endpoint: Endpoint) -> None:
+    authorization = ""
+    """The value of Authorization that the daemon takes on this connection."""
+
+    def __init__(self, stream: socket, endpoint: Endpoint, kept: list[Connection] | None = None) -> None:
+        """`kept`: where it waits for further requests; None: it is for one."""
         self._stream = stream
         self.endpoint = endpoint
+        self.kept = kept
+        self._free_since = 0.0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -166,6 +177,25 @@ class Connection:
         """Drop the connection."""
         self._stream.close()
 
+    def free(self) -> None:
+        """The response was read whole: keep the connection for another request."""
+        if self.kept is None or len(self.kept) >= MAX_KEPT:
+            self.close()
+        else:
+            self._free_since = time.monotonic()
+            self.kept.append(self)
+
+    def is_usable(self) -> bool:
+        """Whether a kept connection can take a request: the daemon has not closed it, and will not soon."""
+        try:
+            self._stream.settimeout(0)
+            self._stream.recv(1, MSG_PEEK)
+        except BlockingIOError:
+            return time.monotonic() - self._free_since < KEEP_SECONDS
+        except OSError:
+            pass  # closed by us, after a fork
+        return False
+
 
 class Incoming:
     """The head of a response, once `read_head` is done, and its body as it arrives. Header names are in lower case. Close it."""
@@ -175,10 +205,15 @@ class Incoming:
         self.status = 0
         self.headers: dict[str, str] = {}
         self._buffer = b""
+        self._is_whole = False
 
     def close(self) -> None:
-        """Drop the connection."""
-        self.connection.close()
+        """Free the connection after the end of the body, else drop it."""
+        if self._is_whole and not self._buffer and self.headers.get("connection") != "close":
+            self._is_whole = False
+            self.connection.free()
+        else:
+            self.connection.close()
 
     async def read_head(self) -> None:
         """Read status and headers. Like every method, raises Unreachable (ConnectionLost for an early end) or Unexpected."""
@@ -191,6 +226,10 @@ class Incoming:
 
     async def body(self) -> bytes:
         """The whole body."""
+        if "content-length" in self.headers:
+            whole = await self._exactly(_number(self.headers["content-length"], 10))
+            self._is_whole = True
+            return whole
         return b"".join([piece async for piece in self.pieces()])
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
@@ -201,8 +240,9 @@ class Incoming:
                 await self._line()
             while await self._line():  # trailers
                 pass
+            self._is_whole = True
         elif "content-length" in self.headers:
-            yield await self._exactly(_number(self.headers["content-length"], 10))
+            yield await self.body()
         else:
             while piece := self._buffer or await self.connection.receive():
                 self._buffer = b""
@@ -230,27 +270,6 @@ class Incoming:
         return b"".join(parts)
 
 
-class Response:
-    """A response whose head was read, for callers that block."""
-
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
-        self.status = incoming.status
-        self.headers = incoming.headers
-
-    def close(self) -> None:
-        """Drop the connection."""
-        self._incoming.close()
-
-    def body(self) -> bytes:
-        """The whole body. Raises Unreachable or Unexpected."""
-        return run(self._incoming.body())
-
-    def pieces(self) -> Iterator[bytes]:
-        """The body as it arrives. Raises Unreachable or Unexpected."""
-        return iterate(self._incoming.pieces())
-
-
 def run(steps: Awaitable[T]) -> T:
     """The result of a coroutine whose every step blocks: it never waits for an event loop."""
     try:
@@ -274,8 +293,10 @@ def iterate(pieces: AsyncGenerator[T, None]) -> Generator[T, None, None]:
 
 def quote(text: str) -> str:
     """`text` percent-encoded for a path segment or a query value."""
+    if _UNRESERVED.issuperset(text):
+        return text
     octets = text.encode("utf-8", "surrogateescape")
-    return "".join(chr(octet) if octet in _UNRESERVED else f"%{octet:02X}" for octet in octets)
+    return "".join(chr(octet) if chr(octet) in _UNRESERVED else f"%{octet:02X}" for octet in octets)
 
 
 def target(path: str, query: Query = ()) -> str:
@@ -290,24 +311,27 @@ def target(path: str, query: Query = ()) -> str:
 
 def request(
     endpoint: Endpoint, method: str, where: str, body: Iterable[bytes], headers: Mapping[str, str], timeout: float
-) -> Response:
+) -> Incoming:
     """Send one request and read the head of its response, which may come before the end of `body`.
 
     Raises Unreachable, Unexpected, and every error of `body`.
     """
-    return Response(run(exchange(endpoint.open(timeout), method, where, body, headers)))
+    return run(exchange(endpoint.open(timeout), method, where, body, headers))
 
 
 async def exchange(
     connection: Connection, method: str, where: str, body: Iterable[bytes], headers: Mapping[str, str]
 ) -> Incoming:
-    """`request` on a new connection, which is closed by an error."""
+    """`request` on a connection, which is closed by an error."""
     endpoint = connection.endpoint
-    lines = [f"{method} {where} HTTP/1.1", f"Host: {endpoint.authority}", "Connection: close"]
+    lines = [f"{method} {where} HTTP/1.1", f"Host: {endpoint.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
+    if connection.kept is None:
+        lines.append("Connection: close")
     try:
         if endpoint.token:
-            lines.append(f"Authorization: {await endpoint.authorize(connection)}")
+            connection.authorization = connection.authorization or await endpoint.authorize(connection)
+            lines.append(f"Authorization: {connection.authorization}")
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         pieces = iter(body)
         for piece in chain([head + next(pieces, b"")], pieces):

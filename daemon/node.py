@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from aghbus.daemon.api.http.listeners import group_id
+from aghbus.daemon.api.http.listeners import ListenError, group_id
 from aghbus.daemon.api.http.token_file import read_token
 from aghbus.daemon.api.server import ApiServer
 from aghbus.daemon.base.logs import event, exception, set_level
@@ -65,12 +65,12 @@ class Node:
         broker: "EmbeddedBroker | None",
         *,
         last_seq: int,
-        instance: str,
+        secret: bytes,
         signer: EnvelopeSigner | None = None,
         former: Iterable[FormerKey] = (),
         restored: Restored | None = None,
     ) -> None:
-        """`last_seq` is the store's last sequence; `instance` distinguishes this daemon from another one with the same peer id.
+        """`last_seq` is the store's last sequence; `secret` is what copies of the store share.
 
         `signer` is that of our key, None without a key; `former` are our earlier ids that have not retired. `restored` is the
         epoch of the store, if it was restored.
@@ -104,7 +104,7 @@ class Node:
             self.link,
             embedded=broker is not None,
             last_seq=last_seq,
-            instance=instance,
+            secret=secret,
             restored=restored,
             tracing=self._tracing,
         )
@@ -315,6 +315,20 @@ class Node:
         problems = error.problems
         event(_log, logging.ERROR, "the changed catalog is not used", problems=len(problems), first=problems[0])
 
+    def log_stacks(self) -> None:
+        """Write where each task and thread is, and the sizes of the queues, to the log (SIGUSR1)."""
+        found = self._parts.diagnostics.stacks_now()
+        for what, stacks in (("task", found.tasks), ("thread", found.threads)):
+            for stack in stacks:
+                event(
+                    _log,
+                    logging.WARNING,
+                    f"stack of a {what}",
+                    name=stack.name,
+                    frames=" < ".join(reversed(stack.frames)),
+                )
+        event(_log, logging.WARNING, "queues", **found.queues)
+
     def reload(self, read: Reload) -> None:
         """Activate the reloadable keys of a new configuration (SIGHUP); a bad configuration changes nothing."""
         try:
@@ -333,8 +347,16 @@ class Node:
             self._parts.bridge.formats.reload(self.settings.current)
         except FormatFileError as error:
             event(_log, logging.ERROR, "the bridge's files are not reloaded", cause=error)
+        self._reload_token()
         self._catalog.follow(self._catalog_source())
         event(_log, logging.INFO, "configuration reloaded", changed=",".join(changes.now))
+
+    def _reload_token(self) -> None:
+        try:
+            if self._api is not None:
+                self._api.change_token(_api_token(self.settings.current, self.locations))
+        except ListenError as error:
+            event(_log, logging.ERROR, "the token of the API is not reloaded", cause=error)
 
 
 def _health_server(address: str, parts: DaemonParts) -> "HealthServer":

@@ -72,7 +72,7 @@ async def _node(
 ) -> Node:
     """The node with its state of earlier runs from the store."""
     last_seq = await envelopes.last_seq(store.reader)
-    instance = await store.write(_instance)
+    secret = await store.write(_secret)
     self_id = settings.peer_id if signer is None else signer.handle
     earlier = await store.write(lambda tx: _begin_identity(tx, self_id))
     former = [load_former(peer_id, settings, locations, os.environ) for peer_id in earlier]
@@ -82,7 +82,7 @@ async def _node(
         store,
         broker,
         last_seq=last_seq,
-        instance=instance,
+        secret=secret,
         signer=signer,
         former=former,
         restored=await _restored(store),
@@ -116,6 +116,7 @@ async def _serve(node: Node, banner: TextIO | None, reload: Reload | None) -> No
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, node.stopped.set)
+    loop.add_signal_handler(signal.SIGUSR1, node.log_stacks)
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, node.reload, reload)
     showing = asyncio.create_task(_show_banner(node, banner)) if banner is not None else None
@@ -161,16 +162,16 @@ def _banner(node: Node, *, up: bool) -> str:
     )
 
 
-def _instance(tx: Transaction) -> str:
-    """A random number that the store keeps from its first start, when its first epoch begins."""
-    value = meta.get(tx.db, "instance")
+def _secret(tx: Transaction) -> bytes:
+    """What the store and its copies share: a random number from the first start on, when the first epoch begins."""
+    value = meta.get(tx.db, "secret")
     if value is None:
         value = secrets.randbits(62)
-        meta.put(tx.db, "instance", value)
+        meta.put(tx.db, "secret", value)
         now_ms = clock.Clock().millis()
         epoch.begin_empty(tx.db, now_ms)
         audit.note_policy(tx, now_ms, "created")  # the first entries of the ledger have a time
-    return f"{value:016x}"
+    return value.to_bytes(8)
 
 
 def _begin_identity(tx: Transaction, self_id: str) -> list[str]:

@@ -51,6 +51,7 @@ from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -67,6 +68,7 @@ from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.own_instance import OwnInstance
 from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
@@ -111,12 +113,12 @@ class DaemonParts:
         *,
         embedded: bool = False,
         last_seq: int = 0,
-        instance: str = "",
+        secret: bytes = b"",
         restored: Restored | None = None,
         tracing: Tracing | None = None,
         replaced: Replacements = Replacements(),
     ) -> None:
-        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `instance` its random id.
+        """`embedded`: the broker is the embedded one. `last_seq` is the store's last sequence, `secret` what its copies share.
         `restored` is the epoch of the store.
         """
         self.context, self.store, self.link = context, store, link
@@ -133,6 +135,7 @@ class DaemonParts:
         self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
         self.own_card = OwnCard(self.identity, self.settings)
         self.own_load = OwnLoad(store)
+        self.instance = OwnInstance(self.clock, self.settings, secret)
         self.signatures = SignaturePool(replaced.verifier)
         self.clock_changes = ClockChanges(self.clock, store, self.presence, self.counters)
         self.trust = LivePolicy(context, store, self.presence)
@@ -142,7 +145,7 @@ class DaemonParts:
         self.guard = SecretGuard(context, self.presence)
         self.closer = WorkCloser(context, self.guard, self.handovers)
         self._build_outbound(replaced)
-        self._build_inbound(instance, replaced)
+        self._build_inbound(replaced)
         self._build_agents(replaced)
         self._build_api(embedded)
 
@@ -167,7 +170,7 @@ class DaemonParts:
         )
         self.store_probe = StoreProbe(store, publisher.link_up)
 
-    def _build_inbound(self, instance: str, replaced: Replacements) -> None:
+    def _build_inbound(self, replaced: Replacements) -> None:
         context, store, link, background = self.context, self.store, self.link, self.background
         settings, identity, clock, counters = self.settings, self.identity, self.clock, self.counters
         presence, own_card, lanes, trust = self.presence, self.own_card, self.lanes, self.trust
@@ -177,7 +180,7 @@ class DaemonParts:
         self.limited = limited = LimitedPeers()
         self.write_behind = replaced.write_behind(store, presence)
         ttl_headers = self.jetstream.ttl_headers if self.jetstream else None
-        outgoing = DiscoveryPublisher(context, link, background, self.tags, instance, ttl_headers)
+        outgoing = DiscoveryPublisher(context, link, background, self.tags, self.instance, ttl_headers)
         self.greeter = greeter = Greeter(context, link, background, own_card, outgoing, self.own_load, self._epoch)
         self.own_load.on_change = greeter.greet_soon
         self.questions = questions = WhoisQuestions(context, link, background, presence, outgoing)
@@ -225,7 +228,9 @@ class DaemonParts:
         discovery_messages = DiscoveryMessages(
             context, store, limits, receivers, decider, refused, rejections, self.discovery, self.write_behind, trust
         )
-        self.intake = Intake(context, store.memory, limits, receipts, refused, rejections, queue, discovery_messages)
+        self.intake = Intake(
+            context, store.memory, limits, receipts, refused, rejections, queue, discovery_messages, self.instance
+        )
 
     def _build_agents(self, replaced: Replacements) -> None:
         """The bridge to agents of foreign formats, and chains."""
@@ -283,7 +288,16 @@ class DaemonParts:
         works = WorkService(store, sender, drafts, recipients, settings, notifier, self.handovers, reasons)
         admission = Admission(store, self.lanes, self.limits, self.closer, self.publisher, notifier)
         self.inbox = inbox = InboxService(
-            self.waiters, clock, store, self.clock_changes, self.counters, self.lanes, identity, admission
+            self.waiters,
+            clock,
+            store,
+            self.clock_changes,
+            self.counters,
+            self.lanes,
+            identity,
+            admission,
+            self.instance,
+            works,
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
@@ -291,7 +305,8 @@ class DaemonParts:
         chains = ChainService(settings, identity, clock, store, self.chains)
         services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
-        self.operations = bind((*services, *agents, self.questions, McpSessions(clock)))
+        self.diagnostics = Diagnostics(self.queue)
+        self.operations = bind((*services, *agents, self.questions, McpSessions(clock), self.diagnostics))
         mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, notifier)
         self.mounted = {mount.PATH: mcp}
 

@@ -25,6 +25,8 @@ _FORMS: Final = {  # W3C Trace Context, sections 3.2 and 3.3; a tracestate of 51
     TRACESTATE: re.compile("[ -~]{1,512}"),
 }
 _MAX_ATTRIBUTE: Final = 256
+CLOSE_SECONDS: Final = 1.0
+"""How long a process waits at its end for a collector."""
 
 
 class TracingUnavailable(Exception):
@@ -67,7 +69,7 @@ class Tracing:
         except ImportError as error:
             raise TracingUnavailable("traces need the extra `otel` of aghbus (docs/operations.md#traces)") from error
         named = Resource.create({"service.name": service, "service.instance.id": instance, "service.version": VERSION})
-        self._provider = TracerProvider(resource=named.merge(OTELResourceDetector().detect()))
+        self._provider = TracerProvider(resource=named.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("aghbus", VERSION)
         self._trace, self._propagate = trace, propagate
@@ -98,8 +100,12 @@ class Tracing:
         return Span(span, {key: carrier[key] for key in KEYS if key in carrier}, self._trace.StatusCode.ERROR)
 
     def close(self) -> None:
-        """Export what is left; waits for a bounded time."""
-        self._provider.shutdown()
+        """Export what is left, for CLOSE_SECONDS at most: what a collector has not taken by then is lost."""
+        from threading import Thread  # slow to load
+
+        ending = Thread(target=self._provider.shutdown, name="aghbus-tracing", daemon=True)
+        ending.start()
+        ending.join(CLOSE_SECONDS)
 
 
 class Span:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -22,7 +23,6 @@ from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.api.base import RawObject
 from aghbus.protocol.api.inbox import InboxItem, InboxNackRequest, InboxNextResponse
 from aghbus.protocol.api.messages import Event, Message, SendResponse
-from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.work_actions import message_of
 from aghbus.protocol.api.works import Work, WorkActionRequest, WorkResponse, WorkVerb
 from aghbus.protocol.base.errors import RequestError
@@ -43,7 +43,7 @@ class OneWork(Core):
     """
 
     def __init__(self, kind: str, body: dict[str, Any], sender: str, attempts: int, answers: Iterable[str]) -> None:
-        super().__init__(Endpoint(path="no daemon"), 0.0, Threads())
+        super().__init__(Threads(Endpoint(path="no daemon")), 0.0)
         self.on_action: Callable[[WorkVerb, WorkActionRequest], object]
         self.on_return: Callable[[InboxNackRequest], object]
         self._answers = deque(answers)
@@ -82,10 +82,12 @@ class OneWork(Core):
                 raise NotImplementedError(f"a fake job has no {call.method} {call.target}")
         return msgspec.json.encode(answer)
 
-    async def events(self, query: EventsQuery, *, timeout: float | None = None) -> AsyncGenerator[Event, None]:
+    async def watch(
+        self, work_id: str, since: int | None, deadline: float = math.inf, *, only_standstill: bool = False
+    ) -> AsyncGenerator[Event | None, None]:
         """The next answer of the initiator, if there is one. Raises TimeoutError, and AssertionError when the wait had no end."""
         if not self._answers:
-            if timeout is not None:
+            if deadline < math.inf:
                 raise TimeoutError("nothing happened in time")
             raise AssertionError("a question has no answer: give the job one more in `answers`")
         said = self._act(self._view.initiator, "say", WorkActionRequest(message=self._answers.popleft()))

@@ -1,13 +1,14 @@
 """One file for each figure. `FIGURES` is their order in the report."""
 
 from bench.figures import (
+    agents,
     cost,
     discovery,
     growth,
     hostile,
     jetstream,
+    messages,
     opening,
-    peers,
     receive,
     rest,
     send,
@@ -17,6 +18,8 @@ from bench.figures import (
 from bench.harness.figure import Figure
 
 FIGURES: tuple[Figure, ...] = (
+    agents.FIGURE,
+    messages.FIGURE,
     receive.FIGURE,
     send.FIGURE,
     work.FIGURE,
@@ -25,7 +28,6 @@ FIGURES: tuple[Figure, ...] = (
     growth.FIGURE,
     verified.FIGURE,
     jetstream.FIGURE,
-    peers.FIGURE,
     rest.FIGURE,
     opening.FIGURE,
     hostile.FIGURE,

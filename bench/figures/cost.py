@@ -1,11 +1,14 @@
-"""Figure 5: what a daemon costs: start-up and memory."""
+"""Figure `cost`: what a daemon costs: start-up and memory."""
 
 import time
 
-from bench.harness.figure import Figure, Result, Run, interleave
+from bench.harness.figure import Figure, Result, Row, Run, interleave
 from bench.harness.load import receive_rate
 from bench.harness.processes import LOAD_FLAGS, Child, broker, daemons, home, memory_mib, pid_of
 from tests.support.daemons import Daemon
+from tests.support.natsutil import NatsServer
+
+_PIECE = 50_000  # messages that the sender prepares at a time
 
 
 def measure(run: Run) -> Result:
@@ -32,6 +35,7 @@ def measure(run: Run) -> Result:
             return {"loaded memory": memory_mib(pid_of(worker))}
 
         found = interleave(run, {"bare": bare, "fresh": fresh, "loaded": loaded})
+        held = _held(server, scale.held) if scale.held else []
     imports = "bare imports of the same libraries"
     start, memory = (imports, "bare start"), (imports, "bare memory")
     return Result(
@@ -39,9 +43,19 @@ def measure(run: Run) -> Result:
             found.row("start of the process to ready", "ms", "start", floor=start),
             found.row("memory when ready", "MiB", "memory", floor=memory),
             found.row("memory after the load", "MiB", "loaded memory", floor=memory),
+            *held,
         ],
         notes=[f"The load is {scale.messages:,} says a round, delivered to a consumer; flags: {' '.join(LOAD_FLAGS)}."],
     )
 
 
-FIGURE = Figure("cost", "5. Memory and start-up", measure)
+def _held(server: NatsServer, count: int) -> list[Row]:
+    """The row about a daemon that has received so many messages."""
+    with daemons(server.url, "holder") as (holder,):
+        for _ in range(0, count, _PIECE):
+            receive_rate(server, holder, min(_PIECE, count))
+        memory = memory_mib(pid_of(holder))
+    return [Row(what=f"memory after {count:,} messages, all unread", unit="MiB", values=[memory], better="lower")]
+
+
+FIGURE = Figure("cost", "Memory and start-up", measure)

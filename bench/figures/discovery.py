@@ -1,4 +1,4 @@
-"""Figure 4: whois, warm through the API and cold as a command of a wheel install."""
+"""Figure `whois`: warm over a bare socket, and cold as a command of a wheel install."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import request_times, run_job
@@ -31,14 +31,19 @@ def measure(run: Run) -> Result:
                 "aghctl": lambda: command(str(scripts / "aghctl"), "--name", "ops", "whois", "worker", "--first"),
             },
         )
-    request, python = ("raw request-reply, p50", "request-reply"), ("`python -c pass`", "python")
+    request, python = (
+        ("nats-py request and reply, uvloop at both ends, p50", "request-reply"),
+        ("`python -c pass`", "python"),
+    )
     return Result(
         rows=[
-            found.row("whois over two daemons, warm, p50", "ms", "whois", floor=request, target=1.6),
+            found.row(
+                "whois over two daemons, warm, over a bare socket, p50", "ms", "whois", floor=request, target=1.6
+            ),
             found.row("`aghctl whois --first`, cold, wheel install, wall", "ms", "aghctl", floor=python, target=2.6),
         ],
         latencies={name: found.samples[name] for name in ("request-reply", "whois")},
     )
 
 
-FIGURE = Figure("whois", "4. Discovery", measure)
+FIGURE = Figure("whois", "Discovery", measure)

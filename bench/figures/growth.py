@@ -1,4 +1,4 @@
-"""Figure 6: the cost of a message as everything else grows."""
+"""Figure `growth`: the cost of a message as everything else grows."""
 
 import contextlib
 import statistics
@@ -154,4 +154,4 @@ def _has(daemon: Daemon, peers: int) -> bool:
     return len(daemon.get("/v1/peers")["peers"]) >= peers
 
 
-FIGURE = Figure("growth", "6. Growth", measure, 7.0)
+FIGURE = Figure("growth", "Growth, over bare sockets", measure, 7.0)

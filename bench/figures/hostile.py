@@ -1,4 +1,4 @@
-"""Figure 12: how long a contact with a key waits for its receipt under each attack of docs/threat-model.md, against idle."""
+"""Figure `hostile`: how long a contact with a key waits for its receipt under each attack of docs/threat-model.md, against idle."""
 
 import json
 import time
@@ -123,4 +123,4 @@ def _captured(url: str, api: RawApi) -> str:
                     return raw.decode()
 
 
-FIGURE = Figure("hostile", "12. A contact under attack", measure, weight=2.0)
+FIGURE = Figure("hostile", "A contact under attack", measure, weight=2.0)

@@ -1,4 +1,4 @@
-"""Figure 8: the receive path of figure 1 with a stream in between."""
+"""Figure `jetstream`: the receive path of figure `receive` with a stream in between."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import delivery_rate, no_op_subscriber, receive_rate
@@ -25,4 +25,4 @@ def measure(run: Run) -> Result:
     return Result(rows=[found.row(what, "msg/s", "say", floor=nothing, target=0.10)])
 
 
-FIGURE = Figure("jetstream", "8. JetStream mode", measure)
+FIGURE = Figure("jetstream", "JetStream mode, over bare sockets", measure)

@@ -1,4 +1,4 @@
-"""Figure 11: starting again after kill -9, with a large store."""
+"""Figure `opening`: starting again after kill -9, with a large store."""
 
 import time
 from pathlib import Path
@@ -75,4 +75,4 @@ def _read(path: Path) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-FIGURE = Figure("opening", "11. A large store after kill -9", measure, 2.5)
+FIGURE = Figure("opening", "A large store after kill -9", measure, 2.5)

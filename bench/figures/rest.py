@@ -1,39 +1,18 @@
-"""Figure 10: daemons with little or nothing to do: what they write, their processor time and their memory."""
+"""Figure `rest`: daemons with little or nothing to do: what they write, their processor time and their memory."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
 from bench.harness.load import acknowledgement_times, running, work_times
-from bench.harness.processes import HANG, broker, bytes_written, cpu_seconds, daemons, pid_of, pss_mib
+from bench.harness.processes import HANG, broker, daemons, pid_of, pss_mib, usage
 from tests.support.daemons import Daemon, wait_for
 
 _RATE = 50  # messages a second: each is alone in its commit
 _PEERS = 60  # that an idle daemon knows
 _GREETS = 30  # seconds between two greets of a peer, as by default
 _DAY = 86_400
-
-
-class Usage(NamedTuple):
-    """What processes have used so far: seconds of processor time, and bytes written to the disk."""
-
-    seconds: float
-    written: int
-
-
-def _usage(pids: list[int]) -> Usage:
-    return Usage(sum(map(cpu_seconds, pids)), sum(map(bytes_written, pids)))
-
-
-def _used(daemons: list[Daemon], act: Callable[[], object]) -> Usage:
-    """What the daemons used together during `act`."""
-    pids = [pid_of(one) for one in daemons]
-    before = _usage(pids)
-    act()
-    after = _usage(pids)
-    return Usage(after.seconds - before.seconds, after.written - before.written)
 
 
 def measure(run: Run) -> Result:
@@ -48,41 +27,51 @@ def measure(run: Run) -> Result:
     ):
 
         def message() -> dict[str, float]:
-            used = _used([ops], lambda: acknowledgement_times(server, scale.resting, _RATE, to=ops.name))
+            before = usage(pid_of(ops))
+            acknowledgement_times(server, scale.resting, _RATE, to=ops.name)
+            busy = usage(pid_of(ops)).since(before)
             return {
-                "message written": used.written / scale.resting / 1024,
-                "message time": 1000 * used.seconds / scale.resting,
+                "message written": busy.written / scale.resting / 1024,
+                "message time": 1000 * busy.seconds / scale.resting,
             }
 
         def work() -> dict[str, float]:
             count = scale.works + -(-scale.works // 10)  # with those that warm up
-            used = _used([ops, worker], lambda: work_times(ops, worker, scale.works, 1))
-            return {"work written": used.written / count / 1024}
+            before = usage(pid_of(ops), pid_of(worker))
+            work_times(ops, worker, scale.works, 1)
+            return {"work written": usage(pid_of(ops), pid_of(worker)).since(before).written / count / 1024}
 
         pids, began = [pid_of(one) for one in idle], time.monotonic()
-        before = _usage(pids)
+        before = usage(*pids)
         found = interleave(run, {"message": message, "work": work})
         run.progress.step("idle")
         time.sleep(max(0.0, began + scale.idle_seconds - time.monotonic()))
-        after, seconds = _usage(pids), time.monotonic() - began
+        idle_use, seconds = usage(*pids).since(before), time.monotonic() - began
         memory = [pss_mib(pid) for pid in pids]
     share = len(pids) * seconds
     return Result(
         rows=[
-            found.row("a message at rest, written to disk", "KiB", "message written", target=20),
-            found.row("a work at rest, written to disk, both daemons", "KiB", "work written", target=300),
-            found.row(f"a message at {_RATE} msg/s, processor time", "ms", "message time", target=1.3),
+            found.row(
+                "a message from a bare socket at rest, written by its receiver", "KiB", "message written", target=20
+            ),
+            found.row("a work at rest over bare sockets, written by both daemons", "KiB", "work written", target=300),
+            found.row(
+                f"a message from a bare socket at {_RATE} msg/s, processor time of its receiver",
+                "ms",
+                "message time",
+                target=1.3,
+            ),
             Row(
                 what=f"an idle daemon among {_PEERS} peers, written in a day",
                 unit="GiB",
-                values=[(after.written - before.written) / share * _DAY / (1 << 30)],
+                values=[idle_use.written / share * _DAY / (1 << 30)],
                 target=0.3,
                 better="lower",
             ),
             Row(
                 what=f"an idle daemon among {_PEERS} peers, processor time",
                 unit="% of a core",
-                values=[100 * (after.seconds - before.seconds) / share],
+                values=[100 * idle_use.seconds / share],
                 better="lower",
             ),
             Row(what=f"{len(pids)} idle daemons, PSS each", unit="MiB", values=memory, target=29, better="lower"),
@@ -113,4 +102,4 @@ def _knows_all(daemon: Daemon) -> bool:
     return len(daemon.get("/v1/peers")["peers"]) > _PEERS  # the list begins with the daemon itself
 
 
-FIGURE = Figure("rest", "10. At rest", measure, 7.0)
+FIGURE = Figure("rest", "At rest, over bare sockets", measure, 7.0)

@@ -1,4 +1,4 @@
-"""Figure 2: the send path, from requests on the API to the bus."""
+"""Figure `send`: the send path, from requests on the API, over bare sockets, to the bus."""
 
 from bench.harness.figure import Figure, Result, Run, interleave
 from bench.harness.load import Api, publish_rate, send_rate, skeletons
@@ -25,7 +25,7 @@ def measure(run: Run) -> Result:
                 "send": lambda: sent("send", ops, pid_of(ops), scale.messages // 2),
             },
         )
-    what = f"API, commit, published; {_CONNECTIONS} connections"
+    what = f"API over {_CONNECTIONS} bare sockets, commit, published"
     label = "skeleton daemon over HTTP, no rule checked"
     skeleton, busy = (label, "skeleton"), (label, "skeleton, processor")
     return Result(
@@ -37,4 +37,4 @@ def measure(run: Run) -> Result:
     )
 
 
-FIGURE = Figure("send", "2. Send path", measure)
+FIGURE = Figure("send", "Sending over bare sockets: what the daemon can do", measure)

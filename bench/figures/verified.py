@@ -1,4 +1,4 @@
-"""Figure 7: signing and verifying, and the receive path of figure 1 with a signature on every message."""
+"""Figure `verified`: signing and verifying, and the receive path of figure `receive` with a signature on every message."""
 
 import os
 from typing import Final
@@ -59,4 +59,4 @@ def _cost(what: str, values: list[float], floor: str, floors: list[float]) -> Ro
     return Row(what=what, unit="µs", values=values, floor=floor, floors=floors, better="lower")
 
 
-FIGURE = Figure("verified", "7. Verified mode", measure)
+FIGURE = Figure("verified", "Verified mode, over bare sockets", measure)

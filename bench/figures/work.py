@@ -1,9 +1,10 @@
-"""Figure 3: whole works between two daemons, at rest and under load."""
+"""Figure `work`: whole works between two daemons over bare sockets, at rest and under load."""
 
 import statistics
 
 from bench.harness.figure import Figure, Result, Row, Run, interleave
 from bench.harness.load import (
+    WAL_WORKS,
     acknowledgement_times,
     background_load,
     ready_child,
@@ -13,16 +14,15 @@ from bench.harness.load import (
 )
 from bench.harness.processes import broker, daemons
 from bench.harness.statistic import percentile
+from bench.peers.agents import FLIGHT
 
 RATE = 1_000  # messages a second beside what is measured
-FLIGHT = 16  # works at a time, where throughput is measured
-_WAL_WORKS = 600  # works until the WAL of a daemon has its full length: while a file grows, a commit takes longer
 _WAL_WORKS_SKELETON = 3_000  # until that of a skeleton has
 _PACED = "bench.paced"
 
 
 def measure(run: Run) -> Result:
-    """Open, receipt, trace working, trace completed: four messages that are committed on both sides, and an inbox between them."""
+    """Open, receipt, trace completed: three messages that are committed on both sides, and an inbox between them."""
     scale = run.scale
     with (
         broker() as server,
@@ -31,7 +31,7 @@ def measure(run: Run) -> Result:
         ready_child("bench.harness.floors", "echo", server.url, _PACED),
     ):
         if scale.warm_up:
-            work_times(ops, worker, _WAL_WORKS, FLIGHT)
+            work_times(ops, worker, WAL_WORKS, FLIGHT)
             work_times(least_ops, least_worker, _WAL_WORKS_SKELETON, FLIGHT)
         reached: list[float] = []
 
@@ -51,18 +51,21 @@ def measure(run: Run) -> Result:
                 "concurrent": lambda: work_times(ops, worker, 2 * scale.works, FLIGHT)[1],
             },
         )
-    request, echo = ("raw request-reply, p50", "request-reply"), ("nats-py echo that keeps nothing", "echo")
+    request, echo = ("nats-py request and reply, p50", "request-reply"), ("nats-py echo that keeps nothing", "echo")
     skeleton = ("skeleton daemons over HTTP, no rule checked", "skeleton")
-    work, ack, samples = f"a work at {RATE} msg/s", f"acknowledged after commit at {RATE} msg/s", found.samples
+    work, ack = f"a work over bare sockets at {RATE} msg/s", f"acknowledged after commit at {RATE} msg/s"
+    rest, samples = "a work at rest over bare sockets", found.samples
 
     def slowest(what: str, name: str) -> Row:
         return Row(what=f"{what}, p99", unit="ms", values=[percentile(samples[name], 0.99)])
 
     return Result(
         rows=[
-            found.row(f"works, {FLIGHT} at a time", "works/s", "concurrent", floor=skeleton, target=0.27),
-            found.row("a work at rest, p50", "ms", "at rest", floor=request),
-            slowest("a work at rest", "at rest"),
+            found.row(
+                f"works, {FLIGHT} at a time, over bare sockets", "works/s", "concurrent", floor=skeleton, target=0.27
+            ),
+            found.row(f"{rest}, p50", "ms", "at rest", floor=request),
+            slowest(rest, "at rest"),
             found.row(f"{work}, p50", "ms", "under load", floor=request),
             slowest(work, "under load"),
             found.row(f"{ack}, p50", "ms", "ack", floor=echo, target=2.3),
@@ -70,8 +73,8 @@ def measure(run: Run) -> Result:
         ],
         latencies={
             "request-reply": samples["request-reply"],
-            "work at rest": samples["at rest"],
-            f"work at {RATE} msg/s": samples["under load"],
+            "work at rest, bare sockets": samples["at rest"],
+            f"work at {RATE} msg/s, bare sockets": samples["under load"],
             "echo": samples["echo"],
             "ack after commit": samples["ack"],
         },
@@ -79,4 +82,4 @@ def measure(run: Run) -> Result:
     )
 
 
-FIGURE = Figure("work", "3. Works between two daemons", measure, 2.5)
+FIGURE = Figure("work", "Works over bare sockets: what the daemons can do", measure, 2.5)

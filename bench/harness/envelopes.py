@@ -19,16 +19,23 @@ MIX: Final = 10  # messages of the mix around one work
 
 class EnvelopeMaker:
     """Envelopes from `sender` to `to`, with ids in the order of time unless they are `random_ids`; with a `signer`, signed by it
-    under its handle."""
+    under its handle. Says are of fifty threads, or with `threads` each is of a thread of its own."""
 
     def __init__(
-        self, sender: str, to: str | None, signer: EnvelopeSigner | None = None, *, random_ids: bool = False
+        self,
+        sender: str,
+        to: str | None,
+        signer: EnvelopeSigner | None = None,
+        *,
+        random_ids: bool = False,
+        threads: bool = False,
     ) -> None:
         self.sender = sender if signer is None else signer.handle
         self._signer = signer
         self.to = to
         self.subject = subject_for(WORKSPACE, CHANNEL, to)
         self._random_ids = random_ids
+        self._threads = threads
         self._numbers = itertools.count()
         self._origin = time.time_ns()
 
@@ -63,9 +70,11 @@ class EnvelopeMaker:
         return f"msg_{self._origin:016x}{next(self._numbers):012x}"
 
     def say(self, thread_id: str = "") -> bytes:
-        """A say of 614 bytes in `thread_id`, or in one of fifty threads."""
-        thread = thread_id or f"thread_bench_{next(self._numbers) % 50:03d}"
-        return self.make("say", {"text": "", "intent": "notice"}, SIZE, surface="thread", thread_id=thread)
+        """A say of 614 bytes in `thread_id`, or in the next thread."""
+        if not thread_id:
+            number = next(self._numbers)
+            thread_id = f"thread_{self._origin}_{number}" if self._threads else f"thread_bench_{number % 50:03d}"
+        return self.make("say", {"text": "", "intent": "notice"}, SIZE, surface="thread", thread_id=thread_id)
 
     def opening(self, work_id: str, thread_id: str) -> bytes:
         """A say that opens a work."""

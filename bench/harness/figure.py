@@ -9,9 +9,9 @@ import msgspec
 from bench.harness.progress import Progress
 from bench.harness.scale import Scale
 
-Measured = float | list[float] | dict[str, float]
+Measured = float | list[float] | Mapping[str, float | list[float]]
 Measurement = Callable[[], Measured]
-"""One measurement: a value (a rate, a time or a size), samples, whose median is the value, or several values by name."""
+"""One measurement: a value (a rate, a time or a size), samples, whose median is the value, or several of them by name."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ class Rounds(dict[str, list[float]]):
 
     def add(self, name: str, measured: Measured) -> None:
         """Add what a measurement returned in one round."""
-        if isinstance(measured, dict):
+        if isinstance(measured, Mapping):
             for part, value in measured.items():
                 self.add(part, value)
         elif isinstance(measured, list):

@@ -7,6 +7,8 @@
 - `request URL SUBJECT COUNT`: nats-py request-reply, one at a time, in milliseconds
 - `echo URL SUBJECT`: answers every request with its bytes, until its standard input ends
 - `bare`: imports what the daemon uses, and says its memory and the milliseconds that the imports took
+
+All run on uvloop, as the daemon does.
 """
 
 import asyncio
@@ -17,10 +19,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import uvloop
+
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
-_TIMEOUT: Final = 300.0  # seconds; only a hang takes that long
+TIMEOUT: Final = 300.0
+"""Seconds; only a hang takes that long."""
 _GROUP: Final = 1_024
 _TABLES: Final = (
     "CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID",
@@ -34,7 +39,8 @@ def say(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-async def _next_line() -> str:
+async def next_line() -> str:
+    """The next line of standard input; empty at its end."""
     return await asyncio.to_thread(sys.stdin.readline)
 
 
@@ -55,7 +61,7 @@ class _Count:
             self._ended.set()
 
     async def wait(self) -> None:
-        await asyncio.wait_for(self._ended.wait(), _TIMEOUT)
+        await asyncio.wait_for(self._ended.wait(), TIMEOUT)
 
 
 async def _counted(url: str, subject: str, count: _Count, callback: Callable[["Msg"], Awaitable[None]]) -> None:
@@ -66,7 +72,7 @@ async def _counted(url: str, subject: str, count: _Count, callback: Callable[["M
     await client.subscribe(subject, cb=callback, pending_msgs_limit=-1, pending_bytes_limit=-1)
     await client.flush()
     say("ready")
-    while line := await _next_line():
+    while line := await next_line():
         count.expect(json.loads(line))
         say("set")
         await count.wait()
@@ -170,7 +176,7 @@ async def publish(url: str, count: str, size: str) -> None:
     started = time.perf_counter()
     for _ in range(int(count)):
         await client.publish("bench.nobody", payload)
-    await client.flush(int(_TIMEOUT))
+    await client.flush(int(TIMEOUT))
     say(int(count) / (time.perf_counter() - started))
     await client.close()
 
@@ -183,7 +189,7 @@ async def request(url: str, subject: str, count: str) -> None:
     taken = []
     for _ in range(int(count) + int(count) // 10):
         started = time.perf_counter()
-        await client.request(subject, b"x" * 300, timeout=_TIMEOUT)
+        await client.request(subject, b"x" * 300, timeout=TIMEOUT)
         taken.append((time.perf_counter() - started) * 1000)
     say(taken[int(count) // 10 :])
     await client.close()
@@ -201,7 +207,7 @@ async def echo(url: str, subject: str) -> None:
     await client.subscribe(subject, cb=answer)
     await client.flush()
     say("ready")
-    await _next_line()
+    await next_line()
     await client.close()
 
 
@@ -213,13 +219,12 @@ async def bare() -> None:
     import msgspec
     import nats
     import rfc8785
-    import uvloop
     from nacl import bindings
 
     took = (time.perf_counter() - started) * 1000
     assert aiosqlite and httptools and msgspec and nats and rfc8785 and uvloop and bindings
     say(took)
-    await _next_line()
+    await next_line()
 
 
 def main() -> None:
@@ -227,7 +232,7 @@ def main() -> None:
     ways: dict[str, Callable[..., Any]] = {
         one.__name__: one for one in (subscriber, each, least, publish, request, echo, bare)
     }
-    asyncio.run(ways[sys.argv[1]](*sys.argv[2:]))
+    uvloop.run(ways[sys.argv[1]](*sys.argv[2:]))
 
 
 if __name__ == "__main__":

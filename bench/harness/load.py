@@ -11,6 +11,8 @@ from bench.harness.processes import Child, home
 from tests.support.daemons import Daemon
 from tests.support.natsutil import NatsServer
 
+WAL_WORKS = 600
+"""Works until the WAL of a daemon has its full length: while a file grows, a commit takes longer."""
 FLOOR_SUBJECT = "bench.nobody"
 """A subject of the floors."""
 
@@ -48,7 +50,7 @@ def run_job(module: str, **job: Any) -> Any:
 
 
 def receive_rate(server: NatsServer, daemon: Daemon, count: int, *, do: str = "deliver", **how: bool) -> float:
-    """Messages a second through the whole receive path of a daemon; `how`: `mix`, `signed`, `random_ids` of the pump."""
+    """Messages a second through the whole receive path of a daemon; `how`: `mix`, `signed`, `threads`, `random_ids` of the pump."""
     job = {"nats": server.url, "socket": str(daemon.socket_path), "to": daemon.name, "count": count}
     return float(run_job("pump", do=do, **job, **how))
 
@@ -82,7 +84,7 @@ def no_op_subscriber(server: NatsServer) -> contextlib.AbstractContextManager[Ch
 
 
 def delivery_rate(counter: Child, server: NatsServer, count: int, subject: str = FLOOR_SUBJECT, to: str = "") -> float:
-    """Messages a second into a child that counts, from the sender of figure 1 without its window: bare bytes on `subject`, or
+    """Messages a second into a child that counts, from the sender of `receive_rate` without its window: bare bytes on `subject`, or
     envelopes to the peer `to`."""
     if counter.ask(count) != "set":
         raise RuntimeError("the subscriber is out of step")
@@ -111,6 +113,29 @@ def work_times(ops: Api, worker: Api, count: int, flight: int) -> tuple[list[flo
     places = {"ops": str(ops.socket_path), "worker": str(worker.socket_path), "to": worker.name}
     taken, rate = run_job("works", count=count, flight=flight, **places)
     return taken, rate
+
+
+class Asked(NamedTuple):
+    """Calls of an agent: milliseconds of each, when they began and ended, and how many a second."""
+
+    taken: list[float]
+    began: float
+    ended: float
+
+    @property
+    def rate(self) -> float:
+        """Calls a second."""
+        return len(self.taken) / (self.ended - self.began)
+
+
+def asked(agent: Child, count: int, flight: int, rate: int = 0) -> Asked:
+    """Calls of one of bench.peers.agents, `flight` at a time, and at most `rate` a second if that is not 0."""
+    return Asked(**agent.ask({"count": count, "flight": flight, "rate": rate}))
+
+
+def agent(role: str, *arguments: object) -> contextlib.AbstractContextManager[Child]:
+    """An agent (bench.peers.agents) over all rounds."""
+    return ready_child("bench.peers.agents", role, *arguments)
 
 
 def drain_rate(daemon: Daemon, count: int, connections: int = 16) -> float:

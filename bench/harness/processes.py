@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.natsutil import NatsServer
@@ -22,7 +22,7 @@ HANG: Final = 120.0
 """Seconds after which a child that has not answered counts as hanging. Measurements end by count: this bounds only the slowest
 machine."""
 
-_START: Final = 300.0  # seconds for a daemon to be ready, which reads ten gigabytes in figure 6
+_START: Final = 300.0  # seconds for a daemon to be ready, which reads ten gigabytes in figure `growth`
 LOAD_FLAGS: Final = (
     *("--inbox-capacity", "1000000000", "--inbox-max-bytes", "1000GiB", "--store-retention-size", "2000GiB"),
     *("--limits-processor-percent", "1000000", "--receive-queue", "8192"),
@@ -79,7 +79,7 @@ def pid_of(daemon: Daemon) -> int:
 
 
 class Child:
-    """A module of the project as a process that prints one JSON value a line; it ends with its block."""
+    """A module of the project as a process that prints one JSON value a line; it ends with its block, at once if that raises."""
 
     def __init__(self, module: str, *arguments: object) -> None:
         self._module = module
@@ -91,8 +91,10 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        if kind is not None:  # a job that it is in may last
+            self._process.kill()
         self._process.stdin.close()
         try:
             self._process.wait(5)
@@ -160,6 +162,22 @@ def bytes_written(pid: int) -> int:
 def cpu_seconds(pid: int) -> float:
     """Seconds of processor time that a process has used, from its clock, which is finer than the kernel's tick."""
     return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3): CPUCLOCK_SCHED of the process
+
+
+class Usage(NamedTuple):
+    """What processes have used so far: seconds of processor time, and bytes written to the disk."""
+
+    seconds: float
+    written: int
+
+    def since(self, before: "Usage") -> "Usage":
+        """What they have used after `before`."""
+        return Usage(self.seconds - before.seconds, self.written - before.written)
+
+
+def usage(*pids: int) -> Usage:
+    """Of all these processes together."""
+    return Usage(sum(map(cpu_seconds, pids)), sum(map(bytes_written, pids)))
 
 
 def wall_ms(command: list[str], env: dict[str, str] | None = None) -> float:

@@ -10,7 +10,7 @@ Jobs, by `do`:
 - `follow`:  reads the event stream of the daemon until its standard input ends, as an agent that waits for messages does
 
 With `signed` the envelopes of `deliver` and `commit` are signed, before the clock starts; with `mix` they are of several kinds;
-with `random_ids` their ids are not in the order of time.
+with `random_ids` their ids are not in the order of time; with `threads` each is of a thread of its own.
 """
 
 import itertools
@@ -41,7 +41,8 @@ _RUNNING: Final = 500  # messages after which such a load counts as running
 def maker_of(job: dict[str, Any]) -> EnvelopeMaker:
     """The maker of the job's envelopes: sender, receiver and signer."""
     signer = SIGNER if job.get("signed") else None
-    return EnvelopeMaker(job.get("sender", "flooder"), job["to"], signer, random_ids=job.get("random_ids", False))
+    how = {name: job.get(name, False) for name in ("random_ids", "threads")}
+    return EnvelopeMaker(job.get("sender", "flooder"), job["to"], signer, **how)
 
 
 def frames_of(job: dict[str, Any], maker: EnvelopeMaker) -> list[bytes]:

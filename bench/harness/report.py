@@ -73,24 +73,24 @@ def markdown(report: Report) -> str:
         f"{about['cores']} cores ({about['cpu']}), load {about['load_before']} before the run; Python {about['python']}, "
         f"SQLite {about['sqlite']}, {about['broker']}; {versions}. `--{report.scale}`, {report.seconds:.0f} s.",
         "",
-        "| what | median | unit | floor of the same rounds | ratio | lowest – highest | target | |",
-        "|---|---|---|---|---|---|---|---|",
+        "| what | median | floor of the same rounds | ratio | lowest – highest | target | |",
+        "|---|---|---|---|---|---|---|",
     ]
     for title, result in report.results.items():
-        lines.append(f"| **{title}** | | | | | | | {f'not measured: {result.skipped}' if result.skipped else ''} |")
+        lines.append(f"| **{title}** | | | | | | {f'not measured: {result.skipped}' if result.skipped else ''} |")
         lines += [_row(row) for row in result.rows]
     notes = [note for result in report.results.values() for note in result.notes]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
 def _row(row: Row) -> str:
-    value = number(row.value) + (f" ±{spread(row.values):.0%}" if len(row.values) > 1 else "")
+    value = f"{number(row.value)}{f' ±{spread(row.values):.0%}' if len(row.values) > 1 else ''} {row.unit}"
     target = "" if row.target is None else f"{row.target:g}"
     if row.ratio is None:
-        return f"| {row.what} | {value} | {row.unit} | | | | {target} | {row.verdict} |"
+        return f"| {row.what} | {value} | | | | {target} | {row.verdict} |"
     floor = f"{row.floor}: {number(statistics.median(row.floors))}"
     span = f"{number(min(row.ratios))} – {number(max(row.ratios))}"
-    return f"| {row.what} | {value} | {row.unit} | {floor} | **{number(row.ratio)} ×** | {span} | {target} | {row.verdict} |"
+    return f"| {row.what} | {value} | {floor} | **{number(row.ratio)} ×** | {span} | {target} | {row.verdict} |"
 
 
 def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
@@ -106,7 +106,6 @@ def plot(results: Mapping[str, Result], folder: Path) -> list[Path]:
                 if row.floors:
                     name, middle = f"floor: {row.floor}", statistics.median(row.floors)
                     rates.setdefault(name, (name, middle, min(row.floors), max(row.floors)))
-    rates.pop("floor: durable receive path", None)
     written = []
     if rates:
         written.append(folder / "throughput.svg")

@@ -32,6 +32,7 @@ class Scale(NamedTuple):
     cold_starts: int  # processes in one round
     resting: int  # messages of one measurement at rest
     reopened: int  # messages in the store that is opened after kill -9
+    held: int  # messages that a daemon has received when its memory is measured; 0: that is left out
     idle_daemons: int
     idle_seconds: float  # discovery is written every 30 seconds
     growth: Growth
@@ -52,6 +53,7 @@ SMOKE = Scale(
     cold_starts=1,
     resting=20,
     reopened=2_000,
+    held=1_000,
     idle_daemons=2,
     idle_seconds=0.5,
     growth=Growth((10, 1_000), (10, 100), (2, 20), (10, 1_000), (10, 1_000), (10, 1_000), 100),
@@ -59,7 +61,7 @@ SMOKE = Scale(
 )
 QUICK = Scale(
     name="quick",
-    budget=150,
+    budget=160,
     warm_up=True,
     rounds=3,
     messages=8_000,  # a round of fewer depends on whether a segment of the indexes is written in it
@@ -71,6 +73,7 @@ QUICK = Scale(
     cold_starts=8,
     resting=100,
     reopened=100_000,
+    held=0,
     idle_daemons=8,
     idle_seconds=31.0,
     growth=Growth((1_000, 100_000), (10, 10_000), (2, 2_000), (10, 50_000), (2_000, 100_000), (10_000, 100_000), 1_000),
@@ -90,6 +93,7 @@ FULL = Scale(
     cold_starts=20,
     resting=500,
     reopened=1_000_000,
+    held=1_000_000,
     idle_daemons=40,
     idle_seconds=121.0,
     growth=Growth(
@@ -101,6 +105,6 @@ FULL = Scale(
         stored=(10_000, 100_000, 1_000_000, 10_000_000),
         messages=3_000,
     ),
-    shares={"work": 4.0, "growth": 12.0},  # 16,000 paced messages a round; a store of ten million
+    shares={"work": 4.0, "cost": 2.0, "growth": 12.0},  # 16,000 paced messages a round; a million; ten million
 )
 SCALES = {scale.name: scale for scale in (SMOKE, QUICK, FULL)}

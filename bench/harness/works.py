@@ -1,6 +1,6 @@
 """Whole works between the agents of two daemons, in its own process: `python -m bench.harness.works JOB` (JSON).
 
-`flight` works at a time, each opened at the daemon `ops`, and taken, accepted, traced and completed at the daemon `worker`. Says
+`flight` works at a time, each opened at the daemon `ops`, and taken, accepted and completed at the daemon `worker`. Says
 JSON: `[milliseconds of each work, works a second]`. The milliseconds, from the request that opens a work to the event that says
 completed, are those of each work when there is one at a time.
 
@@ -11,19 +11,18 @@ import json
 import selectors
 import sys
 import time
-from typing import Any, Final
+from typing import Any
 
 from bench.harness.caller import WAIT
 from bench.harness.wire import Events, RawApi, ready, request_bytes
 
-_TRACES: Final = 2  # events of one work on the opener's stream: working, completed
-
 
 def script(to: str, work_id: str) -> list[bytes]:
-    """The requests of one work: its opening, then those of the worker in order."""
-    opening = request_bytes("POST", "/v1/works", {"to": to, "text": "x" * 200, "work_id": work_id})
+    """The requests of one work: its opening as our client has it, then those of the worker in order."""
+    ask = {"to": to, "text": "x" * 200, "work_id": work_id, "reactions": "none"}
+    opening = request_bytes("POST", "/v1/works", ask)
     taking = request_bytes("POST", "/v1/inbox/next", {"wait": WAIT, "ack": True, "work_id": work_id})
-    verbs = [request_bytes("POST", f"/v1/works/{work_id}/{verb}", {}) for verb in ("accept", "update", "complete")]
+    verbs = [request_bytes("POST", f"/v1/works/{work_id}/{verb}", {}) for verb in ("accept", "complete")]
     return [opening, taking, *verbs]
 
 
@@ -87,7 +86,6 @@ def _run(scripts: list[list[bytes]], lanes: list[Lane], ends: Events, picker: se
     """Milliseconds of each work."""
     begun: list[float] = []
     taken: list[float] = []
-    traces = 0
     while len(taken) < len(scripts) or not all(lane.idle for lane in lanes):
         for lane in lanes:
             if lane.idle and len(begun) < len(scripts) and len(begun) - len(taken) < len(lanes):
@@ -97,9 +95,8 @@ def _run(scripts: list[list[bytes]], lanes: list[Lane], ends: Events, picker: se
             if act is not None:
                 act()
                 continue
-            traces += ends.count()
-            now = time.perf_counter()
-            taken += [(now - began) * 1000 for began in begun[len(taken) : traces // _TRACES]]
+            ended, now = ends.count(), time.perf_counter()
+            taken += [(now - began) * 1000 for began in begun[len(taken) : len(taken) + ended]]
     return taken
 
 

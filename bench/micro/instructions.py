@@ -1,12 +1,13 @@
 """Machine instructions of the daemons for a message or a work: `python -m bench.micro.instructions [receive send works …]`.
 
-Daemons run under valgrind's callgrind, fifty times slower, with the load of figures 1, 2, 3, 7 and 8. The count hardly depends on
-what else the machine does: where times jump by half, it shows a change of one part in a hundred. It is not a time: how many
-instructions a processor executes in one differs from code to code, and waiting counts nothing. Two things distort it. Valgrind
-has no SHA-NI: SHA-256 was a tenth of the instructions of a received message, and 1.5 % of its time. And it sees no kernel: system
-calls, a sixth of the daemon's processor time under load, count nothing. So count a change and time it too.
-What the daemon does by the clock it does oftener: transactions that gather for some milliseconds hold fewer messages, so that
-`send` and `works` count more commits than there are without valgrind. Only counts of the same path compare.
+Daemons run under valgrind's callgrind, fifty times slower, with the load of the figures `receive`, `send`, `work`, `verified`
+and `jetstream`. The count hardly depends on what else the machine does: where times jump by half, it shows a change of one part
+in a hundred. It is not a time: how many instructions a processor executes in one differs from code to code, and waiting counts
+nothing. Two things distort it. Valgrind has no SHA-NI: SHA-256 was a tenth of the instructions of a received message, and 1.5 %
+of its time. And it sees no kernel: system calls, a sixth of the daemon's processor time under load, count nothing. So count a
+change and time it too. What the daemon does by the clock it does oftener: transactions that gather for some milliseconds hold
+fewer messages, so that `send` and `works` count more commits than there are without valgrind. Only counts of the same path
+compare.
 
 With `--profiles FOLDER` callgrind's files stay there, for `callgrind_annotate`; the last part of each is the measured one.
 """

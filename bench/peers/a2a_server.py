@@ -57,11 +57,9 @@ async def store_in(folder: str, kind: str) -> TaskStore:
     return store
 
 
-async def main(folder: str, kind: str) -> None:
-    """Serve until standard input ends."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    card = AgentCard(
+def card_of(port: int) -> AgentCard:
+    """What clients need to know of the agent at this port."""
+    return AgentCard(
         name="bench",
         description="does nothing, durably",
         version="1.0.0",
@@ -73,7 +71,13 @@ async def main(folder: str, kind: str) -> None:
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
     )
-    handler = DefaultRequestHandler(Worker(), await store_in(folder, kind), card)
+
+
+async def main(folder: str, kind: str) -> None:
+    """Serve until standard input ends."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    handler = DefaultRequestHandler(Worker(), await store_in(folder, kind), card_of(port))
     app = Starlette(routes=create_jsonrpc_routes(handler, "/"))
     options = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="error")
     server = uvicorn.Server(options)

@@ -1,10 +1,11 @@
-"""A micro service of nats-py that answers a request with a result: `python -m bench.peers.micro_service URL`."""
+"""A micro service of nats-py that answers a request with a result: `python -m bench.peers.micro_service URL`, on uvloop."""
 
 import asyncio
 import json
 import sys
 
 import nats
+import uvloop
 from nats import micro
 from nats.micro.request import Request
 
@@ -27,4 +28,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    uvloop.run(main(sys.argv[1]))

@@ -1,8 +1,8 @@
 """A least daemon, without rules: `python -m bench.peers.skeleton NAME URL FOLDER`.
 
-It serves the requests that the load of figures 2 and 3 makes, on a Unix socket FOLDER/NAME.sock: HTTP and JSON on one side, NATS
-on the other, between them one SQLite row for each envelope sent or received. Every answer, event and publication comes after
-the commit of its row. Rows of one iteration of the event loop share a commit (WAL, synchronous = FULL).
+It serves the requests that the load of figures `send` and `work` makes, on a Unix socket FOLDER/NAME.sock: HTTP and JSON on
+one side, NATS on the other, between them one SQLite row for each envelope sent or received. Every answer, event and publication
+comes after the commit of its row. Rows of one iteration of the event loop share a commit (WAL, synchronous = FULL).
 
 There is no validation, no dedup, no lifecycle, no acknowledgement between daemons and no retry. One process, one thread, uvloop.
 """
@@ -30,7 +30,7 @@ _PRAGMAS: Final = ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoi
 _TABLE: Final = "CREATE TABLE log (seq INTEGER PRIMARY KEY, msg_id TEXT NOT NULL, raw BLOB NOT NULL)"
 _INSERT: Final = "INSERT INTO log (msg_id, raw) VALUES (?, ?)"
 _STREAM: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n: stream open\n\n"
-_VERBS: Final = {"accept": ("receipt", "accepted"), "update": ("trace", "working"), "complete": ("trace", "completed")}
+_VERBS: Final = {"accept": ("receipt", "accepted"), "complete": ("trace", "completed")}
 
 Then = Callable[[], object]
 

@@ -93,6 +93,8 @@ COMMANDS = {
     "instances list": ("instances", "list the instances of this user (offline)"),
     "instances rm": ("instances", "remove the state of a stopped instance (offline)"),
     "doctor": ("doctor", "check the environment step by step"),
+    "debug tasks": ("debug", "show where each task and thread of the daemon is"),
+    "debug profile": ("debug", "show what the daemon spends its time on, by samples"),
     "demo": ("demo", "run discovery and work with two temporary peers"),
     "bench": ("bench", "measure two temporary peers on your broker"),
     "completion": ("completion", "print a completion script for a shell"),
@@ -101,6 +103,7 @@ COMMANDS = {
 """Full name → (module below aghbus.cli.commands, help). The order is that of `aghctl --help`."""
 
 GROUPS = {
+    "debug": "look into a running daemon",
     "work": "open works, accept them, report on them and follow them",
     "chain": "sequences of works, declared in a file",
     "inbox": "received messages for our agent",

@@ -15,7 +15,7 @@ from aghbus.cli.context import Context
 from aghbus.cli.ids import whole_work
 from aghbus.client.api import read_object
 from aghbus.client.errors import ConnectionLost, Unexpected, UsageError
-from aghbus.client.http import Response, quote, request
+from aghbus.client.http import Incoming, iterate, quote, request
 from aghbus.host.command_line import Argument, Command
 from aghbus.host.stdio import output_error
 from aghbus.protocol.api.artifact_uri import PART_RULE, URI_PREFIX, is_part, parse_uri
@@ -82,7 +82,7 @@ def _is_special(path: str) -> bool:
     return os.path.exists(path) and not stat.S_ISREG(os.lstat(path).st_mode)  # noqa: PTH110 - pathlib is slow to load
 
 
-def _written_into(response: Response, target: str) -> dict[str, Any]:
+def _written_into(response: Incoming, target: str) -> dict[str, Any]:
     """Write the body into the existing file at `target`, without replacing it."""
     try:
         handle = os.open(target, os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY | os.O_CLOEXEC)
@@ -95,20 +95,20 @@ def _written_into(response: Response, target: str) -> dict[str, Any]:
     return made
 
 
-def _printed(response: Response) -> dict[str, Any]:
+def _printed(response: Incoming) -> dict[str, Any]:
     try:
         return _poured(response, "standard output", sys.stdout.buffer)
     except OSError as error:
         raise output_error(error) from None
 
 
-def _poured(response: Response, name: str, stream: Any) -> dict[str, Any]:
+def _poured(response: Incoming, name: str, stream: Any) -> dict[str, Any]:
     digest, length = _copied(response, stream)
     stream.flush()
     return {"file": name, "size": length, "digest": digest}
 
 
-def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
+def _saved(response: Incoming, target: str, *, replace: bool) -> dict[str, Any]:
     """Write the body to a new file at `target`; an existing file is overwritten only if `replace`."""
     temporary = f"{target}.{os.getpid()}.part"
     try:
@@ -131,12 +131,12 @@ def _saved(response: Response, target: str, *, replace: bool) -> dict[str, Any]:
     return made
 
 
-def _copied(response: Response, stream: Any) -> tuple[str, int]:
+def _copied(response: Incoming, stream: Any) -> tuple[str, int]:
     """Copy the body to `stream`; its digest and length, which must match the response headers."""
     import hashlib
 
     seen, length = hashlib.sha256(), 0
-    for piece in response.pieces():
+    for piece in iterate(response.pieces()):
         stream.write(piece)
         seen.update(piece)
         length += len(piece)

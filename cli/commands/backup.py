@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 
 from aghbus.cli.app.errors import YES, AnswerIsNo, unusable
 from aghbus.cli.app.text import counted, safe, size
@@ -15,7 +16,7 @@ from aghbus.protocol.base.annotations import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 _STORE = "store.db"
@@ -39,8 +40,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
         _require_free(target, [folder / path.name for path in keys] if folder else [], force=values["force"])
         make_private_folder(target.parent)
         discard(part)  # of a backup that was interrupted
-        made = copy_store(store, part, _progress(context))
-        _place(part, target)
+        with _moving(store) if values["move"] else contextlib.nullcontext():
+            made = copy_store(store, part, _progress(context))
+            _place(part, target)
         if folder is not None:
             _write(folder / _HEAD, f"{made.head}\n".encode())
         for path in keys:
@@ -62,6 +64,25 @@ def run(context: Context, values: dict[str, Any]) -> int:
     }
     context.output.answer(found, _human)
     return YES
+
+
+@contextlib.contextmanager
+def _moving(store: Path) -> Generator[None]:
+    """Mark the store as moved before it is copied, while no daemon uses it."""
+    from aghbus.store.engine.backup import epoch
+    from aghbus.store.engine.store_lock import StoreLock
+
+    lock = StoreLock(store)
+    lock.acquire("aghctl backup")
+    try:
+        epoch.seal(store, time.time_ns() // 1_000_000)
+        try:
+            yield
+        except BaseException:
+            epoch.unseal(store)
+            raise
+    finally:
+        lock.release()
 
 
 def _target(values: dict[str, Any]) -> tuple[Path, Path | None]:
@@ -140,10 +161,16 @@ COMMANDS = {
         examples=[
             "aghctl --name ops backup ops.db",
             "aghctl --name ops backup /var/backups/ops/ --with-keys --force",
+            "aghctl --name ops backup ops-moves/ --with-keys --move",
         ],
         arguments=[
             Argument("target", metavar="FILE|DIR", help="where the backup goes; a name that ends with / is a folder"),
             Argument("--with-keys", action="store_true", help="also the private keys; the backup is a folder then"),
+            Argument(
+                "--move",
+                action="store_true",
+                help="the instance is to go on somewhere else, where this is restored, and not here: its daemon is stopped",
+            ),
             Argument("--force", action="store_true", help="overwrite an existing backup"),
             Argument(
                 "--store", metavar="FILE", help="database file (default: store.db in the instance's state folder)"

@@ -13,7 +13,7 @@ from aghbus.cli.context import Context
 from aghbus.cli.ids import whole_work
 from aghbus.client.api import read_object
 from aghbus.client.errors import UsageError
-from aghbus.client.http import quote, request
+from aghbus.client.http import iterate, quote, request
 from aghbus.host.command_line import Argument, Command
 from aghbus.host.file_writer import ApplyRefused, AtomicFileWriter
 from aghbus.protocol.api.artifact_uri import parse_uri
@@ -165,7 +165,7 @@ def _fetch(context: Context, work_id: str, name: str) -> bytes:
     try:
         if response.status != 200:
             read_object(response)
-        for piece in response.pieces():
+        for piece in iterate(response.pieces()):
             held += piece
             if len(held) > MAX_MESSAGE_BYTES:
                 break  # longer than any reference may say: its digest will not hold

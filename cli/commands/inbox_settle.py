@@ -26,6 +26,23 @@ def _runner(verb: str) -> Run:
     return run
 
 
+def run_requeue(context: Context, values: dict[str, Any]) -> int:
+    """Make one message ready again, or all openings that are held; raises UsageError for both and for neither."""
+    if (values["seq"] is None) != values["held"]:
+        raise UsageError("one of SEQ and --held is required", "`aghctl inbox list --state dead` shows the sequences")
+    if not values["held"]:
+        return _runner("requeue")(context, values)
+    items: list[dict[str, Any]] = []
+    since: int | None = 0
+    while since is not None:
+        page = context.api.get("/v1/inbox", [("state", "dead"), ("since", str(since))])
+        held = [item for item in page["items"] if (item["last_error"] or "").startswith("held: ")]
+        items += [context.api.post(f"/v1/inbox/{item['seq']}/requeue", {}) for item in held]
+        since = page["next_since"]
+    context.output.rows({"items": items}, "items", lambda _: "\n".join(map(_human, items)), "no opening is held")
+    return YES
+
+
 def request_body(values: dict[str, Any]) -> dict[str, Any]:
     """The request body (`InboxAckRequest` or `InboxNackRequest`; empty for requeue)."""
     return {name: values[name] for name in ("lease", "delay", "error") if name in values}
@@ -51,7 +68,8 @@ def _human(item: dict[str, Any]) -> str:
     return f"#{item['seq']} {safe(item['message']['id'])} is {safe(item['state'])}{again}"
 
 
-_SEQ = Argument("seq", help="local sequence of the message, as `inbox list` and `inbox next` show it")
+_SEQ_HELP = "local sequence of the message, as `inbox list` and `inbox next` show it"
+_SEQ = Argument("seq", help=_SEQ_HELP)
 _LEASE = Argument("--lease", help="only if this lease is still valid")
 
 COMMANDS = {
@@ -78,13 +96,16 @@ COMMANDS = {
         ],
     ),
     "inbox requeue": Command(
-        _runner("requeue"),
+        run_requeue,
         description=(
             "Make a dead or acked message ready again, and reset its attempts. Refused for the opening of a work that has ended,\n"
             "as it has when the attempts at it were used up: its initiator was told, and may open another work."
         ),
-        examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12"],
-        arguments=[_SEQ],
+        examples=["aghctl inbox list --state dead", "aghctl inbox requeue 12", "aghctl inbox requeue --held"],
+        arguments=[
+            Argument("seq", nargs="?", help=_SEQ_HELP),
+            Argument("--held", action="store_true", help="all openings that are held since a restore"),
+        ],
     ),
     "inbox purge": Command(
         run_purge,

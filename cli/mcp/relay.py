@@ -28,7 +28,7 @@ from aghbus.cli.mcp.session import HostSession, with_subscriptions
 from aghbus.client.api import Retry
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.events import messages as event_data
-from aghbus.client.http import Connection, Endpoint, Response, exchange, run
+from aghbus.client.http import Connection, Endpoint, Incoming, exchange, iterate, run
 from aghbus.protocol.base.annotations import Any
 
 MAX_IN_FLIGHT = 64
@@ -127,17 +127,17 @@ class Relay:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         headers["Aghbus-Wake"] = self._wake
         headers |= {"Content-Length": str(len(line)), **headers_of(message, self._session)}
-        self._relay(Response(run(exchange(connection, "POST", "/mcp", [line], headers))), message, flight)
+        self._relay(run(exchange(connection, "POST", "/mcp", [line], headers)), message, flight)
 
-    def _relay(self, response: Response, message: Message, flight: _Flight) -> None:
+    def _relay(self, response: Incoming, message: Message, flight: _Flight) -> None:
         try:
             if message.get("method") == "initialize":
                 self._session = response.headers.get("mcp-session-id", "")
             if response.headers.get("content-type") == "text/event-stream":
-                for data in event_data(response.pieces()):
+                for data in event_data(iterate(response.pieces())):
                     if not flight.canceled:
                         self._deliver(data)
-            elif (answer := answer_to(message, response.body())) and not flight.canceled:
+            elif (answer := answer_to(message, run(response.body()))) and not flight.canceled:
                 self._deliver(with_subscriptions(answer) if message.get("method") == "initialize" else answer)
         finally:
             response.close()

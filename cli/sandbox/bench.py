@@ -43,7 +43,7 @@ def whois(ops: Api, worker: str, count: int, step: Step) -> dict[str, Any]:
 
 
 def works(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str, Any]:
-    """Sequential works: opened, leased, accepted, updated and completed, until the initiator sees the completion."""
+    """Sequential works: opened, leased, accepted and completed, until the initiator sees the completion."""
     ends = _events(ops, [("kind", "trace"), ("direction", "in")])
     taken = []
     for number in range(count + WARM_UP):
@@ -53,7 +53,7 @@ def works(ops: Api, worker: Api, name: str, count: int, step: Step) -> dict[str,
         body = {"wait": PATIENCE, "ack": True, "work_id": work}
         if worker.post("/v1/inbox/next", body, wait=PATIENCE)["item"] is None:
             raise AnswerIsNo(f"{work} did not reach {name}", "see the daemons' logs")
-        for verb in ("accept", "update", "complete"):
+        for verb in ("accept", "complete"):
             worker.post(f"/v1/works/{quote(work)}/{verb}", {})
         while (next(ends).get("work") or {}).get("after") != "completed":
             pass

@@ -23,7 +23,7 @@ from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.messages import MessagesWithoutWork
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.reporter import Reporter
-from aghbus.client.core.aio import EventLoop, in_thread
+from aghbus.client.core.aio import in_thread
 from aghbus.client.core.core import Core
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.http import Endpoint
@@ -65,7 +65,7 @@ class CommandRunner:
         self._make_job, self._requests = make_job, requests
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # jobs wait for a daemon that is away
-        core = Core(endpoint, timeout, EventLoop())
+        core = Core(self._client.core.runtime, timeout)
         accept, needs_name = options.fits if options.accept else None, options.needs_capability
         self._feed = Feed(
             core,
@@ -117,6 +117,7 @@ class CommandRunner:
                 messages.cancel()
         finally:
             await self._feed.close()
+            self._client.close()
 
     def _report_ready(self) -> None:
         options, sandbox = self.options, self.options.sandbox

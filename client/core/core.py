@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -13,18 +14,20 @@ import msgspec
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
 from aghbus.client.core.operation import Call, call_of, call_to, query_of
 from aghbus.client.core.refusals import Unavailable, refusal
-from aghbus.client.core.subscription import EventSubscription
 from aghbus.client.core.threads import Threads
-from aghbus.client.errors import ClientError, Unreachable
-from aghbus.client.http import Endpoint, Incoming, exchange, quote
+from aghbus.client.core.watch import stands_still
+from aghbus.client.errors import ClientError, ConnectionLost, Unreachable
+from aghbus.client.events import EVENTS, resumed, stream_at
+from aghbus.client.http import Endpoint, Incoming, Query, exchange, quote
+from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, StoredKind
 from aghbus.protocol.agh.lifecycle import STANDSTILL
 from aghbus.protocol.api.artifacts import Artifact
 from aghbus.protocol.api.bridge import BridgeMessage
-from aghbus.protocol.api.messages import Event, SendResponse
+from aghbus.protocol.api.messages import Event, Message, SendResponse
 from aghbus.protocol.api.operation import Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.peers import WhoisMatch
-from aghbus.protocol.api.queries import EventsQuery
+from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery
 from aghbus.protocol.api.works import WaitReason, Work, WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.base.formats import Format
@@ -32,8 +35,6 @@ from aghbus.protocol.base.formats import Format
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LONGEST_WAIT = 60.0
-"""Seconds of one request that waits for a work."""
 NO_HISTORY = 1
 """`before` of an empty history."""
 POLL_PAUSE = 0.1
@@ -59,12 +60,16 @@ class Core:
     """One daemon. `timeout` in seconds bounds every step of a request, `patience` (without it as much) a whole call, restarts
     of the daemon included."""
 
-    def __init__(self, endpoint: Endpoint, timeout: float, runtime: Threads, patience: float | None = None) -> None:
-        self.endpoint = endpoint
+    def __init__(self, runtime: Threads, timeout: float, patience: float | None = None) -> None:
+        self.runtime = runtime
         self.timeout = timeout
         self.patience = timeout if patience is None else patience
-        self.runtime = runtime
         self._is_away = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The address of the daemon."""
+        return self.runtime.endpoint
 
     # calls
 
@@ -77,12 +82,17 @@ class Core:
             response.close()
 
     async def answer(self, call: Call) -> Incoming:
-        """The answer to `call`, its body unread. Close it."""
+        """The answer to `call`, its body unread. Close it.
+
+        What may not be repeated goes over a new connection: on one that was kept, a daemon that has just closed it could not be
+        told from one that died with the request.
+        """
         backoff, deadline = Backoff(FIRST_PAUSE, LAST_PAUSE), time.monotonic() + self.patience
         while True:
-            sent = False
+            sent, kept = False, self.runtime.kept() if call.idempotent else None
             try:
-                connection = await self.runtime.connect(self.endpoint, self.timeout + call.wait)
+                connection = kept or await self.runtime.connect(self.timeout + call.wait)
+                connection.limit(self.timeout + call.wait)
                 sent = not call.idempotent
                 response = await exchange(connection, call.method, call.target, call.body, call.headers)
                 self._tell(None)
@@ -90,6 +100,8 @@ class Core:
                     return response
                 raise await _error(response)
             except (Unreachable, Unavailable) as error:
+                if kept is not None and isinstance(error, ConnectionLost):
+                    continue
                 if time.monotonic() >= deadline or (sent and isinstance(error, Unreachable)):
                     raise
                 self._tell(error)
@@ -126,9 +138,9 @@ class Core:
 
         After a restart of the daemon, the stream continues behind the last event that was returned.
         """
-        query = query if query.since is not None else msgspec.structs.replace(query, since=await self.position())
-        subscription = EventSubscription(self, "/v1/events", query_of(query), query.since, timeout)
-        async with aclosing(subscription.events()) as events:
+        since = await self.position() if query.since is None else query.since
+        wanted = [(name, value) for name, value in query_of(query) if name != "since"]
+        async with aclosing(self._resumed(EVENTS, wanted, since, timeout)) as events:
             async for _, data in events:
                 yield msgspec.json.decode(data, type=Event)
 
@@ -139,11 +151,33 @@ class Core:
 
         They begin after `since`, else after the acknowledged position. An Event is a gap.
         """
-        path = f"/v1/bridge/{name}/stream"
-        async with aclosing(EventSubscription(self, path, [], since).events()) as events:
+        async with aclosing(self._resumed(f"/v1/bridge/{name}/stream", [], since)) as events:
             async for kind, data in events:
                 form: Any = Event if kind == b"gap" else BridgeMessage
                 yield msgspec.json.decode(data, type=form)
+
+    def watch(
+        self, work_id: str, since: int | None, deadline: float = math.inf, *, only_standstill: bool = False
+    ) -> AsyncGenerator[Event | None, None]:
+        """The events of a work from the stream of this client: see Watch."""
+        return self.runtime.watch.events(self.opening, work_id, since, deadline, only_standstill=only_standstill)
+
+    async def opening(self, since: int | None, takes: int) -> tuple[Incoming, int]:
+        """The `Opening` of a Watch."""
+        core = self.within(0.0)
+        since = await core.position() if since is None else since
+        wanted = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=takes))
+        return await core._stream(EVENTS, wanted, since), since
+
+    async def _stream(self, path: str, query: Query, since: int | None) -> Incoming:
+        where, headers = stream_at(path, query, since)
+        return await self.answer(Call("GET", where, headers=headers))
+
+    def _resumed(
+        self, path: str, query: Query, since: int | None, timeout: float | None = None
+    ) -> AsyncGenerator[tuple[bytes, bytes], None]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return resumed(partial(self._stream, path, query), since, lambda _: self.runtime.sleep(FIRST_PAUSE), deadline)
 
     # artifacts
 
@@ -182,28 +216,81 @@ class Core:
         return await self.call(Operations.act_on_work, work_id, verb, **msgspec.structs.asdict(form))
 
     async def work(self, work_id: str, channel: str | None = None) -> Work:
-        """A work as it is now. Raises NotFound."""
-        return (await self.call(Operations.get_work, work_id, channel=channel)).work
+        """A work as it is now, the one that took its place if it was handed over. Raises NotFound."""
+        return (await self.call(Operations.get_work, work_id, channel=channel, before=NO_HISTORY)).work
+
+    async def heard(self, work_id: str, channel: str | None, kind: StoredKind, since: int) -> list[Message]:
+        """The messages of the other side in a work after `since`."""
+        wanted: dict[str, Any] = {"kinds": frozenset({kind}), "directions": frozenset({"in"}), "limit": MAX_LIMIT}
+        found, page = list[Message](), None
+        while page is None or len(page) == MAX_LIMIT:
+            since = found[-1].seq if found else since
+            answer = await self.call(Operations.list_messages, work_id=work_id, channel=channel, since=since, **wanted)
+            found += (page := answer.messages)
+        return found
 
     async def wait(self, work_id: str, *, channel: str | None = None, timeout: float | None = None) -> Work:
         """Wait until a work has ended, or its target asks something (state `needs_input`; `message` is the question).
 
         Raises WorkTimeout after `timeout` seconds, and NotFound. `work` has its history.
         """
+        return await self.standstill(work_id, channel, timeout=timeout)
+
+    async def standstill(
+        self,
+        work_id: str,
+        channel: str | None,
+        said: int | None = None,
+        timeout: float | None = None,
+        on_event: Callable[[str], Awaitable[None]] | None = None,
+    ) -> Work:
+        """As `wait`. `said`: our latest message in it, sent just now. `on_event` is awaited when something may have happened, with
+        the id of the work that took its place."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
+        try:
+            async with aclosing(
+                self._looks(work_id, channel, said, deadline, only_standstill=on_event is None)
+            ) as looks:
+                async for present, work in looks:
+                    if on_event is not None:
+                        await on_event(present)
+                    if work is not None and work.state in STANDSTILL:
+                        return work
+        except (TimeoutError, Unreachable):
+            if time.monotonic() < deadline:
+                raise
+        try:
+            found = await self.within(0.0).call(Operations.get_work, work_id, channel=channel, before=NO_HISTORY)
+        except Unreachable:
+            raise WorkTimeout(work_id, timeout or 0.0, None) from None
+        if on_event is not None:
+            await on_event(found.work.work_id)
+        if found.work.state not in STANDSTILL:
+            raise WorkTimeout(work_id, timeout or 0.0, found.why)
+        return found.work
+
+    async def _looks(
+        self, work_id: str, channel: str | None, since: int | None, deadline: float, *, only_standstill: bool
+    ) -> AsyncGenerator[tuple[str, Work | None], None]:
+        """Whenever something happens in a work, or in the one that took its place when it was handed over: the id of that one,
+        and if it may have ended or asks something the work. Without `since` at first, too."""
+        present = work_id
+        if since is None:
+            work = await self.within(deadline - time.monotonic()).work(work_id, channel)
+            yield (present := work.work_id), work
         while True:
-            left = deadline - time.monotonic()
-            core, wait = self._within(left), max(0.0, min(left, LONGEST_WAIT))
-            try:
-                found = await core.call(Operations.get_work, work_id, channel=channel, before=NO_HISTORY, wait=wait)
-            except Unreachable:
-                if time.monotonic() < deadline:
-                    raise
-                raise WorkTimeout(work_id, timeout or 0.0, None) from None
-            if found.work.state in STANDSTILL:
-                return found.work
-            if left <= 0:
-                raise WorkTimeout(work_id, timeout or 0.0, found.why)
+            watched = present
+            found = self.watch(watched, since, deadline, only_standstill=only_standstill)
+            async with aclosing(found) as events:
+                async for event in events:
+                    if event is not None and not stands_still(event):
+                        yield present, None
+                        continue
+                    work = await self.within(deadline - time.monotonic()).work(work_id, channel)
+                    present, since = work.work_id, work.last_seq
+                    yield present, work
+                    if present != watched:
+                        break
 
     async def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until the daemon runs and is connected to its broker. Raises TimeoutError after `timeout` seconds."""
@@ -219,20 +306,19 @@ class Core:
         late = f"no peer with the capability {capability} answered in time"
         return await self._poll(lambda: self._answer({"query": capability}, capability), timeout, late)
 
-    def _within(self, seconds: float) -> Core:
+    def within(self, seconds: float) -> Core:
         """The same daemon for calls that take `seconds` at most, as far as they wait for it."""
         return self.variant(patience=min(self.patience, max(0.0, seconds)))
 
     def variant(self, *, runtime: Threads | None = None, patience: float | None = None) -> Core:
         """The same daemon with another runtime, or another patience."""
-        patience = self.patience if patience is None else patience
-        return Core(self.endpoint, self.timeout, runtime or self.runtime, patience)
+        return Core(runtime or self.runtime, self.timeout, self.patience if patience is None else patience)
 
     async def _is_ready(self) -> bool | None:
-        return (await self._within(0.0).call(Operations.get_status)).ready or None
+        return (await self.within(0.0).call(Operations.get_status)).ready or None
 
     async def _answer(self, form: dict[str, Any], capability: str | None = None) -> WhoisMatch | None:
-        answers = (await self._within(0.0).call(Operations.find_peers, **form, wait=LAST_PAUSE)).peers
+        answers = (await self.within(0.0).call(Operations.find_peers, **form, wait=LAST_PAUSE)).peers
         fits = (one for one in answers if capability is None or capability in one.card.get("capabilities", ()))
         return next(fits, None)
 

@@ -106,11 +106,11 @@ def call_of(method: str, path: str, form: msgspec.Struct, *, idempotent: bool) -
 def query_of(form: msgspec.Struct) -> list[tuple[str, object]]:
     """The fields of `form` as parameters of a query string."""
     pairs: list[tuple[str, object]] = []
-    for field in msgspec.structs.fields(form):
-        value = getattr(form, field.name)
+    for name, parameter in zip(form.__struct_fields__, form.__struct_encode_fields__, strict=True):
+        value = getattr(form, name)
         if isinstance(value, frozenset | set | list | tuple):
             value = sorted(value)
-        pairs.append((field.encode_name, str(value) if isinstance(value, int | float) and value is not True else value))
+        pairs.append((parameter, str(value) if isinstance(value, int | float) and value is not True else value))
     return [(name, value) for name, value in pairs if value != "False"]
 
 

@@ -16,6 +16,8 @@ class Methods:
     openapi = method(Operations.get_openapi)
     version = method(Operations.get_version)
     status = method(Operations.get_status)
+    stacks = method(Operations.get_stacks)
+    profile = method(Operations.get_profile)
     peers = method(Operations.list_peers)
     whois = method(Operations.find_peers)
     send = method(Operations.send_message)

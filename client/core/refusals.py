@@ -11,49 +11,33 @@ from aghbus.client.errors import ClientError, RefusedByDaemon, Unexpected
 class InvalidRequest(RefusedByDaemon):
     """A field or parameter is missing, unknown or breaks a rule."""
 
-    default_code = "invalid_request"
-
 
 class SecretLike(RefusedByDaemon):
     """The content seems to contain a credential; `allow_secrets=True` sends it anyway."""
-
-    default_code = "secret_like"
 
 
 class BadRequest(RefusedByDaemon):
     """Not an HTTP/1.1 request."""
 
-    default_code = "bad_request"
-
 
 class Unauthorized(RefusedByDaemon):
     """TCP only: the token or its proof is missing or wrong."""
-
-    default_code = "unauthorized"
 
 
 class Forbidden(RefusedByDaemon):
     """TCP only: the daemon has another address."""
 
-    default_code = "forbidden"
-
 
 class NotFound(RefusedByDaemon):
     """No such work, message, capability or artifact."""
-
-    default_code = "not_found"
 
 
 class UnknownPath(RefusedByDaemon):
     """No such path in the daemon's version of the API."""
 
-    default_code = "unknown_path"
-
 
 class MethodNotAllowed(RefusedByDaemon):
     """The path has other methods."""
-
-    default_code = "method_not_allowed"
 
 
 class RequestTimeout(RefusedByDaemon):
@@ -65,79 +49,53 @@ class RequestTimeout(RefusedByDaemon):
 class Refused(RefusedByDaemon):
     """The protocol forbids it."""
 
-    default_code = "refused"
-
 
 class Conflict(RefusedByDaemon):
     """The id or name was used for other content, the inbox message is acked or dead, or the id is ambiguous."""
-
-    default_code = "conflict"
 
 
 class LeaseLost(RefusedByDaemon):
     """Another lease of the inbox message is the current one, or none is."""
 
-    default_code = "lease_lost"
-
 
 class WorkClosed(RefusedByDaemon):
     """The work has ended."""
-
-    default_code = "work_closed"
 
 
 class WorkContainerMismatch(RefusedByDaemon):
     """The work lives in another thread or direct room."""
 
-    default_code = "work_container_mismatch"
-
 
 class ActorNotAllowed(RefusedByDaemon):
     """The role of the daemon in this work does not allow it."""
-
-    default_code = "actor_not_allowed"
 
 
 class InvalidTransition(RefusedByDaemon):
     """The state of the work does not allow it."""
 
-    default_code = "invalid_transition"
-
 
 class TooLarge(RefusedByDaemon):
     """The body or the artifact is too long."""
-
-    default_code = "too_large"
 
 
 class TargetTooLong(RefusedByDaemon):
     """The URL is longer than 8 KiB."""
 
-    default_code = "target_too_long"
-
 
 class UnsupportedMediaType(RefusedByDaemon):
     """The content type is not JSON."""
-
-    default_code = "unsupported_media_type"
 
 
 class MessageRefused(RefusedByDaemon):
     """A foreign message breaks rules of its format; `answer["findings"]` lists every violation."""
 
-    default_code = "message_refused"
-
 
 class HeadTooLarge(RefusedByDaemon):
     """The headers are too long."""
 
-    default_code = "head_too_large"
-
 
 class Unavailable(RefusedByDaemon):
     """A later attempt may succeed: broker unreachable, store full, daemon draining, or too many connections."""
-
-    default_code = "unavailable"
 
 
 class Internal(Unexpected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, closing, suppress
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -66,12 +66,23 @@ class FoundEndpoint(Endpoint):
 class Common(Methods):
     """What both clients have besides the methods of routes."""
 
-    core: Core
-
+    _runtime: Callable[[Endpoint], Threads]
     run = Method(handle.run)
 
+    def __init__(self, endpoint: Endpoint, *, timeout: float = TIMEOUT) -> None:
+        self.core: Core = Core(self._runtime(endpoint), timeout)
+
+    @classmethod
+    def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
+        """The daemon called `name`; without it the one that `aghctl` finds (AGHD_NAME, AGHD_API_SOCKET, the only one).
+
+        When there is none yet, calls wait for it. Raises UsageError when there are several.
+        """
+        return cls(FoundEndpoint(name), timeout=timeout)
+
     def close(self) -> None:
-        """Nothing is kept open between calls: a client needs no end. For use in `with`."""
+        """Close the connections that are kept for further calls; who calls nevertheless gets new ones. `with` does it, too."""
+        self.core.runtime.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,16 +112,7 @@ class Client(Common, Blocking):
     >>> print(work.state, work.result)
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout: float = TIMEOUT) -> None:
-        self.core = Core(endpoint, timeout, Threads())
-
-    @classmethod
-    def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
-        """The daemon called `name`; without it the one that `aghctl` finds (AGHD_NAME, AGHD_API_SOCKET, the only one).
-
-        When there is none yet, calls wait for it. Raises UsageError when there are several.
-        """
-        return cls(FoundEndpoint(name), timeout=timeout)
+    _runtime = Threads
 
     def start(
         self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]
@@ -179,15 +181,11 @@ class AsyncClient(Common, Asynchronous):
     >>> work = await client.run(to="patch-worker", text="Run the migration smoke test")
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout: float = TIMEOUT) -> None:
+    @staticmethod
+    def _runtime(endpoint: Endpoint) -> Threads:
         from aghbus.client.core.aio import EventLoop  # a blocking client needs no asyncio
 
-        self.core = Core(endpoint, timeout, EventLoop())
-
-    @classmethod
-    def from_env(cls, name: str | None = None, *, timeout: float = TIMEOUT) -> Self:
-        """As Client.from_env."""
-        return cls(FoundEndpoint(name), timeout=timeout)
+        return EventLoop(endpoint)
 
     async def start(
         self, to: str | None = None, text: str = "", *, to_capability: str | None = None, **given: Unpack[Opening]

@@ -42,7 +42,11 @@ class Execution:
         self._handlers = handlers
         self._middleware = middleware
         self._patient = core.variant(patience=math.inf)
-        self._blocking = core.variant(runtime=Threads())
+        self._blocking = core.variant(runtime=Threads(core.endpoint))
+
+    def close(self) -> None:
+        """Close the connections of functions that block."""
+        self._blocking.runtime.close()
 
     def handler(self, named: str | None) -> Handler | None:
         """The handler for a work that names a capability; for one that names none, the only one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -12,18 +12,17 @@ import msgspec
 from aghbus.client.api import LAST_PAUSE
 from aghbus.client.core.core import Core
 from aghbus.client.core.ids import new_id
-from aghbus.client.core.operation import query_of
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, SecretLike, Unavailable
-from aghbus.client.core.subscription import EventSubscription
+from aghbus.client.core.watch import Watch
 from aghbus.client.errors import ClientError, Unreachable, UsageError
 from aghbus.client.work.job import JobCore, JobState
 from aghbus.protocol.agh.bodies import asked_capability
-from aghbus.protocol.agh.envelope import CONVERSATION_KINDS, OPENING_KINDS
+from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.inbox import InboxItem, InboxLeaseRequest, InboxResponse
 from aghbus.protocol.api.messages import Event, Message
 from aghbus.protocol.api.peers import CapabilitiesResponse
-from aghbus.protocol.api.queries import MAX_LIMIT, EventsQuery, InboxQuery, NoParameters
+from aghbus.protocol.api.queries import MAX_LIMIT, InboxQuery, NoParameters
 from aghbus.protocol.api.status import StatusResponse
 from aghbus.protocol.base.text import escape, shorten
 
@@ -76,11 +75,12 @@ class Feed:
         self._candidates: dict[int, str | None] = {}  # the capability that each asks for
         self._untold: set[int] = set()  # works of peers that were not admitted
         self._told: set[int] = set()
+        self._taking: dict[int, str | None] = {}
         self._jobs: dict[tuple[str, str | None], JobCore] = {}
         self._stopped = self._closed = self._gap = False
         self._list_at = 0.0
         self.leave: Callable[[], int] = lambda: 0
-        """How many of the waiting works `next` leaves in the inbox; `wake` tells that it is another number now."""
+        """How many of the waiting works `pick` leaves in the inbox; `wake` tells that it is another number now."""
         self.is_free: Callable[[str | None], bool] = lambda capability: True
         """Whether a work that asks for `capability` may be taken now; `wake` tells that another one may."""
         self.on_waiting: Callable[[InboxItem], object] = _log_waiting
@@ -90,8 +90,8 @@ class Feed:
         self.on_other: Callable[[Event], object] = lambda event: None
         """Gets each event without a work, and each in a work that is not one of the jobs."""
         self._wake, self._pulse = core.runtime.signal(), core.runtime.signal()
-        self._cancels: list[Callable[[], object]] = []
-        self._subscription: EventSubscription | None = None
+        self._watch: Watch | None = None
+        self._cancel: Callable[[], object] = lambda: None
 
     async def open(self, core: Core | None = None) -> None:
         """Begin to follow the daemon, asking by `core`. Raises UsageError when it does not announce a capability, ClientError."""
@@ -103,9 +103,9 @@ class Feed:
                 status: StatusResponse = await core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
                 hint = f"start it with: aghd run --name {status.name} --capability {capability}"
                 raise UsageError(f"the daemon {status.name} does not announce the capability {capability}", hint)
-        query = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=self._takes))
-        self._subscription = EventSubscription(self._core, "/v1/events", query, await core.position())
-        self._cancels = [self._core.runtime.start(work) for work in (self._follow, self._renew)]
+        self._watch = self._core.runtime.watch
+        self._watch.listen(self._on_event, self._core.opening, takes=self._takes)
+        self._cancel = self._core.runtime.start(self._renew)
 
     def stop(self) -> None:
         """Take no more works; those that run stay leased until `close`."""
@@ -120,27 +120,24 @@ class Feed:
             with suppress(ClientError):
                 await job.release(error="the worker has stopped")
         self._pulse.set()
-        if self._subscription is not None:
-            self._subscription.stop()
-        for cancel in self._cancels:
-            cancel()
+        if self._watch is not None:
+            self._watch.forget(self._on_event, takes=self._takes)
+            self._watch = None
+        self._cancel()
 
     def wake(self) -> None:
-        """Let `next` look again."""
+        """Let `pick` look again."""
         self._wake.set()
-
-    async def next(self) -> JobCore | None:
-        """The next work, leased and accepted; None once stopped."""
-        while (job := await self.lease()) is not None:
-            try:
-                if await job.accept():
-                    break
-            except (Unreachable, Unavailable):
-                job.state.end(returned=True)
-        return job
 
     async def lease(self) -> JobCore | None:
         """The next work, leased; None once stopped."""
+        while (picked := await self.pick()) is not None:
+            if (job := await self.take(picked[0])) is not None:
+                return job
+        return None
+
+    async def pick(self) -> tuple[int, str | None] | None:
+        """The next work to `take`: the sequence of its opening, and the capability that it asks for. None once stopped."""
         looked = False
         while not self._stopped:
             try:
@@ -150,13 +147,13 @@ class Feed:
                 waiting = sorted(seq for seq, asked in self._candidates.items() if self.is_free(asked))
                 left = self.leave()
                 if len(waiting) > left:
-                    if left and not looked:  # others may have taken some of them
-                        self._list_at = 0.0
-                    elif (job := await self._take(waiting[left])) is not None:
-                        return job
+                    if not left or looked:
+                        asked = self._taking[waiting[left]] = self._candidates.pop(waiting[left])
+                        return waiting[left], asked
+                    self._list_at = 0.0  # others may have taken some of them
                     continue
                 if self._untold:
-                    if (job := await self._take(self._untold.pop())) is not None:  # its peer was admitted just now
+                    if (job := await self.take(self._untold.pop())) is not None:  # its peer was admitted just now
                         await job.release(delay=0)
                     continue
             except (Unreachable, Unavailable):
@@ -170,6 +167,7 @@ class Feed:
     def adopt(self, job: JobCore) -> None:
         """Keep a job leased, and tell it of its events, that an earlier process took. Renew its lease first if it has one."""
         self._add(job)
+        job.state.unread = True
 
     def named(self, body: dict[str, Any]) -> str | None:
         """The capability that the opening with this body asks for."""
@@ -177,24 +175,39 @@ class Feed:
 
     # taking
 
-    async def _take(self, seq: int) -> JobCore | None:
-        form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others)
-        self._candidates.pop(seq, None)
+    async def take(self, seq: int, *, accept: bool = False) -> JobCore | None:
+        """The work, leased, and with `accept` accepted if possible; None when another consumer has it, or the daemon is away.
+        Several may be taken at a time."""
+        accept = accept and not self._is_unserved(self._taking.get(seq))
+        form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others, accept=accept)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
         except (LeaseLost, Conflict, NotFound):  # of another consumer, who may die; acknowledged, dead, or removed
             return None
+        except ClientError as error:
+            if error.is_transient:
+                self._gap = True
+                return None
+            if not accept:
+                raise
+            return await self.take(seq)  # its job tells that it cannot be accepted
+        finally:
+            self._taking.pop(seq, None)
         if item.lease != form.lease:  # of a peer that was not admitted
             self._told.add(seq)
             self.on_waiting(item)
             return None
         job = JobCore(self._core, JobState(item, form.lease))
-        asked, served = self.named(job.state.body), self._capabilities
-        if served and asked not in served and (asked is not None or self._needs_name):
+        if self._is_unserved(asked := self.named(job.state.body)):
             await self._refuse(job, "no capability" if asked is None else shorten(asked, NAME_CHARACTERS))
             return None
         self._add(job)
+        job.state.unread |= not self._core.runtime.watch.knows(job.work_id, seq)
         return job
+
+    def _is_unserved(self, asked: str | None) -> bool:
+        served = self._capabilities
+        return bool(served) and asked not in served and (asked is not None or self._needs_name)
 
     async def _refuse(self, job: JobCore, asked: str) -> None:
         """Refuse a work that asks for what nobody serves here."""
@@ -247,42 +260,37 @@ class Feed:
         for job in list(self._jobs.values()) if gap else ():
             if await job.has_ended():
                 job.state.cancel()
+            job.state.unread = True
             job.state.on_event(None)
 
     def _asked(self, message: Message) -> str | None:
         """The capability that an opening asks for; UNWANTED when it is not for this consumer."""
         if message.direction != "in" or message.kind not in OPENING_KINDS or message.damaged:
             return UNWANTED
-        if (message.channel, message.work_id) in self._jobs:
+        if (message.channel, message.work_id) in self._jobs or message.seq in self._taking:
             return UNWANTED
         asked = self.named(msgspec.json.decode(message.envelope).get("body") or {})
         if self._capabilities and asked in self._announced and asked not in self._capabilities:
             return UNWANTED
         return asked if self._accept is None or self._accept(message) else UNWANTED
 
-    async def _follow(self) -> None:
-        assert self._subscription is not None
-        while not self._closed:
-            with suppress(ClientError):  # the daemon is away for long
-                async with aclosing(self._subscription.events()) as events:
-                    async for _, data in events:
-                        self._on_event(msgspec.json.decode(data, type=Event))
-            if not self._closed:
-                await self._core.runtime.sleep(LAST_PAUSE)
-
-    def _on_event(self, event: Event) -> None:
-        if event.message is None:
+    def _on_event(self, event: Event | None) -> None:
+        if event is None or event.message is None:
             self._gap = True
         elif event.work is None:
             self.on_other(event)
             return
         elif event.work.outcome == "opened":
-            if (asked := self._asked(event.message)) is not UNWANTED:
-                self._candidates[event.message.seq] = asked
+            try:
+                if (asked := self._asked(event.message)) is not UNWANTED:
+                    self._candidates[event.message.seq] = asked
+            except Exception:  # of `accept`: the one who lists the inbox gets it
+                self._gap = True
         else:
             if (job := self._jobs.get((event.message.channel, event.work.work_id))) is not None:
                 if event.work.after in TERMINAL_STATES:
                     job.state.cancel()
+                job.state.unread |= event.message.direction == "in" and event.message.kind in OPENING_KINDS
                 job.state.on_event(event)
             else:
                 self.on_other(event)
@@ -318,7 +326,15 @@ async def jobs(
     feed = Feed(core, capabilities, accept, lease, others=others)
     await feed.open()
     try:
-        while (job := await feed.next()) is not None:
+        while (picked := await feed.pick()) is not None:
+            if (job := await feed.take(picked[0], accept=True)) is None:
+                continue
+            try:
+                if not await job.accept():
+                    continue
+            except (Unreachable, Unavailable):
+                job.state.end(returned=True)
+                continue
             yield job
             if not job.state.ended:
                 await job.complete()

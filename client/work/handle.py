@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing
+from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -15,7 +16,7 @@ from aghbus.client.core.method import Asynchronous, Blocking, Method, StreamMeth
 from aghbus.client.core.refusals import NotFound
 from aghbus.client.errors import UsageError
 from aghbus.protocol.agh.lifecycle import STANDSTILL, TERMINAL_STATES
-from aghbus.protocol.api.messages import Event, Message, OpenedWork, SendResponse
+from aghbus.protocol.api.messages import Event, OpenedWork, SendResponse
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import Work
@@ -27,6 +28,8 @@ Answering = Callable[[str], str | Awaitable[str]]
 """Answers a question of the peer that has a work."""
 Progress = Callable[[str], object]
 """Gets the text of each progress report of a work."""
+RECENT = 1.0
+"""Seconds after a message of ours in which hardly anything else has happened."""
 
 
 class Opening(TypedDict, total=False):
@@ -57,6 +60,8 @@ class HandleCore:
         self.core = core
         self.work_id, self.channel = opened.work_id, opened.channel
         self._opened = self._told = opened.seq
+        self._said: int | None = opened.seq  # our last message, unless the work has moved on
+        self._said_at = time.monotonic()
         self._on_question = on_question
         self._on_progress = on_progress
 
@@ -84,33 +89,23 @@ class HandleCore:
             raise
 
     async def _standstill(self, timeout: float | None) -> Work:
-        if self._on_progress is None:
-            return await self.core.wait(self.work_id, channel=self.channel, timeout=timeout)
-        work = await self.core.work(self.work_id, self.channel)
-        if work.state in STANDSTILL and work.last_seq <= self._told:
-            return work
-        try:
-            async with aclosing(self._events(work.work_id, self._told, timeout)) as events:
-                async for event in events:
-                    if (still := await self._told_of(event)) is not None:
-                        return still
-        except TimeoutError:
-            return await self.core.wait(self.work_id, channel=self.channel, timeout=0.0)
-        raise AssertionError("a stream of events has no end")
+        said, self._said = self._said if time.monotonic() - self._said_at < RECENT else None, None
+        told = None if self._on_progress is None else partial(self._tell, self._on_progress)
+        return await self.core.standstill(self.work_id, self.channel, said, timeout, told)
 
-    async def _told_of(self, event: Event) -> Work | None:
-        """Tell `on_progress` of an event; the work if it stands still."""
-        self._told = max(self._told, event.seq)
-        if event.message is None or (event.work is not None and event.work.after in STANDSTILL):
-            work = await self.core.work(self.work_id, self.channel)
-            return work if work.state in STANDSTILL else None
-        if self._on_progress is not None and (text := _progress(event.message)) is not None:
-            self._on_progress(text)
-        return None
+    async def _tell(self, on_progress: Progress, work_id: str) -> None:
+        """Tell of the reports that came since the last one, in the work that took the place of this one."""
+        for message in await self.core.heard(work_id, self.channel, "trace", self._told):
+            self._told = message.seq
+            body = msgspec.json.decode(message.envelope).get("body") or {}
+            if isinstance(text := body.get("message"), str) and body.get("state") not in STANDSTILL:
+                on_progress(text)
 
     async def say(self, text: str) -> SendResponse:
         """Say something in the work: an answer to its question, or more about it."""
-        return await self.core.call(Operations.act_on_work, self.work_id, "say", message=text, channel=self.channel)
+        said = await self.core.call(Operations.act_on_work, self.work_id, "say", message=text, channel=self.channel)
+        self._said, self._said_at = said.seq, time.monotonic()
+        return said
 
     async def cancel(self, reason: str | None = None) -> SendResponse:
         """Cancel the work. Raises WorkClosed when it has ended."""
@@ -221,11 +216,3 @@ async def run(
 
 def _ends(event: Event) -> bool:
     return event.work is not None and event.work.after in TERMINAL_STATES
-
-
-def _progress(message: Message) -> str | None:
-    """The text of a trace of the target."""
-    if message.kind != "trace" or message.direction != "in":
-        return None
-    text = (msgspec.json.decode(message.envelope).get("body") or {}).get("message")
-    return text if isinstance(text, str) else None

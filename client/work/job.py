@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from types import TracebackType
@@ -25,7 +27,7 @@ from aghbus.client.core.refusals import (
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import run
 from aghbus.host.tracing import carrier_in
-from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
+from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -35,7 +37,6 @@ from aghbus.protocol.api.inbox import (
     InboxNextResponse,
 )
 from aghbus.protocol.api.messages import Event, Message
-from aghbus.protocol.api.queries import EventsQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
 
@@ -59,9 +60,9 @@ class JobCanceled(ClientError):
 class JobState:
     """What is known of one job, for every thread that has to do with it.
 
-    `lease` is None once the opening is acknowledged. `canceled`: the work ended without our report, or (`lost`) another
-    consumer has its lease. `on_event` gets the events of the work; None when some may be missing. `on_end` is told whether
-    the opening is in the inbox again.
+    `lease` is None once the job needs none, `acked`: the opening is acknowledged, `unread`: further messages of the work may be in
+    the inbox. `canceled`: the work ended without our report, or (`lost`) another consumer has its lease. `on_event` gets the events
+    of the work; None when some may be missing. `on_end` is told whether the opening is in the inbox again.
     """
 
     def __init__(self, item: InboxItem, lease: str | None) -> None:
@@ -74,6 +75,8 @@ class JobState:
         self.lost = False
         self.reporting = False
         self.ended = False
+        self.acked = False
+        self.unread = item.attempts > 1
         self.on_cancel: Callable[[], object] = _nothing
         self.on_event: Callable[[Event | None], object] = _nothing
         self.on_end: Callable[[bool], object] = _nothing
@@ -107,13 +110,13 @@ class JobCore:
 
     async def accept(self) -> bool:
         """Accept the work, unless an earlier worker did. False when it has ended, or the daemon refuses: then the job has ended."""
+        state = self.state.item.work_state  # as the job was leased
         try:
-            work = await self.core.work(self.work_id, self.channel)
-            if work.state == "submitted":
+            if state == "submitted":
                 await self.act("accept", WorkActionRequest())
-            if work.state not in TERMINAL_STATES and not self.state.canceled:
+            if state in OPEN_STATES and not self.state.canceled:
                 return True
-        except (JobCanceled, NotFound):
+        except JobCanceled:
             pass
         except RefusedByDaemon as error:
             if error.is_transient:
@@ -212,20 +215,23 @@ class JobCore:
     async def settle(self) -> None:
         """Acknowledge every message of the ended work."""
         try:
-            await self.acknowledge()
-            await self.read()
+            if not self.state.acked:
+                await self.acknowledge()
+            if self.state.unread or self.state.canceled:
+                await self.read()
         finally:
             self.state.end()
 
     async def acknowledge(self) -> None:
         """Acknowledge the opening, under our lease if there is one. Who does that before the end of the work must remember the
         job."""
-        lease, self.state.lease = self.state.lease, None
+        lease, self.state.lease, self.state.acked = self.state.lease, None, True
         await self._acknowledge(self.seq, lease)
 
     async def read(self, channel: str | None = None, work_id: str | None = None) -> None:
         """Acknowledge the other messages of the work that have arrived, or those of another work."""
         channel, work_id = channel or self.channel, work_id or self.work_id
+        self.state.unread &= work_id != self.work_id
         while (item := await self._next(work_id)) is not None and item.message.channel == channel:
             await self._acknowledge(item.seq)
         if item is not None:  # of another work with the same id
@@ -261,20 +267,29 @@ class JobCore:
             raise RuntimeError("the job has ended already")
         action.channel = self.channel
         try:
-            return (await self.core.act(self.work_id, verb, action)).seq
+            sent = await self.core.act(self.work_id, verb, action)
         except ENDED as error:
             self.state.canceled = True
             raise JobCanceled(f"the work {self.work_id} has ended: {error.message}", error.hint, error.code) from None
+        if sent.work_state in TERMINAL_STATES:
+            self.state.lease, self.state.acked = None, True  # by the daemon, with the end of the work
+        return sent.seq
 
     async def _answer(self, since: int, timeout: float | None) -> str:
-        query = EventsQuery(work_id=self.work_id, channel=self.channel, since=since)
-        async with aclosing(self.core.events(query, timeout=timeout)) as events:
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        async with aclosing(self.core.watch(self.work_id, since, deadline)) as events:
             async for event in events:
-                if event.work is not None and event.work.after in TERMINAL_STATES:
+                if event is not None and event.message is not None:
+                    messages = [event.message]
+                else:
+                    messages = await self.core.heard(self.work_id, self.channel, "say", since)
+                for message in messages:
+                    if (text := _said(message)) is not None and message.channel == self.channel:
+                        await self._acknowledge(message.seq)
+                        return text
+                may_have_ended = event is None or (event.work is not None and event.work.after in TERMINAL_STATES)
+                if may_have_ended and await self.has_ended():
                     break
-                if (text := _said(event.message)) is not None:
-                    await self._acknowledge(event.seq)
-                    return text
         self.state.cancel()
         raise JobCanceled(f"the work {self.work_id} has ended", "the question was not answered")
 
@@ -284,11 +299,9 @@ def text_of(error: BaseException) -> str:
     return shorten(f"{type(error).__name__}: {error}".encode(errors="replace").decode(), MESSAGE_CHARACTERS)
 
 
-def _said(message: Message | None) -> str | None:
+def _said(message: Message) -> str | None:
     """The text of a say that was received in a work and had effect."""
-    if message is None or message.direction != "in" or message.kind != "say":
-        return None
-    if message.outcome not in ("advanced", "unchanged"):
+    if (message.direction, message.kind) != ("in", "say") or message.outcome not in ("advanced", "unchanged"):
         return None
     return str((msgspec.json.decode(message.envelope).get("body") or {}).get("text") or "")
 

@@ -14,7 +14,6 @@ from aghbus.client.http import Endpoint
 from aghbus.client.work.execution import Execution
 from aghbus.client.work.feed import Feed
 from aghbus.client.work.handlers import Handler, Middleware
-from aghbus.client.work.job import JobCore
 
 logger = logging.getLogger("aghbus.client")
 
@@ -42,7 +41,7 @@ class Serving:
         self.loop = asyncio.get_running_loop()
         self._handlers = handlers
         self._options = options
-        self._core = Core(endpoint, options.timeout, EventLoop())
+        self._core = Core(EventLoop(endpoint), options.timeout)
         self._execution = Execution(handlers, middleware, self._core)
         self._feed = Feed(
             self._core,
@@ -75,15 +74,16 @@ class Serving:
                 on_ready()
             while not self._stopping:
                 await self._slots.acquire()
-                job = await self._feed.lease()
-                if job is None:
+                if (picked := await self._feed.pick()) is None:
                     break
-                self._start(job)
+                self._start(*picked)
             if self._running:
                 await asyncio.wait(list(self._running), timeout=self._options.drain)
         finally:
             await self._end_all()
             await self._feed.close()
+            self._execution.close()
+            self._core.runtime.close()
         logger.info("stopped")
 
     def stop(self) -> None:
@@ -118,13 +118,18 @@ class Serving:
             return True
         return sum(one is handler for one in self._running.values()) < handler.concurrency
 
-    def _start(self, job: JobCore) -> None:
-        named = self._feed.named(job.state.body)
-        task = asyncio.create_task(self._execution.carry_out(job, named))
+    def _start(self, seq: int, named: str | None) -> None:
+        task = asyncio.create_task(self._carry_out(seq, named))
         self._running[task] = self._execution.handler(named)
         task.add_done_callback(self._on_end)
 
+    async def _carry_out(self, seq: int, named: str | None) -> None:
+        if (job := await self._feed.take(seq, accept=True)) is not None:
+            await self._execution.carry_out(job, named)
+
     def _on_end(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a work could not be taken", exc_info=error)
         self._slots.release()
         self._feed.wake()

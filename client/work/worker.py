@@ -118,7 +118,10 @@ class Worker:
         """Accept one job, let its handler carry it out, and report, as `run` does with those that it takes. Errors are logged."""
         self._check()
         execution = Execution(self._handlers, self._middleware, job.core.core)
-        await execution.carry_out(job.core, asked_capability(job.body, self._handlers))
+        try:
+            await execution.carry_out(job.core, asked_capability(job.body, self._handlers))
+        finally:
+            execution.close()
 
     def _check(self) -> None:
         if not self._handlers:

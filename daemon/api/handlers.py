@@ -12,6 +12,7 @@ from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
@@ -37,6 +38,8 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.get_readiness: StatusService.readiness,
     Operations.get_version: StatusService.versions,
     Operations.get_status: StatusService.status,
+    Operations.get_stacks: Diagnostics.stacks,
+    Operations.get_profile: Diagnostics.profile,
     Operations.list_peers: PeerService.list_peers,
     Operations.find_peers: WhoisQuestions.whois,
     Operations.send_message: MessageService.send,

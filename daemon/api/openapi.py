@@ -33,7 +33,7 @@ _TAGS: Final = {
     "mcp": "Sessions of agent hosts, which `aghctl mcp` reports.",
 }
 _WORDS: Final = {
-    "daemon": ("healthz", "readyz", "openapi.json", "version", "status"),
+    "daemon": ("healthz", "readyz", "openapi.json", "version", "status", "debug"),
     "peers": ("whois", "capabilities"),
     "messages": ("threads", "directs", "quarantine"),
     "trust": ("requests",),

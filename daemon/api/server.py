@@ -12,7 +12,7 @@ from aghbus.daemon.api.handlers import Handler
 from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.connection import ApiConnection, ListenerState
 from aghbus.daemon.api.http.exchange import Application
-from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, listen_tcp, listen_unix
+from aghbus.daemon.api.http.listeners import BACKLOG, UnixListener, checked_token, listen_tcp, listen_unix
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.api.http.timeouts import TIMEOUTS, HttpTimeouts
 from aghbus.daemon.base.logs import EventLimiter, event
@@ -71,6 +71,7 @@ class ApiServer:
         self._endpoints: list[ListenerState] = []  # one a listener: connections on TCP do not count on the socket
         self._servers: list[asyncio.Server] = []
         self._unix: UnixListener | None = None
+        self._guard: LoopbackGuard | None = None
         self.tcp_address: tuple[str, int] | None = None
 
     async def start(self) -> None:
@@ -83,14 +84,20 @@ class ApiServer:
                 self._socket_path, private_folder=self._private_folder, group=self._socket_group
             )
             if self._tcp is not None:
-                tcp, token = listen_tcp(*self._tcp, self._token)
+                token, tcp = checked_token(self._token), listen_tcp(*self._tcp)
                 host, port = tcp.getsockname()[:2]
                 self.tcp_address = (host, port)
-                await self._serve(LoopbackGuard(self._app, token=token, host=host, port=port), tcp)
+                self._guard = LoopbackGuard(self._app, token=token, host=host, port=port)
+                await self._serve(self._guard, tcp)
             await self._serve(self._app, self._unix.socket)
         except BaseException:
             self._close_listeners()
             raise
+
+    def change_token(self, token: str | None) -> None:
+        """Take another token on TCP from now on. Raises ListenError for one that may not be used, which changes nothing."""
+        if self._guard is not None:
+            self._guard.change_token(checked_token(token))
 
     async def stop(self, deadline: float) -> None:
         """Take no more requests, finish those in flight within `deadline` seconds, and remove the socket.

@@ -36,12 +36,13 @@ def run(values: dict[str, Any]) -> int:
 
 def _human(report: RestoreReport) -> str:
     restored = report.restored
-    lines = [f"restored {report.store} from a backup of {spell(restored.backup_ms)}"]
+    of = "the store that was moved" if restored is None else f"a backup of {spell(restored.backup_ms)}"
+    lines = [f"restored {report.store} from {of}"]
     lines += [f"keys: {', '.join(report.keys)}"] if report.keys else []
     lines += [f"what it replaced is in {report.replaced}"] if report.replaced else []
-    lines.append(
-        f"openings that were sent before {spell(1000 * restored.held_through)} are held for you: `aghctl status` counts them"
-    )
+    if restored is not None:
+        until = spell(1000 * restored.held_through)
+        lines.append(f"openings that were sent before {until} are held for you: `aghctl status` counts them")
     return "\n".join(map(escape, lines))
 
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
 import msgspec
@@ -21,10 +22,11 @@ _KEY_ENDINGS: Final = (".pem", ".rotation.json")
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """What was restored: the epoch that begins, the keys that were written, and the folder with what was replaced."""
+    """What was restored: the epoch that begins, null for a store that was moved, the keys that were written, and the folder with
+    what was replaced."""
 
     store: str
-    restored: Restored
+    restored: Restored | None
     keys: list[str]
     replaced: str | None
 
@@ -38,17 +40,54 @@ def restore(source: Path, store: Path, state_dir: Path, *, now_ms: int, replace:
     copy = source / STORE_NAME if source.is_dir() else source
     if not copy.is_file():
         raise StoreUnopenable(copy, "is not a file", hint="name a file or a folder that `aghctl backup` made")
-    lock = StoreLock(store)
+    lock, owned = StoreLock(store), _Ownership(store.parent)
     try:
-        make_private_folder(store.parent)
-        make_private_folder(state_dir)
+        for folder in (store.parent, state_dir):
+            owned.will_make(folder)
+            make_private_folder(folder)
     except OSError as error:
         raise StoreUnopenable(store, f"its folder cannot be made: {error.strerror}", hint="check its path") from None
+    owned.will_make(lock.path)
     lock.acquire("aghd restore")
     try:
-        return _restore(copy, source, store, state_dir, now_ms=now_ms, replace=replace)
+        report = _restore(copy, source, store, state_dir, now_ms=now_ms, replace=replace)
+        aside = [] if report.replaced is None else [Path(report.replaced)]
+        owned.hand_over([store, watermark_path(store), *aside, *(state_dir / name for name in report.keys)])
+        return report
     finally:
+        owned.hand_over([])
         lock.release()
+
+
+class _Ownership:
+    """Whom the restored files are to belong to when root restores: the user whom the nearest existing folder belongs to, which is
+    that of the service beside a system unit."""
+
+    def __init__(self, folder: Path) -> None:
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        self._owner = there.stat()
+        self._made: list[Path] = []
+
+    def will_make(self, path: Path) -> None:
+        """Note what is about to be made, if it is missing, with the folders above it."""
+        self._made += [one for one in (path, *path.parents) if not os.path.lexists(one)]
+
+    def hand_over(self, paths: list[Path]) -> None:
+        """Give these, and all that was made, to the owner. Raises StoreUnopenable."""
+        if os.geteuid() != 0:
+            return
+        for path in {*paths, *self._made}:
+            try:
+                found = path.lstat()
+                if found.st_uid == 0 and (
+                    S_ISDIR(found.st_mode) or found.st_nlink == 1
+                ):  # never a file of others under a second name
+                    os.chown(path, self._owner.st_uid, self._owner.st_gid, follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                cause = f"cannot be given to its owner: {error.strerror}"
+                raise StoreUnopenable(path, cause, hint=f"chown -R {self._owner.st_uid} {path.parent}") from None
 
 
 def _restore(copy: Path, source: Path, store: Path, state_dir: Path, *, now_ms: int, replace: bool) -> RestoreReport:
@@ -59,7 +98,7 @@ def _restore(copy: Path, source: Path, store: Path, state_dir: Path, *, now_ms: 
     copying.discard(staged)  # of a restore that was interrupted
     try:
         _stage(copy, staged)
-        restored = epoch.begin(staged, now_ms, read_watermark(store))
+        restored = None if epoch.unseal(staged) else epoch.begin(staged, now_ms, read_watermark(store))
         replaced = placing.exists(store)
         placing.put_in_place(staged, store, aside)
         _write_keys(keys, state_dir, aside)

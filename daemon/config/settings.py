@@ -353,6 +353,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: Annotated[str, Key(_NAME, "name of the instance: its socket and its state; unset: from the host's name")] = ""
     peer_id: Annotated[str, Key(_PEER, "our id on the bus; unset: the name")] = ""
+    take_over: Annotated[
+        bool, Key(Switch(), "keep our peer id against a daemon with a copy of our store that was started earlier")
+    ] = False
     display_name: Annotated[str | None, Key(CARD_TEXT, "name for people in our Peer Card", reload=True)] = None
     summary: Annotated[
         str | None, Key(CARD_TEXT, "one line about us in our greets: why we are here, what we do", reload=True)

@@ -8,13 +8,14 @@ from typing import Any, Final, Protocol
 from msgspec import json
 
 from aghbus.daemon.discovery.greeter import JOINED_KEY, Greeter
-from aghbus.daemon.discovery.publisher import INSTANCE_KEY, DiscoveryPublisher
+from aghbus.daemon.discovery.publisher import DiscoveryPublisher
 from aghbus.daemon.discovery.restored_peers import RestoredPeers
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.own_instance import INSTANCE_KEY
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.bodies import PeerCard
@@ -35,6 +36,14 @@ from aghbus.protocol.agh.identifiers import subject_for
 
 SMALL_CATALOG: Final = 16_384
 """Bytes of capability documents that answer a broadcast, or a peer that is not verified."""
+
+_CONFLICTS: Final = {
+    "unrelated": "another daemon uses our peer id {}: give one of them another --peer-id",
+    "later": "another daemon with our peer id {} and a copy of our store or key was started after this one, and takes no messages: "
+    "stop one of them",
+    "earlier": "another daemon with our peer id {} and a copy of our store or key was started before this one, which takes no "
+    "messages: stop one of them, or start this one with --take-over",
+}
 
 
 class PeerSeen(Protocol):
@@ -78,11 +87,14 @@ class Discovery:
 
     def conflict(self, envelope: Envelope) -> None:
         """Another daemon uses our peer id: report it here, and by a greet to the other daemon."""
-        if envelope.extensions().get(INSTANCE_KEY) == self._publisher.instance:
-            return  # our own greet, delivered by a stream
+        found = self._publisher.instance.compare(envelope)
+        if found == "ours":
+            return
         self._counters.add("identity.conflicts")
-        sentence = f"another daemon uses our peer id {envelope.sender} in workspace {envelope.workspace_id}"
-        self._counters.problem("identity", f"{sentence}: give one of them another --peer-id", self._clock.monotonic())
+        key, sentence = (
+            ("identity", _CONFLICTS[found]) if found == "unrelated" else ("identity.copy", _CONFLICTS[found])
+        )
+        self._counters.problem(key, sentence.format(envelope.sender), self._clock.monotonic())
         self._log_limiter.event(
             logging.ERROR,
             "identity",
@@ -92,6 +104,7 @@ class Discovery:
             channel=envelope.channel,
             id=envelope.id,
             kind=envelope.kind,
+            it=found,
         )
         if envelope.sender == self._identity.self_id:
             self._greeter.answer_conflict()
@@ -127,6 +140,7 @@ class Discovery:
             self._presence.note_acknowledging(effect.card.peer_id, INSTANCE_KEY in ext, version_of(ext))
             if envelope.kind == "greet":
                 self._presence.note_load(effect.card.peer_id, load_of(ext))
+                self._note_run(effect.card.peer_id, ext.get(INSTANCE_KEY))
         if ext.get(LEAVING_KEY) is True and envelope.kind == "greet":
             self._presence.leave(*peer)
             return
@@ -145,6 +159,12 @@ class Discovery:
         else:
             summary = summary_of(envelope.body, ext)
             self._presence.observe(envelope.workspace_id, envelope.channel, effect.card, effect.trust, now_ms, summary)
+
+    def _note_run(self, peer_id: str, run: object) -> None:
+        """Report a contact whose greets come from two daemons."""
+        if isinstance(run, str) and self._presence.is_contact(peer_id) and self._presence.note_run(peer_id, run):
+            sentence = f"two daemons run as the peer {peer_id}: tell its operator to stop one of them"
+            self._counters.problem(f"identity.{peer_id}", sentence, self._clock.monotonic())
 
     def _answer(self, request: Envelope, lane: Lane) -> None:
         card = self._own_card.card()

@@ -21,6 +21,9 @@ JOINED_KEY: Final = (
 )
 _JITTER: Final = 0.2  # of the greeting interval, downwards only (spec section 7)
 _REGREET: Final = 5.0  # seconds between two greets that answer a conflict
+_REGREET_DELAY: Final = (
+    1.0  # seconds before it: the other daemon ignores what is as old as itself (state/own_instance.py)
+)
 
 GREET_BACK_EVERY: Final = 5.0
 """Seconds between two greets for peers that appear on one channel. Each is for all of them, so their number costs nothing."""
@@ -113,7 +116,11 @@ class Greeter:
         """Greet the other daemon with our peer id, so that it reports the conflict too."""
         if self._clock.monotonic() - self._regreeted > _REGREET:
             self._regreeted = self._clock.monotonic()
-            self._background.spawn(self.greet())
+            self._background.spawn(self._answer_conflict())
+
+    async def _answer_conflict(self) -> None:
+        await asyncio.sleep(_REGREET_DELAY)
+        await self.greet()
 
     def is_restart(self, greet: Envelope) -> bool:
         """Note a greet. Whether it comes well before the interval of its peer, the longer one of its last two."""

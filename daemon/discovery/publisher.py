@@ -7,6 +7,7 @@ from typing import Any, Final
 from aghbus.daemon.base.background import BackgroundTasks
 from aghbus.daemon.nats.link import Link, LinkError
 from aghbus.daemon.state.context import DaemonContext
+from aghbus.daemon.state.own_instance import OwnInstance
 from aghbus.daemon.state.tags import Tags
 from aghbus.host.version import VERSION
 from aghbus.protocol.agh.discovery import VERSION_KEY
@@ -16,10 +17,6 @@ from aghbus.protocol.agh.limits import REPLAY_AGE
 from aghbus.protocol.agh.send import Draft, build, encoded
 from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.protocol.base.errors import InvalidRequest
-
-INSTANCE_KEY: Final = (
-    "aghbus.instance"  # in ext: identifies one of two daemons with the same peer id, and announces acknowledgements
-)
 
 Headers = Mapping[str, str] | None
 TtlHeaders = Callable[[int], Headers]
@@ -35,10 +32,9 @@ class DiscoveryPublisher:
         link: Link,
         background: BackgroundTasks,
         tags: Tags,
-        instance: str,
+        instance: OwnInstance,
         ttl_headers: TtlHeaders | None,
     ) -> None:
-        """`instance` is the random id of this store."""
         self.instance: Final = instance
         self._identity = context.identity
         self._clock = context.clock
@@ -66,19 +62,19 @@ class DiscoveryPublisher:
         request: Envelope | None = None,
     ) -> Draft:
         """A discovery envelope; `request` is the one that it answers."""
-        clock = self._clock
+        message_id, ts = self._clock.mint(), self._clock.seconds()
         return Draft(
-            id=clock.mint(),
+            id=message_id,
             workspace_id=workspace_id,
             channel=channel,
             kind=kind,
             sender=self._identity.self_id,
             to=to,
-            ts=clock.seconds(),
+            ts=ts,
             body=body,
             reply_to=None if request is None else request.id,
             trace_id=None if request is None else request.trace_id,
-            ext={**(ext or {}), INSTANCE_KEY: self.instance, VERSION_KEY: VERSION},
+            ext={**(ext or {}), **self.instance.extension(message_id, ts), VERSION_KEY: VERSION},
         )
 
     def encoded(self, draft: Draft, *, validated: bool) -> tuple[str, bytes, Headers]:

@@ -55,6 +55,11 @@ METRICS: Final = (
         "Received messages that were rejected because of a limit, by limit and lane; they are delivered again later",
         {"reason": _REJECTIONS, "lane": tuple(PARTS)},
     ),
+    Metric(
+        "aghbus_identity_conflicts_total",
+        "counter",
+        "Received messages of other daemons that use our peer id, or a copy of our key",
+    ),
     Metric("aghbus_published_total", "counter", "Messages that the broker has passed on, retries included"),
     Metric("aghbus_retries_total", "counter", "Messages that were published again"),
     Metric(

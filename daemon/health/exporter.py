@@ -142,6 +142,7 @@ def _messages(counters: Counters) -> dict[str, Values]:
             for reason in rejections["reason"]
             for lane in rejections["lane"]
         },
+        "aghbus_identity_conflicts_total": {(): counters.get("identity.conflicts", 0)},
         "aghbus_published_total": {(): counters.get("outbox.published", 0)},
         "aghbus_retries_total": {(): counters.get("outbox.retried", 0)},
         "aghbus_undelivered_total": {

@@ -23,6 +23,7 @@ from aghbus.daemon.receive.refused import RefusedMessages
 from aghbus.daemon.receive.rejections import Rejections
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import PARTS, Lane
+from aghbus.daemon.state.own_instance import OwnInstance
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
@@ -40,6 +41,8 @@ _BATCH_BYTES: Final = 4 * 1024 * 1024  # of the messages decided in one job, for
 QUEUE_BYTES: Final = 64 * 1024 * 1024  # of the messages in the queue: four thousand of the largest would be gigabytes
 SENDER_SHARE: Final = 0.75  # for one sender, of the part of the queue that its lane may fill
 _CHECKS: Final = 256  # messages after a rejected one that are checked before they are parsed, which costs a fifth of it
+IDENTITY: Final = "identity"
+"""Why messages are rejected while another daemon has our peer id."""
 _RECEIVED: Final = {kind: f"received.{kind}" for kind in KINDS}  # names of counters
 
 
@@ -141,6 +144,7 @@ class Intake:
         rejections: Rejections,
         queue: ReceiveQueue,
         discovery: DiscoveryMessages,
+        instance: OwnInstance,
     ) -> None:
         self._identity = context.identity
         self._clock = context.clock
@@ -152,6 +156,7 @@ class Intake:
         self._rejections = rejections
         self._queue = queue
         self._discovery = discovery
+        self._instance = instance
         self._checks_left = 0  # messages that are checked before they are parsed
 
     def offer(self, message: InboundMessage) -> None:
@@ -197,12 +202,14 @@ class Intake:
             copy,
             tag,
         )
-        rejection = self._limits.check(envelope, tag, copy=copy)
+        rejection: str | None = self._limits.check(envelope, tag, copy=copy)
         if rejection is None:
             if envelope.kind in DISCOVERY_KINDS:
                 self._discovery.handle(received, envelope)
                 return
-            if self._queue.put(received):
+            if self._instance.gives_way:
+                rejection = IDENTITY
+            elif self._queue.put(received):
                 return
         self._reject(rejection or "queue", received)
 

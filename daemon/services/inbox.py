@@ -10,11 +10,14 @@ from msgspec.structs import replace
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.metrics import Counters
+from aghbus.daemon.send.sender import Batch
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.works import WorkService
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiter, InboxWaiters, expire_leases
 from aghbus.daemon.state.lanes import Lanes
+from aghbus.daemon.state.own_instance import OwnInstance
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api.inbox import (
     LEASE,
@@ -27,7 +30,8 @@ from aghbus.protocol.api.inbox import (
     InboxResponse,
 )
 from aghbus.protocol.api.queries import InboxQuery
-from aghbus.protocol.base.errors import InvalidRequest
+from aghbus.protocol.api.works import WorkActionRequest
+from aghbus.protocol.base.errors import InvalidRequest, Unavailable
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
@@ -48,6 +52,8 @@ class InboxService:
     lanes: Lanes
     identity: Identity
     admission: Admission
+    instance: OwnInstance
+    works: WorkService
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
@@ -75,6 +81,7 @@ class InboxService:
 
     async def next_under(self, lease: str, request: InboxNextRequest) -> InboxNextResponse:
         """As `next`, under a token of `new_lease`: messages that it leased before hold no later ones back."""
+        self._check_identity()
         deadline, consumer = self.clock.monotonic() + request.wait, None
         take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
         try:
@@ -112,6 +119,8 @@ class InboxService:
         return item, inbox.due_ms(tx)
 
     def _lease(self, tx: Transaction, fresh: int | None, request: InboxNextRequest, lease: str) -> InboxItem | None:
+        if self.instance.gives_way:
+            return None
         now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
         item = inbox.lease_next(
             tx,
@@ -164,20 +173,31 @@ class InboxService:
         return await self._lease_one(seq, request, in_order=True)
 
     async def _lease_one(self, seq: int, request: InboxLeaseRequest, *, in_order: bool) -> InboxItem:
-        def job(tx: Transaction) -> InboxItem:
+        def job(tx: Transaction, batch: Batch) -> InboxItem:
             now_ms, visible_ms = self.clock_changes.now_after_clock_check(tx), int(request.visibility * 1000)
             item, new = inbox.lease(tx, seq, request.lease, now_ms, visible_ms, in_order=in_order)
             if not request.others and self._in_lane(item).lane == "other":
                 self.admission.answer(tx, item)
                 return self._in_lane(inbox.give_back(tx, seq, request.lease) or item)
+            if new:
+                self._check_identity()
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
+            if request.accept and item.work_state == "submitted" and item.message.work_id is not None:
+                action = WorkActionRequest(channel=item.message.channel)
+                item.work_state = self.works.act(tx, batch, item.message.work_id, "accept", action).work_state
             return self._noted(tx, item, "leased") if new else self._in_lane(item)
 
         if LEASE.fullmatch(request.lease) is None:
             raise InvalidRequest("lease: must be 8 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-'")
-        item = await self.store.write(job)
+        item = await self.works.sender.send_all(job)
         failpoint("inbox.leased")
         return item
+
+    def _check_identity(self) -> None:
+        """Raises Unavailable while another daemon with our peer id hands out the same messages."""
+        if self.instance.gives_way:
+            hint = "`aghctl status` says which one; stop one of them, or start this one with --take-over"
+            raise Unavailable("another daemon with our peer id, started earlier, hands out messages", hint=hint)
 
     async def ack(self, seq: int, request: InboxAckRequest) -> InboxItem:
         """Acknowledge a message. Refused when another lease is the current one."""

@@ -80,29 +80,28 @@ class WorkService:
 
     def act_on_work(self, work_id: str, verb: WorkVerb, request: WorkActionRequest) -> Awaitable[SendResponse]:
         """Carry out one action on a work that this daemon takes part in."""
+        return self.sender.send_all(lambda tx, batch: self.act(tx, batch, work_id, verb, request))
 
-        def job(tx: Transaction, batch: Batch) -> SendResponse:
-            known = works.find(tx, work_id, request.channel)
-            first = None if request.id is None else batch.sent_before(self.drafts.workspace, request.id)
-            while known is not None and known.work.is_terminal:
-                if first is not None and first.work_id == known.work.work_id:
-                    break  # a repeat goes to the peer that got it
-                successor = handovers.successor(tx, known.work)
-                if successor is None:
-                    break
-                known = works.find(tx, successor, known.work.channel)
-            if known is None:
-                raise _unknown(work_id)
-            draft = self.drafts.for_work_action(known.work, verb, request, known.trace_id, batch.now_ms)
-            repeats = None if request.id is None else _WORK_FIELDS
-            return batch.send(
-                draft,
-                repeats=repeats,
-                allow_secrets=request.allow_secrets,
-                replace_secrets=request.replace_secrets,
-            )
-
-        return self.sender.send_all(job)
+    def act(
+        self, tx: Transaction, batch: Batch, work_id: str, verb: WorkVerb, request: WorkActionRequest
+    ) -> SendResponse:
+        """The same in a transaction."""
+        known = works.find(tx, work_id, request.channel)
+        first = None if request.id is None else batch.sent_before(self.drafts.workspace, request.id)
+        while known is not None and known.work.is_terminal:
+            if first is not None and first.work_id == known.work.work_id:
+                break  # a repeat goes to the peer that got it
+            successor = handovers.successor(tx, known.work)
+            if successor is None:
+                break
+            known = works.find(tx, successor, known.work.channel)
+        if known is None:
+            raise _unknown(work_id)
+        draft = self.drafts.for_work_action(known.work, verb, request, known.trace_id, batch.now_ms)
+        repeats = None if request.id is None else _WORK_FIELDS
+        return batch.send(
+            draft, repeats=repeats, allow_secrets=request.allow_secrets, replace_secrets=request.replace_secrets
+        )
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
         """One page of works, latest change first."""

@@ -72,7 +72,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "quarantine": _resource("QUARANTINE_PER_SECOND quarantine.max_rows quarantine.max_bytes", "quarantine"),
     "presence": _resource(
         "MAX_PEERS MAX_BYTES",
-        "PresenceTable._versions PresenceTable._loads PresenceTable._left "
+        "PresenceTable._versions PresenceTable._loads PresenceTable._runs PresenceTable._left "
         "peers PresenceTable._peers PresenceTable._others PresenceTable._sizes PresenceTable._stored PresenceTable._dropped"
         " InMemoryState.acknowledging Greeter._waiting Greeter._last Greeter._heard RestoredPeers._asking"
         " RestoredPeers._asked RestoredPeers._noted",

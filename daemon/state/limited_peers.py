@@ -24,6 +24,7 @@ REASONS: Final = {
     "processing": "limits.processor_percent is used up",
     "memory": "the dedup window is full of ids (receive.remembered)",
     "store": "the store cannot write",
+    "identity": "another daemon has our peer id",
     "inbox.sender": "a quarter of the inbox holds unread messages of one sender",
     "inbox.other": "the inbox is half full, and takes messages of contacts only (`aghctl trust admit` makes one)",
     "inbox.plain": "the inbox is three quarters full, and takes only messages of contacts with a key",

@@ -60,6 +60,9 @@ class PresenceTable:
             str, str
         ] = {}  # of peers of this project that greeted since the start; "" is older than 0.1.0
         self._loads: dict[str, Load] = {}  # by peer id, as its last greet tells
+        self._runs: dict[
+            str, tuple[str, str]
+        ] = {}  # by peer id, the run of its daemon that greeted last, and the one before
         self._left: dict[PeerKey, None] = {}  # peers that said that they stop, and were not seen since
         self._hears_since = float("inf")  # the monotonic second since which greets arrive
         self.changed = Notifier()
@@ -161,6 +164,7 @@ class PresenceTable:
             self.of_this_project.pop(oldest[2], None)
             self._versions.pop(oldest[2], None)
             self._loads.pop(oldest[2], None)
+            self._runs.pop(oldest[2], None)
             self._left.pop(oldest, None)
 
     def _least_needed(self) -> PeerKey:
@@ -188,6 +192,13 @@ class PresenceTable:
         self._versions.pop(peer_id, None)
         if able and version is not None:
             self._versions[peer_id] = version
+
+    def note_run(self, peer_id: str, run: str) -> bool:
+        """Record which run of its daemon greets; whether it is one that another run seemed to have replaced: both run."""
+        latest, before = self._runs.get(peer_id, ("", ""))
+        if run != latest:
+            self._runs[peer_id] = run, latest
+        return run == before != latest
 
     def note_load(self, peer_id: str, load: Load | None) -> None:
         """Record what a greet of the peer tells of its load."""

@@ -92,6 +92,7 @@ class InboxLeaseRequest(RequestModel):
     visibility: Visibility = 300.0
     # false: a message of a peer that was not admitted is not leased; if it opened a work, its sender is told once that it waits
     others: bool = True
+    accept: bool = False  # also accept the work that the message opens, unless that was done
 
 
 class InboxAckRequest(RequestModel):

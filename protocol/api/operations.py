@@ -43,7 +43,14 @@ from aghbus.protocol.api.messages import (
 )
 from aghbus.protocol.api.operation import AnyOperation, Operation, takes
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
-from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, StatusResponse, VersionResponse
+from aghbus.protocol.api.status import (
+    HealthResponse,
+    ProfileResponse,
+    ReadinessResponse,
+    StacksResponse,
+    StatusResponse,
+    VersionResponse,
+)
 from aghbus.protocol.api.trust import (
     AdmissionRequestsResponse,
     TrustChangeRequest,
@@ -78,6 +85,16 @@ class Operations:
         "GET /v1/version", "Versions of program, protocol and API", takes(q.NoParameters), VersionResponse
     )
     get_status = Operation("GET /v1/status", "The state of the whole daemon", takes(q.NoParameters), StatusResponse)
+    get_stacks = Operation(
+        "GET /v1/debug/stacks", "Where each task and thread of the daemon is", takes(q.NoParameters), StacksResponse
+    )
+    get_profile = Operation(
+        "GET /v1/debug/profile",
+        "Sample the stacks of all threads for some seconds",
+        takes(q.ProfileQuery),
+        ProfileResponse,
+        waits=True,
+    )
     list_peers = Operation("GET /v1/peers", "Peers known to presence", takes(q.PeersQuery), PeersResponse)
     find_peers = Operation(
         "POST /v1/whois",

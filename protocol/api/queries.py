@@ -123,6 +123,12 @@ class WorkQuery(Query, frozen=True):
     wait: Annotated[float, seconds(0, MAX_WORK_WAIT)] = 0.0
 
 
+class ProfileQuery(Query, frozen=True):
+    """A profile."""
+
+    duration: Annotated[float, seconds(0.1, 20)] = 10.0  # for which samples are taken, in seconds
+
+
 class RoomsQuery(Query, frozen=True):
     """Threads or direct rooms."""
 

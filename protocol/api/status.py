@@ -31,6 +31,36 @@ class VersionResponse(ResponseModel):
     api: str  # of this API
 
 
+class Stack(ResponseModel):
+    """Where a task or a thread is."""
+
+    name: str  # of the task or thread
+    frames: list[str]  # `FILE:LINE FUNCTION`, the outermost first; of a task that waits, the innermost alone
+
+
+class StacksResponse(ResponseModel):
+    """What the process does now."""
+
+    tasks: list[Stack]  # of the event loop
+    threads: list[Stack]
+    queues: dict[str, int]  # messages that wait, by queue
+
+
+class ProfiledStack(ResponseModel):
+    """A stack that was seen while a profile was made."""
+
+    frames: list[str]  # the name of the thread, then as in `Stack`
+    samples: int  # how often it was seen
+
+
+class ProfileResponse(ResponseModel):
+    """A profile by samples of all threads; one that waits is seen, too."""
+
+    seconds: float  # for which samples were taken
+    samples: int  # of each thread
+    stacks: list[ProfiledStack]  # the most frequent first, at most 1,000
+
+
 class BrokerStatus(ResponseModel):
     """The link to NATS."""
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -293,6 +294,7 @@ def _open_writer(
         version = check_owner(db, path)
         _configure(db, synchronous)
         migrate(db, version, shipped())
+        _check_moved(db, path)
         unchecked = version > 0 and not _is_sound(db, path)
         opened = integrity.check_watermark(db, path)
         meta.put(db, "boot", boot_number())
@@ -306,6 +308,17 @@ def _open_writer(
             db.close()
         raise explained(path, error) from None
     return db, opened, unchecked
+
+
+def _check_moved(db: sqlite3.Connection, path: Path) -> None:
+    moved_ms = meta.get(db, meta.MOVED)
+    if moved_ms:
+        at = datetime.fromtimestamp(moved_ms / 1000, UTC)
+        raise StoreUnopenable(
+            path,
+            f"was moved at {at:%Y-%m-%d %H:%M:%S} UTC by `aghctl backup --move`, and goes on where that backup was restored",
+            hint="to go on here, stop the daemon there, and restore that backup here: `aghd restore … --replace`",
+        )
 
 
 def _make_private(path: Path) -> None:

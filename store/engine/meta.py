@@ -1,6 +1,10 @@
 """Table `meta`: single integers by name."""
 
 import sqlite3
+from typing import Final
+
+MOVED: Final = "moved"
+"""When the store was copied to go on somewhere else (`aghctl backup --move`), in Unix milliseconds; 0 or missing: it was not."""
 
 
 def get(db: sqlite3.Connection, key: str) -> int | None:

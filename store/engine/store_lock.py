@@ -17,7 +17,7 @@ class StoreLock:
 
     def __init__(self, store: Path) -> None:
         self._store = store
-        self._path = _path_of(store)
+        self.path = _path_of(store)
         self._fd: int | None = None
 
     def acquire(self, name: str) -> None:
@@ -26,12 +26,12 @@ class StoreLock:
         Raises StoreLocked naming the holder, StoreUnopenable when the file cannot be opened.
         """
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreUnopenable(
                 self._store,
                 f"its lock file cannot be opened: {error.strerror}",
-                hint=f"make {self._path.parent} writable for this user",
+                hint=f"make {self.path.parent} writable for this user",
             ) from None
         if not try_lock(fd):
             note = os.pread(fd, _NOTE_BYTES, 0)

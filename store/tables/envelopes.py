@@ -18,7 +18,7 @@ from aghbus.protocol.base.errors import Refused
 from aghbus.protocol.base.text import escape
 from aghbus.store.engine.commit.state import InMemoryState
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.log.segments import SEQS_OF_ID
+from aghbus.store.engine.log.segments import IS_INDEXED, SEQS_OF_ID
 from aghbus.store.engine.sql import CHECKSUM_BASE, INBOX_STATE, INTACT, Reader, read, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
 
@@ -161,7 +161,8 @@ def find_by_id(
 ) -> Row | None:
     """`columns` of the newest envelope `e` with this id for which `where` holds, of a table that is `joined` too; None
     when there is none. The tail is searched first: most questions are about recent messages."""
-    tx.flush()
+    if tx.memory.log.tail.of_id(tx.memory.log.ids.id_key(message_id)):
+        tx.flush()  # it may be in the append buffer
     return find_committed(tx, columns, message_id, where, *params, joined=joined)
 
 
@@ -176,7 +177,7 @@ def find_committed(
     if recent != _NONE:
         sql = f"{select} WHERE e.seq IN (SELECT value FROM json_each(?)) {tail}"  # noqa: S608 - as above
         row = db.execute(sql, (recent, message_id, *params)).fetchone()
-    if row is None:
+    if row is None and db.execute(IS_INDEXED, (key,)).fetchone() is not None:
         sql = f"{select} WHERE e.seq IN ({SEQS_OF_ID}) {tail}"
         row = db.execute(sql, (key, _NONE, message_id, *params)).fetchone()
     return row

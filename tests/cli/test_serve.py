@@ -213,8 +213,8 @@ def test_further_work_waits_in_the_inbox_up_to_the_length_of_the_queue(bus: Bus,
         (tmp_path / "go").touch()
         assert bus.end_of(second)["event"] == "trace:completed"
         assert serve.ended() == 0
-    order = [(item["event"], item["work_id"]) for item in serve.events if item["event"] in ("started", "reported")]
-    assert order == [("started", first), ("reported", first), ("started", second), ("reported", second)]
+    order = [(item["event"], item["work_id"]) for item in serve.events if item["event"] in ("started", "finished")]
+    assert order == [("started", first), ("finished", first), ("started", second), ("finished", second)]
 
 
 def test_a_canceled_work_takes_no_place_in_the_queue(bus: Bus, tmp_path: Path) -> None:

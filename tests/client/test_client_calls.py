@@ -20,7 +20,7 @@ from aghbus.client import (
 from aghbus.daemon.base.failpoints import VARIABLE
 from tests.support.client_pair import Pair
 from tests.support.cluster import free_ports
-from tests.support.daemons import Daemon, Home
+from tests.support.daemons import Daemon, Home, wait_for
 
 
 def test_answers_have_the_types_of_the_api(pair: Pair) -> None:
@@ -54,6 +54,34 @@ def test_errors_have_a_class_and_a_hint(pair: Pair) -> None:
     client.act_on_work(opened.work_id, "cancel", message="never mind")
     with pytest.raises(WorkClosed):
         client.act_on_work(opened.work_id, "cancel")
+
+
+def test_a_lease_accepts_the_work_that_its_message_opens(pair: Pair) -> None:
+    opened = pair.asking.open_work("worker", "hello")
+    said = pair.asking.act_on_work(opened.work_id, "say", message="more")
+    wait_for(lambda: len(pair.working.inbox().items) == 2, 30, "the messages")
+    first, second = pair.working.inbox().items
+    for _ in range(2):  # the same lease again is a renewal
+        leased = pair.working.lease(first.seq, lease="lease_of_a_worker", accept=True)
+        assert (leased.state, leased.attempts, leased.work_state) == ("leased", 1, "working")
+    assert pair.working.lease(second.seq, lease="lease_of_a_worker", accept=True).message.id == said.id
+    wait_for(lambda: pair.asking.work(opened.work_id).work.state == "working", 30, "the acceptance")
+    steps = [step.event for step in pair.working.work(opened.work_id).history]
+    assert steps == ["message", "message", "receipt:accepted"]
+    pair.asking.act_on_work(opened.work_id, "cancel")
+    wait_for(lambda: pair.working.work(opened.work_id).work.state == "canceled", 30, "the end")
+    with pytest.raises(Conflict):
+        pair.working.lease(first.seq, lease="lease_of_another", accept=True)
+
+
+def test_a_work_is_read_with_or_without_its_history(pair: Pair) -> None:
+    opened = pair.asking.open_work("worker", "hello")
+    whole, alone = pair.asking.work(opened.work_id), pair.asking.work(opened.work_id, before=1)
+    assert (len(whole.history), alone.history, alone.history_omitted) == (1, [], 0)
+    assert alone.work == whole.work
+    for channel in ("main", "other"):
+        with pytest.raises(NotFound):
+            pair.asking.work("work_none", before=1, channel=channel)
 
 
 def test_a_call_waits_for_a_daemon_that_starts(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from tests.support.client_pair import Pair, Running
 from tests.support.crashes import Keeper
 from tests.support.daemons import wait_for
 
-STEPS: Final = 13
-"""Connections that the child makes until its first job is acknowledged: the last two look for further messages of the work."""
+STEPS: Final = 11
+"""Calls that the child makes until its first job is acknowledged: the last one looks for further messages of the work."""
 POINTS: Final = (
     "receive.decided",
     "receive.committed",

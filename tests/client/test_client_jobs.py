@@ -105,6 +105,22 @@ def test_without_an_answer_at_hand_the_work_is_returned_with_its_question(pair: 
     worker.result()
 
 
+def test_what_was_said_before_and_during_a_job_is_acknowledged_with_it(pair: Pair) -> None:
+    def say(text: str, count: int) -> None:
+        pair.asking.act_on_work(work_id, "say", message=text)
+        wait_for(lambda: unread(pair) == count, 30, "the message")
+
+    work_id = pair.asking.open_work("worker", "hello").work_id
+    say("before", 2)
+    jobs = pair.working.jobs()
+    job = next(jobs)
+    say("during", 3)
+    job.complete("done")
+    jobs.close()
+    assert pair.asking.wait(work_id, timeout=60).message == "done"
+    assert unread(pair) == 0
+
+
 def test_a_cancellation_is_seen_while_the_block_runs(pair: Pair) -> None:
     taken = threading.Event()
 

@@ -47,6 +47,17 @@ def test_alerts_and_dashboard_use_only_metrics_and_labels_that_exist() -> None:
         assert matched(expression) <= values, expression
 
 
+def test_every_alert_links_its_section_of_the_runbook() -> None:
+    rules = (DEPLOY / "alerts.yml").read_text()
+    names = re.findall(r"- alert: (\w+)", rules)
+    assert re.findall(r"runbook_url: '.*/docs/runbook.md#(\w+)'", rules) == [name.lower() for name in names]
+    page = (ROOT / "docs" / "runbook.md").read_text()
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    assert list(sections) == names
+    for name, text in sections.items():
+        assert re.findall(r"^- \*\*(.*?)\*\*", text, re.M) == ["Means", "Hurts", "Look at", "Do"], name
+
+
 def test_the_dashboard_shows_every_metric() -> None:
     shown = {name.removesuffix("_bucket") for text in dashboard_expressions() for name in named(text)}
     assert shown == {metric.name for metric in METRICS}

@@ -1,6 +1,7 @@
 """`aghctl backup` of a daemon in use, and `aghd restore`."""
 
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ from aghbus.daemon.check_store import check_store
 from aghbus.host.locations import locate
 from aghbus.store.engine.commit.watermark import read_watermark, watermark_path
 from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.natsutil import NatsServer
 
 
 @pytest.fixture
@@ -272,3 +274,65 @@ def test_a_store_that_is_damaged_gives_no_backup(home: Home, ops: Daemon, tmp_pa
     refused = home.ctl("--name", "ops", "backup", str(tmp_path / "ops.db"))
     assert (refused.returncode, b"does not follow" in refused.stderr) == (1, True)
     assert not list(tmp_path.glob("ops.db*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+@pytest.mark.parametrize("there", [True, False], ids=["beside a store", "on a new machine"])
+def test_what_root_restores_belongs_to_the_owner_of_the_folder(home: Home, tmp_path: Path, there: bool) -> None:
+    ops = Daemon(home, "ops")
+    home.ctl_json("--name", "ops", "key", "generate")
+    ops.start().stop()
+    copy = tmp_path / "copy"
+    home.ctl_json("--name", "ops", "backup", str(copy), "--with-keys")
+    if not there:
+        shutil.rmtree(home.root / "state" / "aghbus" / "instances")
+    state = home.root / "state"
+    for path in (state, *state.rglob("*")):
+        os.chown(path, 65534, 65534)
+    restored(home, "--name", "ops", str(copy), "--replace")
+    found = {str(path.relative_to(state)): path.stat().st_uid for path in state.rglob("*")}
+    assert {"aghbus/instances/ops/store.db", "aghbus/instances/ops/identity.pem"} <= found.keys()
+    assert {name: owner for name, owner in found.items() if owner != 65534} == {}
+
+
+async def test_an_instance_that_is_moved_goes_on_at_once_and_only_there(home: Home, tmp_path: Path) -> None:
+    async with NatsServer() as server:
+        copy, options = tmp_path / "copy", ("--nats", server.url)
+        old = Daemon(home, "worker", *options)
+        home.ctl_json("--name", "worker", "key", "generate")
+        with Daemon(Home(tmp_path / "ops"), "ops", *options) as ops:
+            old.start()
+            refused = home.ctl("--name", "worker", "backup", f"{copy}/", "--with-keys", "--move")
+            assert (refused.returncode, b"stop that daemon" in refused.stderr) == (1, True), refused.stderr
+            handle = old.get("/v1/status")["peer_id"]
+            earlier = ops.post("/v1/works", to=handle, text="before the move")["work_id"]
+            wait_for(lambda: old.state_of(earlier), 30, "the work")
+            old.stop()
+            home.ctl_json("--name", "worker", "backup", f"{copy}/", "--with-keys", "--move")
+            again = aghd(home, "run", "--name", "worker", *options)
+            assert again.returncode == 1
+            assert b"was moved at" in again.stderr and b"restore that backup here" in again.stderr
+            during = ops.post("/v1/works", to=handle, text="during the move")["work_id"]
+            new = Daemon(Home(tmp_path / "new"), "worker", *options)
+            assert restored(new.home, "--name", "worker", str(copy))["restored"] is None
+            with new.start():
+                taken = [new.post("/v1/inbox/next", wait=30)["item"]["message"]["work_id"] for _ in range(2)]
+                assert taken == [earlier, during]
+                assert new.get("/v1/status")["restored"] is None
+
+
+def test_all_held_openings_are_released_together(home: Home, ops: Daemon, tmp_path: Path) -> None:
+    with Daemon(home, "worker") as worker:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "each other")
+        copy = tmp_path / "worker.db"
+        home.ctl_json("--name", "worker", "backup", str(copy))
+        worker.stop()
+        restored(home, "--name", "worker", str(copy), "--replace")
+        worker.start()
+        opened = [ops.post("/v1/works", to="worker", text=f"number {n}")["work_id"] for n in range(3)]
+        wait_for(lambda: worker.get("/v1/inbox")["counts"]["dead"] == 3, 30, "the openings")
+        released = home.ctl_json("--name", "worker", "inbox", "requeue", "--held")["items"]
+        assert [item["message"]["work_id"] for item in released] == opened
+        assert worker.get("/v1/inbox")["counts"] == {"ready": 3, "leased": 0, "dead": 0}
+        assert home.ctl_json("--name", "worker", "inbox", "requeue", "--held")["items"] == []
+        assert home.ctl("--name", "worker", "inbox", "requeue").returncode == 2

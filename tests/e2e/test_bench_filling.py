@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from bench.figures import FIGURES
+from bench.figures import FIGURES, agents, messages
 from bench.harness.filling import fill
 from bench.harness.load import receive_rate
 from bench.harness.processes import broker
 from bench.harness.scale import SCALES
+from bench.peers import missing
 from tests.support.daemons import Daemon, Home
 
 COUNT = 60
@@ -68,6 +69,22 @@ def test_a_store_for_which_there_is_no_time_is_removed(home: Home) -> None:
 
 
 ROOT = Path(__file__).parent.parent.parent
+AS_AGENTS_GET_THEM = (
+    "works, 16 at a time, AsyncClient and Worker, processor time of both daemons",
+    "works, 16 at a time, AsyncClient and Worker, processor time of both clients",
+    "a work at rest, p50, AsyncClient and Worker",
+    "a work at rest, AsyncClient and Worker, written by both daemons",
+    "`aghctl serve -- true`",
+    "`aghctl mcp`",
+    "says from agent to agent, leased and acked, 16 at a time",
+    "leased and acked, written by both daemons",
+    "leased and acked, processor time of both daemons",
+    "leased and acked, processor time of both clients",
+    "of a thread of its own",
+    "memory after 1,000 messages",
+    "whois over two daemons",
+)
+"""Parts of rows."""
 HANG = 540  # seconds; it takes half a minute on two cores at rest
 
 
@@ -77,12 +94,15 @@ def test_the_smoke_run_prints_a_table_and_writes_samples_and_plots(tmp_path: Pat
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "bench.json").read_text())["results"]
-    assert [title.split(".")[0] for title in results] == [str(number) for number in range(1, 13)]
+    assert list(results) == [figure.title for figure in FIGURES]
+    measured = [row["what"] for result in results.values() for row in result["rows"]]
+    assert [part for part in AS_AGENTS_GET_THEM if not any(part in what for what in measured)] == []
+    beside = {row["floor"] for result in results.values() for row in result["rows"]}
+    assert missing() or beside >= {*agents.SDK.values(), *messages.OTHERS.values()}
     for title, result in results.items():
         assert not result["failed"], (title, result["skipped"])
         assert f"**{title}**" in done.stdout
-        # The other systems of figure 9 are a dependency group of their own.
-        assert result["rows"] or title.startswith("7.") or "not installed" in result["skipped"], (title, result)
+        assert result["rows"] or title.startswith("Verified"), (title, result)
         for row in result["rows"]:
             assert row["values"] and min(row["values"]) >= 0, row
             assert len(row["floors"]) in (0, len(row["values"])), row

@@ -1,9 +1,11 @@
 """OpenTelemetry: the spans of several programs form one trace, which travels in signed envelopes."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -212,3 +214,13 @@ def test_a_collector_that_is_away_stops_nothing(tmp_path: Path) -> None:
         for n in range(20):
             ops.post("/v1/works", to="nobody", text=str(n))
         assert len(ops.get("/v1/works")["works"]) == 20
+
+
+def test_the_end_of_a_daemon_does_not_wait_for_a_collector_that_hangs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hangs:  # takes connections, and never answers
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{hangs.getsockname()[1]}"}
+        ops = Daemon(Home(tmp_path), "ops", env=env).start()
+        ops.post("/v1/works", to="nobody", text="x")
+        began = time.monotonic()
+        assert ops.stop() == 0
+        assert time.monotonic() - began < 5  # the exporter's own limits are 10 and 30 seconds

@@ -27,6 +27,7 @@ class RelayProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            start_new_session=True,  # an interrupt is for us: the relay ends with its input
         )
         self.errors = ""  # what it wrote to standard error, after it ended
         self._lines: queue.Queue[bytes] = queue.Queue()

@@ -31,7 +31,7 @@ def daemon_parts(
 ) -> DaemonParts:
     """Without a `link` there is no broker."""
     link = link or Link(no_broker, name="test")
-    return DaemonParts(context, store, link, instance="0", replaced=replaced or Replacements())
+    return DaemonParts(context, store, link, replaced=replaced or Replacements())
 
 
 def parts_of(store: Store, clock: Clock | None = None, **trust: Any) -> DaemonParts:

@@ -261,7 +261,9 @@ class ApiConnection(asyncio.Protocol):
         self._expire_after(self._endpoint.timeouts.idle)
         if not exchange.keep_alive:
             self._transport.close()
-        elif not self._writable.is_set():
+        elif self._writable.is_set():
+            self._transport.resume_reading()  # a long body may have paused it
+        else:
             self._transport.pause_reading()
 
     def _done(self, exchange: Exchange, task: "asyncio.Task[None]") -> None:

@@ -102,17 +102,22 @@ def group_id(named: str) -> int:
         ) from None
 
 
-def listen_tcp(host: str, port: int, token: str | None) -> tuple[socket.socket, str]:
-    """Listen on `host` (`port` 0: any free one); also the token, checked. Raises ListenError, so for a non-loopback host."""
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """Listen on `host` (`port` 0: any free one). Raises ListenError, so for a non-loopback host."""
     if not is_loopback(host):
         raise ListenError("api.tcp", f"{host!r} is not a loopback address", "use 127.0.0.1 or [::1]")
+    return listen_address("api.tcp", host, port)
+
+
+def checked_token(token: str | None) -> str:
+    """The token of the TCP listener. Raises ListenError."""
     if token is None or len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
         raise ListenError(
             "api.token_file",
             f"needs a token of {MIN_TOKEN_CHARACTERS} or more printable ASCII characters",
             "generate one: openssl rand -hex 32",
         )
-    return listen_address("api.tcp", host, port), token
+    return token
 
 
 def listen_address(key: str, host: str, port: int) -> socket.socket:

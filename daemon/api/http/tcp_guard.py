@@ -27,10 +27,15 @@ class LoopbackGuard:
     def __init__(self, application: Application, *, token: str, host: str, port: int) -> None:
         """`host` and `port` are the listening address; `localhost` is accepted as its name too."""
         self._application = application
-        self._token = token
+        self.change_token(token)
         self._address = (host, port)
         name = f"[{host}]" if ":" in host else host
         self._authorities = frozenset({f"{name}:{port}".encode(), f"localhost:{port}".encode()})
+
+    def change_token(self, token: str) -> None:
+        """Take another token from now on; what clients proved with the former one counts no more."""
+        self._token = token
+        self._proved = f"{SCHEME} {secrets.token_hex(8)}"  # in the session of a connection
 
     def __call__(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
         """Serve one request."""
@@ -62,7 +67,7 @@ class LoopbackGuard:
     def _answer(self, exchange: Exchange) -> None:
         """Prove that we know the token, and remember what the client must prove on this connection."""
         client, daemon = _authorization(exchange)[1].removeprefix("nonce="), secrets.token_hex(NONCE_BYTES)
-        exchange.session[SCHEME] = proof(self._token, "client", self._address, client, daemon)
+        exchange.session[self._proved] = proof(self._token, "client", self._address, client, daemon)
         ours = proof(self._token, "daemon", self._address, client, daemon)
         body = error_body("unauthorized", "authorization: now prove that you know the token", "see docs/api.md")
         exchange.respond(401, body, [(b"www-authenticate", f"{SCHEME} nonce={daemon}, proof={ours}".encode())])
@@ -71,7 +76,7 @@ class LoopbackGuard:
         scheme, value = _authorization(exchange)
         if scheme == "bearer":
             return hmac.compare_digest(value.encode(), self._token.encode())
-        wanted = exchange.session.get(SCHEME)
+        wanted = exchange.session.get(self._proved)
         return scheme == SCHEME.lower() and wanted is not None and hmac.compare_digest(value, f"proof={wanted}")
 
 

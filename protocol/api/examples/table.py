@@ -26,7 +26,15 @@ from aghbus.protocol.api.operation import AnyOperation, Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.peers import CapabilitiesResponse, PeersResponse, WhoisMatch, WhoisResponse
 from aghbus.protocol.api.queries import Query
-from aghbus.protocol.api.status import HealthResponse, ReadinessResponse, VersionResponse
+from aghbus.protocol.api.status import (
+    HealthResponse,
+    ProfiledStack,
+    ProfileResponse,
+    ReadinessResponse,
+    Stack,
+    StacksResponse,
+    VersionResponse,
+)
 from aghbus.protocol.api.trust import (
     AdmissionRequest,
     AdmissionRequestsResponse,
@@ -66,6 +74,25 @@ _EXAMPLES: Final = (
         Operations.get_version, VersionResponse(name="aghbus", version="0.1.0", protocol="agh-network/v0", api="v1")
     ),
     _example(Operations.get_status, v.STATUS),
+    _example(
+        Operations.get_stacks,
+        StacksResponse(
+            tasks=[Stack(name="Task-7", frames=["daemon/send/deadlines.py:96 Deadlines.run"])],
+            threads=[Stack(name="MainThread", frames=["aghbus/daemon/__main__.py:5 <module>"])],
+            queues={"receive": 0},
+        ),
+    ),
+    _example(
+        Operations.get_profile,
+        ProfileResponse(
+            seconds=1.0,
+            samples=190,
+            stacks=[
+                ProfiledStack(frames=["MainThread", "daemon/receive/decider.py:150 Decider.decide_all"], samples=12)
+            ],
+        ),
+        duration=1,
+    ),
     _example(Operations.list_peers, PeersResponse(peers=[v.PEER]), capability="test.run"),
     _example(
         Operations.find_peers,

@@ -14,6 +14,7 @@ from aghbus.store.engine.backup.copying import write_private
 from aghbus.store.engine.commit.ledger import Ledger, stored_head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
+from aghbus.store.engine.schema import check_owner
 from aghbus.store.errors import StoreUnopenable
 
 RESTORED: Final = "restored"
@@ -36,6 +37,32 @@ def begin_empty(db: sqlite3.Connection, now_ms: int) -> None:
     """Begins the epoch of a new store at Unix millisecond `now_ms`, in the caller's transaction."""
     for key, value in (("epoch", secrets.randbits(62)), ("epoch_backup_ms", 0), ("epoch_restored_ms", now_ms)):
         meta.put(db, key, value)
+
+
+def seal(store: Path, now_ms: int) -> None:
+    """Mark the store at `store`, which no process uses, as moved at Unix millisecond `now_ms`: it is not opened any more, and its
+    copies go on where it ended. Raises StoreError."""
+    try:
+        with contextlib.closing(sqlite3.connect(store, isolation_level=None)) as db:
+            check_owner(db, store)
+            if meta.get(db, "closed") != 1:
+                raise StoreUnopenable(store, "was not closed in order", hint="start its daemon, stop it, and try again")
+            meta.put(db, meta.MOVED, now_ms)
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    except sqlite3.Error as error:
+        raise explained(store, error) from None
+
+
+def unseal(copy: Path) -> bool:
+    """Let the copy at `copy`, which no process uses, be opened, if its store was moved; whether it was. Raises StoreError."""
+    try:
+        with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as db:
+            if not meta.get(db, meta.MOVED):
+                return False
+            meta.put(db, meta.MOVED, 0)
+    except sqlite3.Error as error:
+        raise explained(copy, error) from None
+    return True
 
 
 def begin(path: Path, now_ms: int, replaced: CommitWatermark | None) -> Restored:

@@ -187,6 +187,8 @@ def _full_segment(db: sqlite3.Connection, segment: int) -> int | None:
     return None if row is None else int(row[0])
 
 
+IS_INDEXED: Final = "SELECT 1 FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n AND i.id_key = ? LIMIT 1"
+"""Whether a segment has an id with this key: most ids are new."""
 SEQS_OF_ID: Final = """
 SELECT i.seq FROM segments AS g CROSS JOIN log_ids AS i ON i.segment = g.n AND i.id_key = ?
 UNION ALL SELECT value FROM json_each(?)

@@ -62,6 +62,17 @@ async def test_bodies_come_with_their_heads_or_after_them(api: Api) -> None:
             await wait_until(lambda: bool(api.server.requests))  # which its head has begun
 
 
+async def test_a_long_body_does_not_hold_up_the_next_request(api: Api) -> None:
+    body = b'{"kind":"say","to":"ops","body":{"text":"%b"}}' % (b"x" * (BODY_LIMIT - 100))
+    request = b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    reader, writer = await api.raw(request)
+    for _ in range(3):
+        start, _ = await response(reader)
+        assert start.startswith(b"HTTP/1.1 201 Created\r\n")
+        writer.write(request)
+    writer.close()
+
+
 NEXT = b'{"wait":60}'
 WAITING = b"POST /v1/inbox/next HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(NEXT), NEXT)
 STREAM = b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n"

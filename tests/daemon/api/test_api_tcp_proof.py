@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import http.client
 import os
+import signal
 import socket
 import stat
 import threading
@@ -11,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.client import Client
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected
 from aghbus.client.http import Endpoint
 from aghbus.daemon.api.server import ApiServer
 from aghbus.protocol.api.tcp_proof import SCHEME, challenge_of, proof
 from tests.support.api_simulator import SimulatedDaemon
-from tests.support.daemons import Daemon, Home
+from tests.support.cluster import free_ports
+from tests.support.daemons import Daemon, Home, wait_for
 
 TOKEN = "correct-horse-battery-staple-and-more"
 NONCE = "0" * 32
@@ -153,3 +157,32 @@ def test_cli_sends_proof_and_state_folders_are_0700_at_any_umask(tmp_path: Path)
     modes = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in folders if path.exists()}
     assert {"state/aghbus/instances/ops", "state/aghbus/instances/other", "state/aghbus/broker"} <= modes.keys()
     assert set(modes.values()) == {0o700}, modes
+
+
+def test_the_token_changes_at_sighup_and_what_was_proved_before_counts_no_more(tmp_path: Path) -> None:
+    home, (port,) = Home(tmp_path), free_ports(1)
+    token = tmp_path / "state/aghbus/instances/ops/api.token"
+    with Daemon(home, "ops", "--api-tcp", f"127.0.0.1:{port}") as ops:
+        old = token.read_text().strip()
+
+        def status(bearer: str) -> int:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                connection.request("GET", "/v1/version", headers={"Authorization": f"Bearer {bearer}"})
+                return connection.getresponse().status
+
+        assert status(old) == 200
+        kept = Client(Endpoint(host="127.0.0.1", port=port, token=old), timeout=1)
+        kept.version()
+        assert ops.process is not None
+        token.write_text("too short\n")
+        os.kill(ops.process.pid, signal.SIGHUP)
+        wait_for(lambda: "the token of the API is not reloaded" in ops.log.read_text(), 30, "the refusal")
+        assert status(old) == 200
+        token.write_text("f" * 64 + "\n")
+        os.kill(ops.process.pid, signal.SIGHUP)
+        wait_for(lambda: status("f" * 64) == 200, 30, "the new token")
+        assert status(old) == 401
+        with pytest.raises(ClientError):
+            kept.version()
+        kept.close()
+        assert home.ctl("--name", "ops", "--api", f"http://127.0.0.1:{port}", "status").returncode == 0
