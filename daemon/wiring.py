@@ -141,7 +141,8 @@ class DaemonParts:
         self.trust = LivePolicy(context, store, self.presence)
         self.lanes = Lanes(self.settings, self.trust, embedded=embedded)
         self.tags = Tags(self.identity, self.trust, self.presence)
-        self.handovers = Handovers(context, self.presence, self.lanes)
+        restored_ms = 0 if self._restored is None else self._restored.restored_ms
+        self.handovers = Handovers(context, self.presence, self.lanes, link, restored_ms)
         self.guard = SecretGuard(context, self.presence)
         self.closer = WorkCloser(context, self.guard, self.handovers)
         self._build_outbound(replaced)
@@ -268,7 +269,7 @@ class DaemonParts:
         )
         recipients = Recipients(identity, self.presence, clock)
         drafts = DraftBuilder(context, self.own_card, recipients)
-        peers = PeerService(settings, identity, self.presence, clock, self.own_card)
+        peers = PeerService(settings, identity, self.presence, clock, self.own_card, self.own_load, clock.millis())
         stored = MessageService(
             store,
             notifier,
@@ -300,7 +301,7 @@ class DaemonParts:
             works,
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
-        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge)
+        self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge, self.waiters)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)
         services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)

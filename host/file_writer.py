@@ -85,15 +85,13 @@ class AtomicFileWriter:
 
     def stage(self) -> None:
         """Create missing folders, and write each content to a temporary file in the target folder."""
+        unique = os.urandom(8).hex()  # of no other writer, also not of one that was killed with our process id
         for number, pending in enumerate(self._files):
             pending.folder = self._make_folder(pending)
             _check_entry(pending, pending.folder)
-            pending.temporary = f".agh-{os.getpid()}-{number}.new"
+            pending.temporary = f".agh-{unique}-{number}.new"
             try:
                 pending.written = _write_temporary(pending)
-            except FileExistsError:
-                name, pending.temporary = pending.temporary, ""  # another process's file: it must not be removed
-                raise _refused(pending, f"{name} exists, perhaps from an interrupted run") from None
             except OSError as error:
                 raise _refused(pending, error.strerror or str(error)) from None
 

@@ -24,7 +24,7 @@ from aghbus.protocol.api.base import RawObject
 from aghbus.protocol.api.inbox import InboxItem, InboxNackRequest, InboxNextResponse
 from aghbus.protocol.api.messages import Event, Message, SendResponse
 from aghbus.protocol.api.work_actions import message_of
-from aghbus.protocol.api.works import Work, WorkActionRequest, WorkResponse, WorkVerb
+from aghbus.protocol.api.works import Work, WorkActionRequest, WorkLimits, WorkResponse, WorkVerb
 from aghbus.protocol.base.errors import RequestError
 from aghbus.protocol.base.secret_check import first_secret, secret_like
 
@@ -67,7 +67,13 @@ class OneWork(Core):
         match (call.method, *call.target.partition("?")[0].split("/")[2:]):
             case "GET", "works", _:
                 answer: Any = WorkResponse(
-                    work=self._work(), history=[], history_omitted=0, next_before=None, attempts=[], why=None
+                    work=self._work(),
+                    history=[],
+                    history_omitted=0,
+                    next_before=None,
+                    attempts=[],
+                    limits=WorkLimits(accept_within=None, progress_within=None, hedge=False),
+                    why=None,
                 )
             case "POST", "works", _, verb:
                 answer = self._acted(verb, body)

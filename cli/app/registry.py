@@ -36,6 +36,7 @@ COMMANDS = {
     "inbox purge": ("inbox_settle", "drop unread messages and waiting works of a sender"),
     "inbox follow": ("inbox", "stream unread messages as they arrive"),
     "messages list": ("messages", "list stored envelopes"),
+    "messages search": ("messages", "list the messages with a text"),
     "messages show": ("messages", "show one envelope, its effect and its delivery"),
     "threads": ("conversations", "list threads, latest activity first"),
     "directs": ("conversations", "list our direct rooms, latest activity first"),

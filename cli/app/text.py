@@ -150,16 +150,16 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], columns: int 
     """Rows under their titles, cells escaped, aligned and cut to `columns` (default: terminal).
 
     Where they do not fit, ids are shown by their end, then the last column is cut, then the widest of the others; the first
-    one, which names the row, is never cut.
+    one, which names the row, and ids of `ID_END` characters are never cut.
     """
     lines = [list(titles), *([_cell(cell) for cell in row] for row in rows)]
     bound = terminal_columns() if columns is None else columns
     room = bound - len(GAP) * (len(titles) - 1)
     widths = _widths(lines)
     if bound and sum(widths) > room:
-        lines = [[short_id(cell) if isinstance(cell, Id) else cell for cell in line] for line in lines]
+        lines = [[Id(short_id(cell)) if isinstance(cell, Id) else cell for cell in line] for line in lines]
         widths = _widths(lines)
-        _narrow(widths, room)
+        _narrow(widths, room, [_least(column) for column in zip(*lines, strict=True)])
     return "\n".join(_line(line, widths) for line in lines)
 
 
@@ -172,15 +172,19 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
     return [max(map(width, column)) for column in zip(*lines, strict=True)]
 
 
-def _narrow(widths: list[int], bound: int) -> None:
-    """Make the columns but the first narrower until the sum is `bound`, or all are at their least width."""
+def _least(column: Sequence[str]) -> int:
+    return ID_END if any(isinstance(cell, Id) for cell in column) else MIN_COLUMN
+
+
+def _narrow(widths: list[int], bound: int, least: Sequence[int]) -> None:
+    """Make the columns but the first narrower until the sum is `bound`, or all are at their `least` width."""
     last = len(widths) - 1
     while (excess := sum(widths) - bound) > 0 and last > 0:
         if widths[last] > MIN_LAST_COLUMN:
             widths[last] = max(MIN_LAST_COLUMN, widths[last] - excess)
             continue
-        widest = max(range(1, last + 1), key=widths.__getitem__)
-        if widths[widest] <= MIN_COLUMN:
+        widest = max(range(1, last + 1), key=lambda column: widths[column] - least[column])
+        if widths[widest] <= least[widest]:
             return
         widths[widest] -= 1
 
@@ -188,7 +192,8 @@ def _narrow(widths: list[int], bound: int) -> None:
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     padded = []
     for cell, size in zip(cells, widths, strict=True):
-        shown = cut(cell, size)
+        # Every command takes the end of an id.
+        shown = cell[-size:] if isinstance(cell, Id) and cell.isascii() else cut(cell, size)
         space = " " * (size - width(shown))
         padded.append((painted(shown) if isinstance(cell, State) else shown) + space)
     return GAP.join(padded).rstrip()

@@ -55,7 +55,7 @@ def _step_line(step: dict[str, Any]) -> str:
         moment(step["ended_ms"] or step["started_ms"]),
         f"#{step['step']}",
         safe(step["node"]),
-        f"→ {safe(step['peer'])}" if step["peer"] else "" if step["ended_ms"] else "→ no peer yet",
+        f"→ {safe(step['peer'])}" if step["peer"] else "→ no peer yet" if step["work_state"] == "waiting" else "",
         f"[{painted(step['work_state'])}]",
         quoted(step["message"]),
         safe(step["work_id"]) if step["work_id"] else "",

@@ -1,6 +1,8 @@
-"""`aghctl messages list` and `aghctl messages show`."""
+"""`aghctl messages list`, `aghctl messages search` and `aghctl messages show`."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from aghbus.cli.app.arguments import whole
 from aghbus.cli.app.completers import peers, works
@@ -8,15 +10,29 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.message_text import message_line
 from aghbus.cli.app.options import CHANNEL, LIMIT
 from aghbus.cli.app.output import dumps
-from aghbus.cli.app.text import fields, local_times, moment, safe
+from aghbus.cli.app.text import fields, indented, local_times, moment, quoted, safe
 from aghbus.cli.context import Context
-from aghbus.cli.ids import whole_message, whole_work
+from aghbus.cli.ids import gather, whole_message, whole_work
 from aghbus.client.http import quote
-from aghbus.host.command_line import Argument, Command
+from aghbus.host.command_line import Argument, Command, nonempty
 from aghbus.protocol.base.annotations import Any
 
 KINDS = ("say", "capability", "receipt", "trace")  # greet and whois are not stored
 DIRECTIONS = ("in", "out", "observed")
+FILTERS = ("kind", "work", "thread", "direct", "peer", "channel", "direction")
+FOUND = 20
+"""Messages of a search without --limit."""
+AROUND = 100
+"""Characters on both sides of a text that is beyond the shown part of its message."""
+CHOOSING = [
+    Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
+    Argument("--direction", action="append", choices=DIRECTIONS, help="only in this direction"),
+    Argument("--work", metavar="ID", completer=works, resolve=whole_work, help="only of this work"),
+    Argument("--thread", metavar="ID", help="only in this thread"),
+    Argument("--direct", metavar="ID", help="only in this direct room"),
+    Argument("--peer", completer=peers, help="only from or to this peer"),
+    CHANNEL,
+]
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
@@ -33,8 +49,38 @@ def _list(page: dict[str, Any]) -> str:
 def query(values: dict[str, Any]) -> list[tuple[str, object]]:
     """The filters of the page."""
     start: tuple[str, object] = ("last", True) if values["since"] is None else ("since", str(values["since"]))
-    names = ("limit", "kind", "work", "thread", "direct", "peer", "channel", "direction")
-    return [start, *((name, values[name]) for name in names)]
+    return [start, *((name, values[name]) for name in ("limit", *FILTERS))]
+
+
+def run_search(context: Context, values: dict[str, Any]) -> int:
+    """List the newest messages with a text, oldest first. The daemon reads its log, a part for each request."""
+    text = values["text"]
+    wanted = [("text", text), *((name, values[name]) for name in ("since", *FILTERS))]
+    answer = gather(context, "/v1/messages", wanted, "messages", values["limit"] or FOUND, values["before"])
+    answer["messages"].sort(key=lambda message: message["seq"])
+    context.output.rows(answer, "messages", partial(_found, text), "no message has this text")
+    if answer["next_before"] is not None:
+        context.output.note(f"there may be more: --before {answer['next_before']}")
+    return YES
+
+
+def _found(text: str, page: dict[str, Any]) -> str:
+    lines = []
+    for message in page["messages"]:
+        line = message_line(message)
+        lines.append(line)
+        if text.lower() not in line.lower() and (around := _around(text, message["envelope"].get("body"))) is not None:
+            lines.append(indented(quoted(around)))
+    return "\n".join(lines)
+
+
+def _around(text: str, value: object) -> str | None:
+    """The first text in a body that has `text`, from shortly before it; None without one."""
+    if isinstance(value, str):
+        start = value.lower().find(text.lower())
+        return None if start < 0 else value[max(0, start - AROUND) : start + len(text) + AROUND]
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for each in inner if (found := _around(text, each)) is not None), None)
 
 
 def run_show(context: Context, values: dict[str, Any]) -> int:
@@ -88,13 +134,21 @@ COMMANDS = {
         arguments=[
             Argument("--since", metavar="SEQ", type=whole, help="those after this local sequence, not the newest"),
             LIMIT,
-            Argument("--kind", action="append", choices=KINDS, help="only of this kind"),
-            Argument("--direction", action="append", choices=DIRECTIONS, help="only in this direction"),
-            Argument("--work", metavar="ID", completer=works, resolve=whole_work, help="only of this work"),
-            Argument("--thread", metavar="ID", help="only in this thread"),
-            Argument("--direct", metavar="ID", help="only in this direct room"),
-            Argument("--peer", completer=peers, help="only from or to this peer"),
-            CHANNEL,
+            *CHOOSING,
+        ],
+    ),
+    "messages search": Command(
+        run_search,
+        description="List the newest messages with a text in their body, oldest first: of works, too, in both directions.",
+        examples=['aghctl messages search "smoke test"', "aghctl messages search rollback --peer patch-worker -o json"],
+        arguments=[
+            Argument("text", type=nonempty, help="part of a text; a to z match A to Z"),
+            Argument("--since", metavar="SEQ", type=whole, help="only after this local sequence"),
+            Argument(
+                "--before", metavar="SEQ", type=whole, help="only before this local sequence: goes on after a page"
+            ),
+            LIMIT,
+            *CHOOSING,
         ],
     ),
     "messages show": Command(

@@ -23,7 +23,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
             lambda: context.api.get("/v1/peers", query),
             _human,
             _rows,
-            volatile=("first_seen_ms", "last_seen_ms"),
+            volatile=("last_seen_ms",),
         )
     context.output.rows(context.api.get("/v1/peers", query), "peers", _human, NOBODY)
     return YES
@@ -42,18 +42,22 @@ def _human(answer: dict[str, Any]) -> str:
             peer["channel"],
             "now" if peer["presence"] == "local" else ago(peer["last_seen_ms"]),
             peer["version"],
+            None if peer["takes"] is None else f"{peer['open_works']}/{peer['takes']}",
             ", ".join(map(str, peer["card"].get("capabilities") or ())) or None,
             peer["summary"],
         )
         for peer in answer["peers"]
     ]
-    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "VERSION", "CAPABILITIES", "SUMMARY"], rows)
+    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "VERSION", "LOAD", "CAPABILITIES", "SUMMARY"], rows)
 
 
 COMMANDS = {
     "peers": Command(
         run,
-        description="List the known peers: those that greeted or answered recently, ourselves included.",
+        description=(
+            "List the known peers: those that greeted or answered recently, ourselves included. LOAD is how many works are\n"
+            "open at a peer, and how many its workers take at a time, as it says."
+        ),
         examples=["aghctl peers", "aghctl peers --capability test.run -o json", "aghctl peers --watch"],
         arguments=[
             Argument(

@@ -53,7 +53,10 @@ def request_body(values: dict[str, Any], detail: dict[str, Any], opening: dict[s
         "channel": work["channel"],
         "direct": work["surface"] == "direct",
         "causation_id": detail["history"][-1]["id"],
+        **detail["limits"],
     }
+    if body["to_capability"] is None:
+        body["hedge"] = False
     if opening["kind"] == "capability":
         body["capability_id"] = content["capability"]["id"]
     else:
@@ -66,8 +69,8 @@ COMMANDS = {
         run,
         description=(
             "Open an ended work of ours again, as a new work with the same text and artifacts, or the same capability of our\n"
-            "catalog, for the same peer or capability. Its opening names the end of the old work as its cause, which\n"
-            "`work show` prints.\n"
+            "catalog, for the same peer or capability and with the same limits. Its opening names the end of the old work as\n"
+            "its cause, which `work show` prints.\n"
             "With --wait it continues and exits as `work run` does."
         ),
         examples=[

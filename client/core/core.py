@@ -301,10 +301,13 @@ class Core:
         form = {"to": peer_id, "first": True}
         return await self._poll(lambda: self._answer(form), timeout, f"the peer {peer_id} did not answer in time")
 
-    async def wait_capability(self, capability: str, timeout: float | None = None) -> WhoisMatch:
+    async def wait_capability(
+        self, capability: str, timeout: float | None = None, *, channel: str | None = None
+    ) -> WhoisMatch:
         """Wait until a peer with a capability answers. Raises TimeoutError after `timeout` seconds."""
         late = f"no peer with the capability {capability} answered in time"
-        return await self._poll(lambda: self._answer({"query": capability}, capability), timeout, late)
+        form = {"query": capability, "channel": channel}
+        return await self._poll(lambda: self._answer(form, capability), timeout, late)
 
     def within(self, seconds: float) -> Core:
         """The same daemon for calls that take `seconds` at most, as far as they wait for it."""

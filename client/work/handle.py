@@ -194,7 +194,8 @@ async def _open_for(core: Core, capability: str, text: str, fields: dict[str, An
         try:
             return await core.call(Operations.open_work, to_capability=capability, text=text, **fields)
         except NotFound:  # nobody is present, or one that answers was not seen yet
-            await core.wait_capability(capability, max(0.0, deadline - time.monotonic()))
+            left = max(0.0, deadline - time.monotonic())
+            await core.wait_capability(capability, left, channel=fields.get("channel"))
 
 
 async def run(

@@ -56,8 +56,13 @@ class FollowUpSteps:
     agents: AgentDirectory
     forwarder: Forwarder
 
-    def report_progress(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
-        """Progress below that was committed after sequence `after`, up to `upto`, is progress of the assigned works."""
+    def pass_on(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """Pass on what was committed after sequence `after`, up to `upto`: progress, and what users answer."""
+        self._report_progress(tx, batch, after, upto)
+        self._pass_answers(tx, batch, after, upto)
+
+    def _report_progress(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """Progress below is progress of the assigned works."""
         for seq, found in follow_ups.progressed(tx, after, upto):
             link, came = self._load(tx, found), bridge.load_envelope(tx, seq)
             if link is None or link.assigned is None or came is None:
@@ -65,6 +70,15 @@ class FollowUpSteps:
             draft = _up(link, link.assigned, came, "working")
             if batch.sent_before(link.work.workspace_id, draft.id) is None:
                 self.forwarder.send_first(tx, batch, link.work, _with_shorter(draft))
+
+    def _pass_answers(self, tx: Transaction, batch: Batch, after: int, upto: int) -> None:
+        """What the user said in a work that asks a question goes to the agent that asked."""
+        for seq, found in follow_ups.answered(tx, after, upto):
+            link, answer = self._load(tx, found), bridge.load_envelope(tx, seq)
+            if link is None or link.assigned is None or answer is None:
+                continue
+            self.forwarder.send_first(tx, batch, link.work, (_down(link.context, link.assigned, answer),))
+            inbox.settle(tx, seq)
 
     def forward(self, tx: Transaction, batch: Batch) -> int:
         """Pass on questions, answers and cancellations; how many links were handled, 0 when nothing is left to do."""
@@ -100,6 +114,8 @@ class FollowUpSteps:
             follow_ups.settle(tx, found.row)
             return
         why = f"{link.assigned.work_id}, for which it was opened, is {link.assigned.state}"
+        if not link.assigned.is_terminal:
+            why = "the question is answered"
         if self.forwarder.send_first(tx, batch, link.work, (_canceled(link, link.work, why),)) is None:
             follow_ups.settle(tx, found.row)
 
@@ -148,7 +164,7 @@ class FollowUpSteps:
         if link.work.state == "needs_input":
             answer = _answer_in(tx, assigned)
             if answer is not None:
-                self.forwarder.send_first(tx, batch, link.work, (_down(link, answer),))
+                self.forwarder.send_first(tx, batch, link.work, (_down(link.context, link.work, answer),))
                 inbox.settle(tx, answer.seq)
         elif assigned.state == "needs_input" and not (link.work.is_terminal and follow_ups.is_only(tx, link.open.row)):
             id_ = envelope_id(
@@ -161,12 +177,15 @@ class FollowUpSteps:
 
 def is_forwarded_answer(tx: Transaction, kept: BridgeEnvelope) -> bool:
     """Whether an envelope answers the question of an agent below, and so is not for our agent."""
-    if kept.work_id is None or kept.kind not in OPENING_KINDS or kept.outcome != "advanced":
+    if kept.work_id is None or kept.kind not in OPENING_KINDS:
         return False
     work = works.load(tx, kept.workspace_id, kept.channel, kept.work_id)
     if work is None or kept.message_id == work.opening_id:
         return False
-    return follow_ups.asks(tx, work) or bridge.sent_as(tx, work.workspace_id, _answer_id(kept))
+    if follow_ups.asks_user(tx, work):
+        return True
+    answers = kept.outcome == "advanced"
+    return answers and (follow_ups.asks(tx, work) or bridge.sent_as(tx, work.workspace_id, _answer_id(kept)))
 
 
 def _up(link: _Link, assigned: WorkView, came: BridgeEnvelope, state: str, after: str | None = None) -> Draft:
@@ -193,12 +212,12 @@ def _with_shorter(draft: Draft) -> tuple[Draft, Draft]:
     return draft, msgspec.structs.replace(draft, body={"state": draft.body["state"]})
 
 
-def _down(link: _Link, answer: BridgeEnvelope) -> Draft:
+def _down(context: BridgeContext, asking: WorkView, answer: BridgeEnvelope) -> Draft:
     """The answer as a message within the work that asked."""
     body: dict[str, Any] = decode_json(answer.raw)["body"]
     if answer.kind != "say":
         body = {"text": say_text(body, None)}
-    return common.say_in_work(link.context, link.work, _answer_id(answer), body, causation_id=answer.message_id)
+    return common.say_in_work(context, asking, _answer_id(answer), body, causation_id=answer.message_id)
 
 
 def _answer_id(answer: BridgeEnvelope) -> str:

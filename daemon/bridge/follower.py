@@ -145,7 +145,7 @@ class Follower:
 
     async def _forward(self, upto: int) -> None:
         after = self._position
-        await self.sender.send_all(lambda tx, batch: self.steps.report_progress(tx, batch, after, upto))
+        await self.sender.send_all(lambda tx, batch: self.steps.pass_on(tx, batch, after, upto))
         while await self.sender.send_all(
             lambda tx, batch: self.steps.forward(tx, batch) + self.ends.forward(tx, batch)
         ):

@@ -24,8 +24,8 @@ from aghbus.protocol.formats.model import Finding
 
 _FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-Key = tuple[str, int]
-"""Run id and step."""
+Key = tuple[str, int] | tuple[str, int, int, str]
+"""Run id, and the step of the visit that writes; or that of the one that asks, the sequence of its question, and the node."""
 
 
 class FilesNotWritten(Exception):

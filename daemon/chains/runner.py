@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
+from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.base.logs import exception
 from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.base.notifier import Notifier
@@ -202,6 +203,7 @@ class ChainRunner:
                     transferred.append(needed)
                 except FilesNotWritten as files:
                     await asyncio.to_thread(self.transitions.files.write, files)
+                    failpoint("chains.applied")
                     written.append(files)
         finally:
             self.messages.forget(transferred)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.bridge.inbound import parse_stored
-from aghbus.daemon.chains.artifact_files import ArtifactFiles, FilesNotWritten
+from aghbus.daemon.chains.artifact_files import ArtifactFiles, FilesNotWritten, Key
 from aghbus.daemon.chains.messages import ArtifactNotFetched
 from aghbus.daemon.chains.opening import WorkOpener
 from aghbus.daemon.chains.questions import Questions, asking, asking_node
@@ -27,7 +27,7 @@ from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.api.base import RunState
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.protocol.chains.branches import ready
-from aghbus.protocol.chains.chain import Chain, ChainNode
+from aghbus.protocol.chains.chain import Chain
 from aghbus.protocol.chains.conditions import read_condition
 from aghbus.protocol.chains.errors import ChainError
 from aghbus.protocol.chains.run import (
@@ -41,6 +41,7 @@ from aghbus.protocol.chains.run import (
     retry_pause,
     scope_of,
 )
+from aghbus.protocol.formats.humaninloop.shape import kind_of
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import chain_runs as chains
 from aghbus.store.tables.chain_runs import Followed, Run, Visit
@@ -151,7 +152,7 @@ class RunTransitions:
         if work.is_terminal:
             self._end(tx, batch, run, visit, result, None if envelope is None else envelope.id)
         else:
-            self._ask(tx, run, visit, result, found.seq)
+            self._ask(tx, batch, run, visit, result, found.seq)
 
     def _retry_later(self, tx: Transaction, run: Run, visit: Visit, found: Followed) -> None:
         """The peer refused the work as busy: the node retries, with another one after a pause, until its timeout."""
@@ -167,14 +168,32 @@ class RunTransitions:
         )
         self._show(tx, run)
 
-    def _ask(self, tx: Transaction, run: Run, visit: Visit, result: Result, question_seq: int | None) -> None:
-        """The node asks: the question goes to the inbox, and the time for the answer begins."""
+    def _ask(
+        self, tx: Transaction, batch: Batch, run: Run, visit: Visit, result: Result, question_seq: int | None
+    ) -> None:
+        """The node asks: the question goes to the inbox, and the time for the answer begins. What it wrote is applied."""
         node = _chain(run).nodes[visit.node]
         asked_already = visit.work_state == "needs_input"
         due_ms = visit.due_ms if asked_already else self.clock_changes.now_millis() + int(node.answer_timeout * 1000)
         self.questions.put(tx, visit, question_seq)
         self._record(tx, visit, result, due_ms=due_ms, question_seq=question_seq)
-        self._show(tx, run)
+        run = self._show(tx, run)
+        if question_seq not in (None, visit.question_seq) and kind_of(result.response) == "output":
+            self._apply_asked(tx, batch, run, visit, question_seq)
+
+    def _apply_asked(self, tx: Transaction, batch: Batch, run: Run, asking: Visit, seq: int) -> None:
+        """Visit the nodes that apply what the question `seq` carries. If one fails, the run fails. Raises FilesNotWritten."""
+        chain = _chain(run)
+        for name in chain.applied_with_question(asking.node):
+            if limit := over_limit(chain, run.step, name):
+                self._fail(tx, batch, run, limit.error)
+                return
+            run, visit = self._add_visit(tx, run, name, asking.branch, asking.step)
+            result = self._applied(tx, run, visit, (run.run_id, asking.step, seq, name))
+            self._record(tx, visit, result, ended_ms=visit.started_ms, due_ms=None)
+            if result.state != "completed":
+                self._fail(tx, batch, run, f"node {name} failed: {result.work['message']}")
+                return
 
     def _resume(
         self, tx: Transaction, run: Run, visit: Visit, state: State, seen_seq: int, progress: str | None
@@ -269,6 +288,13 @@ class RunTransitions:
         previous: int | None,
         causation_id: str | None,
     ) -> None:
+        run, visit = self._add_visit(tx, run, node, branch, previous)
+        with contextlib.suppress(
+            ArtifactNotFetched, FilesNotWritten
+        ):  # the next round retries, once the visit is committed
+            self._open(tx, batch, run, visit, causation_id)
+
+    def _add_visit(self, tx: Transaction, run: Run, node: str, branch: str, previous: int | None) -> tuple[Run, Visit]:
         step = run.step + 1
         visit = Visit(
             run_id=run.run_id,
@@ -276,21 +302,18 @@ class RunTransitions:
             node=node,
             branch=branch,
             previous=previous,
+            work_state="waiting" if _chain(run).nodes[node].apply is None else "working",  # for a peer
             due_ms=self._due_ms(run, node),
             started_ms=self.clock_changes.now_millis(),
         )
         chains.add_visit(tx, visit)
-        run = self._show(tx, msgspec.structs.replace(run, step=step), node)
-        with contextlib.suppress(
-            ArtifactNotFetched, FilesNotWritten
-        ):  # the next round retries, once the visit is committed
-            self._open(tx, batch, run, visit, causation_id)
+        return self._show(tx, msgspec.structs.replace(run, step=step), node), visit
 
     def _open(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, causation_id: str | None) -> None:
         """Open the work of a visit, if a peer for it is present."""
         node = _chain(run).nodes[visit.node]
         if node.apply is not None:
-            self._apply(tx, batch, run, visit, node)
+            self._end(tx, batch, run, visit, self._applied(tx, run, visit, (run.run_id, visit.step)), None)
             return
         try:
             opened = self.opener.open(tx, batch, run, visit, node, causation_id)
@@ -307,14 +330,14 @@ class RunTransitions:
             )
             chains.change(tx, run)
 
-    def _apply(self, tx: Transaction, batch: Batch, run: Run, visit: Visit, node: ChainNode) -> None:
-        """End a visit that writes files. Raises FilesNotWritten when they are not written yet."""
+    def _applied(self, tx: Transaction, run: Run, visit: Visit, key: Key) -> Result:
+        """The result of a visit that writes files. Raises FilesNotWritten when they are not written yet."""
+        node = _chain(run).nodes[visit.node]
         try:
-            files = self.files.applied((run.run_id, visit.step), node, self.opener.input_scope(tx, run, visit, node))
-            result = result_of(visit, "completed", f"{len(files)} files written", {"files": files})
+            files = self.files.applied(key, node, self.opener.input_scope(tx, run, visit, node))
         except ChainError as error:
-            result = result_of(visit, "failed", error.message)
-        self._end(tx, batch, run, visit, result, None)
+            return result_of(visit, "failed", error.message)
+        return result_of(visit, "completed", f"{len(files)} files written", {"files": files})
 
     def _show(self, tx: Transaction, run: Run, node: str | None = None) -> Run:
         """The state of a run in progress, from its visits: it waits while a node asks."""

@@ -142,7 +142,7 @@ class Discovery:
                 self._presence.note_load(effect.card.peer_id, load_of(ext))
                 self._note_run(effect.card.peer_id, ext.get(INSTANCE_KEY))
         if ext.get(LEAVING_KEY) is True and envelope.kind == "greet":
-            self._presence.leave(*peer)
+            self._presence.leave(*peer, effect.trust)
             return
         joined = ext.get(JOINED_KEY) is True or not self._presence.is_active(envelope, now_ms)
         foreign = envelope.kind == "greet" and INSTANCE_KEY not in ext

@@ -22,7 +22,7 @@ from aghbus.protocol.agh.discovery import (
 )
 from aghbus.protocol.agh.effects import Discovered
 from aghbus.protocol.agh.envelope import Envelope
-from aghbus.protocol.agh.identifiers import is_peer
+from aghbus.protocol.agh.identifiers import PEER_RULE, is_peer
 from aghbus.protocol.agh.send import Draft
 from aghbus.protocol.api.peers import WHOIS_SECONDS, WhoisMatch, WhoisRequest, WhoisResponse
 from aghbus.protocol.base.errors import InvalidRequest, Unavailable
@@ -131,7 +131,7 @@ class WhoisQuestions:
         if (identity.workspace, channel) not in identity.joined:
             raise InvalidRequest(f"channel: {channel!r} is not joined by this daemon")
         if ask.to is not None and not is_peer(ask.to):
-            raise InvalidRequest("to: is not a peer id")
+            raise InvalidRequest(f"to: {PEER_RULE}", hint="`aghctl peers` lists the known ones")
         if ask.to == identity.self_id:
             raise InvalidRequest(
                 "to: is this daemon's own id", hint="`aghctl status` and `aghctl capability list` show our own card"

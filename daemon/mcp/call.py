@@ -49,6 +49,8 @@ class ToolCall:
     ) -> None:
         self.request = request
         self.client = client
+        self.state = ""
+        """What `ask` gave the client with its request; empty at the first call."""
         self._send = send
         self._answers = answers
 
@@ -81,14 +83,6 @@ class ToolCall:
             return None
         finally:
             pending.cancel()
-
-    @property
-    def state(self) -> str:
-        """What `ask` gave the client with its request; empty at the first call. The client may have changed it."""
-        if "requestState" not in self.request.params:
-            return ""
-        found: str = required_member(self.request.params, "requestState", str)
-        return found
 
 
 def required_member(params: Object, name: str, kind: type) -> Any:

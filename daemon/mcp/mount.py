@@ -35,14 +35,15 @@ def endpoint(
     @cache
     def loaded() -> "McpEndpoint":
         from aghbus.daemon.mcp.bus import bus_offer
+        from aghbus.daemon.mcp.deliveries import Deliveries
         from aghbus.daemon.mcp.endpoint import McpEndpoint
         from aghbus.daemon.mcp.resources import BusResources
         from aghbus.daemon.mcp.server import McpServer
         from aghbus.daemon.mcp.tools import BusTools
         from aghbus.daemon.mcp.work_waiter import WorkWaiter
 
-        waiter = WorkWaiter(works, notifier)
-        tools = BusTools(questions, peers, messages, works, inbox, waiter).all()
+        waiter = WorkWaiter(works, notifier, inbox.clock)
+        tools = BusTools(questions, peers, messages, works, inbox, waiter, Deliveries(messages, peers, notifier)).all()
         offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)
 

@@ -1,39 +1,42 @@
-"""What a model gets to read of works, messages and peers. Everything that a peer wrote is fenced, and an answer is bounded:
-what does not fit is left out, and a note says so."""
+"""What a model gets to read of works and peers (`message_rendering`: of messages). Everything that a peer wrote is fenced, and an
+answer is bounded: what does not fit is left out, and the answer says how to get it."""
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, fence, name, plain
+from aghbus.daemon.mcp.fence import MAX_BYTES, MAX_CHARACTERS, Place, fence, has_ids_only, is_id, line, name, plain
+from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.models import (
     HistoryItem,
-    InboxMessage,
-    InboxOutput,
     PeerOutput,
     PeersOutput,
-    SentOutput,
     ToolResult,
     WorkOutput,
     WorksOutput,
 )
 from aghbus.daemon.mcp.rpc import Object
-from aghbus.protocol.agh.decoding import decode_json
-from aghbus.protocol.api.inbox import InboxItem, InboxResponse
-from aghbus.protocol.api.messages import SendResponse
 from aghbus.protocol.api.peers import Peer, WhoisMatch
 from aghbus.protocol.api.works import HistoryEntry, WaitReason, Work, WorkResponse, WorksResponse
+from aghbus.protocol.base.durations import span
+from aghbus.protocol.formats.timestamps import utc
 
 MAX_ANSWER: Final = 65_536
 """Bytes of the items of an answer, as JSON."""
 MAX_ITEM: Final = MAX_BYTES + 8_192
 """Bytes of one item: its text, ids, names and a reason."""
-_MAX_CAPABILITIES: Final = 64  # of one peer
-_BRIEF: Final = 1_000  # characters of a text where many are listed
-_CAPABILITY: Final = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}").fullmatch  # a word; anything else could be prose
+_MAX_CAPABILITIES: Final = 16  # of one peer outside of its fence
+MAX_TASK: Final = 200
+"""Characters of a task of our own, which the model has written."""
+BRIEF: Final = 1_000
+"""Characters of a text where many are listed."""
+
+_OF_WORKERS: Final = frozenset(
+    {"not_accepted", "in_inbox", "leased", "returned"}
+)  # reasons whose hint speaks of programs
+_REPEATED: Final = "receipt:duplicate"  # says nothing of the work
 
 _T = TypeVar("_T", bound=ToolResult)
 
@@ -44,10 +47,9 @@ def result_of(output: ToolResult) -> Object:
     return {"content": [{"type": "text", "text": msgspec.json.encode(content).decode()}], "structuredContent": content}
 
 
-def fitting(items: Iterable[_T]) -> list[_T]:
-    """The first items, as many as fit into one answer."""
+def fitting(items: Iterable[_T], room: int = MAX_ANSWER) -> list[_T]:
+    """The first items, as many as fit into `room` bytes."""
     found: list[_T] = []
-    room = MAX_ANSWER
     for item in items:
         room -= len(msgspec.json.encode(item))
         if room < 0:
@@ -56,54 +58,89 @@ def fitting(items: Iterable[_T]) -> list[_T]:
     return found
 
 
-def peers(found: Sequence[Peer | WhoisMatch]) -> PeersOutput:
+def ago(now_ms: int, at_ms: int) -> str:
+    """How long before `now_ms`, in both largest units: two tokens or four."""
+    return span((now_ms - at_ms) / 1000)
+
+
+def stamp(now_ms: int) -> str:
+    """The time of an answer, to which its ages refer: `2026-11-24T16:40:00Z`."""
+    return utc(now_ms // 1000)
+
+
+def peers(found: Sequence[Peer | WhoisMatch], now_ms: int) -> PeersOutput:
     """Peers of presence, or answers to a whois."""
-    shown = fitting(map(_peer, found))
+    shown = fitting(_peer(each, now_ms) for each in found)
     rest = len(found) - len(shown)
-    return PeersOutput(peers=shown, note=f"{rest} more peers are left out: ask by capability." if rest else UNSET)
+    note = f"{rest} more peers are left out: ask by capability." if rest else UNSET
+    return PeersOutput(peers=shown, now=stamp(now_ms), note=note)
 
 
-def _peer(found: Peer | WhoisMatch) -> PeerOutput:
+def _peer(found: Peer | WhoisMatch, now_ms: int) -> PeerOutput:
     card: Mapping[str, Any] = found.card
-    words = [each for each in card["capabilities"] if _CAPABILITY(each)]
-    prose = [each for each in card["capabilities"] if not _CAPABILITY(each)] + words[_MAX_CAPABILITIES:]
+    words = [each for each in card["capabilities"] if is_id(each)]
+    prose = [each for each in card["capabilities"] if not is_id(each)] + words[_MAX_CAPABILITIES:]
     more = f"further capabilities: {as_text(prose)}" if prose else None
     about = "\n".join(part for part in (card.get("display_name"), found.summary, more) if part)
     return PeerOutput(
         peer_id=name(found.peer_id),
         presence=found.presence if isinstance(found, Peer) else "active",
+        seen_ago=ago(now_ms, found.last_seen_ms) if isinstance(found, Peer) else UNSET,
         trust=found.trust,
         capabilities=words[:_MAX_CAPABILITIES],
-        about=fence(about, sender=found.peer_id, trust=found.trust, limit=_BRIEF) if about else UNSET,
+        about=fence(about, sender=found.peer_id, trust=found.trust, limit=BRIEF) if about else UNSET,
     )
 
 
-def works(found: WorksResponse) -> WorksOutput:
+def works(found: WorksResponse, now_ms: int) -> WorksOutput:
     """Works as they are now, the latest change first."""
-    shown = fitting(_work(each, last=True) for each in found.works)
-    more = found.next_before is not None or len(shown) < len(found.works)
-    return WorksOutput(works=shown, note="Older works are left out." if more else UNSET)
+    shown = fitting(_listed(each, now_ms) for each in found.works)
+    before = found.works[len(shown) - 1].last_seq if len(shown) < len(found.works) else found.next_before
+    note = f"There are more: `work` with before={before}." if before is not None else UNSET
+    return WorksOutput(works=shown, now=stamp(now_ms), note=note)
 
 
-def work(found: WorkResponse, note: str | None = None) -> WorksOutput:
-    """One work with its history, of a long one the newest steps."""
-    own = _own(found.work)
-    newest = fitting(_step(each, own, found.work.trust) for each in reversed(found.history))
-    omitted = found.history_omitted + len(found.history) - len(newest)
-    why = None if found.why is None else _why(found.why, found.work)
-    notes = [note, f"{omitted} earlier steps are left out." if omitted else None, why]
+def work(found: WorkResponse, now_ms: int, note: str | None = None, *, latest: bool = True) -> WorksOutput:
+    """One work with its history, of a long one the newest steps; `latest`: it has the last one of the work. What the work itself
+    shows is left out of its history."""
+    whole = _Whole(found, now_ms, latest=latest)
+    shown = whole.work()
+    steps = found.history[found.history[:1] == [whole.opening] :]
+    newest = fitting(map(whole.step, reversed(steps)), max(MAX_ITEM, MAX_ANSWER - len(msgspec.json.encode(shown))))
+    omitted = found.history_omitted + len(steps) - len(newest)
+    before = steps[-len(newest)].seq if newest else 0
+    notes = [
+        note,
+        f"{omitted} earlier steps are left out: `work` with before={before}." if omitted else None,
+        None if found.why is None else _why(found.why, found.work, note),
+    ]
     return WorksOutput(
-        works=[_work(found.work, last=False)],
-        history=newest[::-1],
+        works=[shown],
+        now=stamp(now_ms),
+        history=newest[::-1] if newest else UNSET,
         note=_given(" ".join(part for part in notes if part) or None),
     )
 
 
-def _why(found: WaitReason, work: Work) -> str:
-    """Why a work does not move; the words in it are those of the other side, or of our agent about the message of it."""
-    text = f"Now: {plain(found.text, _BRIEF)}"
+def _why(found: WaitReason, work: Work, note: str | None) -> str:
+    """Why a work does not move: what was said in it, and the whole sentence when it has a name that might be one, are fenced.
+
+    What `note` says already, and what is the message of the work, is left out.
+    """
     peer = work.target if work.role == "initiator" else work.initiator
-    return text if found.said is None else f"{text}:\n{fence(found.said, sender=peer, trust=work.trust, limit=_BRIEF)}"
+    hint = "" if found.code in _OF_WORKERS or (found.code == "asks" and note) else for_model(found.hint)
+    said = None if found.said and (work.message or "").startswith(found.said.removesuffix("…")) else found.said
+    if not has_ids_only(found.text + hint):
+        told = "\n".join(filter(None, (found.text, hint, said)))
+        return f"Now:\n{fence(told, sender=peer, trust=work.trust, limit=BRIEF)}"
+    text = f"Now: {plain(found.text, BRIEF)}" + (f" ({hint})" if hint else "")
+    return text if said is None else f"{text}:\n{fence(said, sender=peer, trust=work.trust, limit=BRIEF)}"
+
+
+def status(found: WorkResponse) -> str:
+    """The state of a work in one line, and why it does not move."""
+    state = f"the work is {found.work.state}"
+    return f"{state}: {line(found.why.text)}" if found.why and has_ids_only(found.why.text) else state
 
 
 def _own(found: Work) -> str | None:
@@ -111,114 +148,104 @@ def _own(found: Work) -> str | None:
     return {"initiator": found.initiator, "target": found.target}.get(found.role)
 
 
-def _work(found: Work, *, last: bool) -> WorkOutput:
-    """A work; with its `last` message and result, which are the target's words."""
+def _listed(found: Work, now_ms: int) -> WorkOutput:
+    """A work in a list, with its last message and result, which are the target's words."""
     own = _own(found)
 
     def said(text: str | None, author: str) -> str | UnsetType:
-        return UNSET if text is None else _said(text, author, own, found.trust, _BRIEF)
+        return UNSET if text is None else _said(text, author, own, found.trust, BRIEF)
 
     return WorkOutput(
         work_id=name(found.work_id),
         state=found.state,
+        changed_ago=ago(now_ms, found.updated_ms),
         role=found.role,
         peer=name(found.target if found.role == "initiator" else found.initiator),
         trust=found.trust,
         task=_said(found.text, found.initiator, own, found.trust),
-        message=said(found.message, found.target) if last else UNSET,
-        result=said(as_text(found.result), found.target) if last else UNSET,
+        message=said(found.message, found.target),
+        result=said(as_text(found.result), found.target),
     )
+
+
+class _Whole:
+    """One work with its history: which of its steps has the task, the last message and the result."""
+
+    def __init__(self, found: WorkResponse, now_ms: int, *, latest: bool) -> None:
+        self._found = found.work
+        self._now_ms = now_ms
+        self._own = _own(found.work)
+        self.opening = _last(found.history, lambda step: step.outcome == "opened")
+        newest = found.history if latest else []
+        self._said = _last(newest, lambda step: step.kind != "say" and step.event != _REPEATED and bool(step.message))
+        self._ended = _last(newest, lambda step: bool(_result(step)))
+
+    def work(self) -> WorkOutput:
+        """The work; of a task of our own only the beginning."""
+        shown = _listed(self._found, self._now_ms)
+        if (opening := self.opening) is not None:
+            limit = MAX_TASK if opening.actor == self._own else MAX_CHARACTERS
+            shown.task = self._part(opening, step_text(opening), limit)
+        if (said := self._said) is not None:
+            shown.message = self._part(said, said.message or "", BRIEF)
+        if (ended := self._ended) is not None:
+            shown.result = self._part(ended, _result(ended))
+        return shown
+
+    def step(self, found: HistoryEntry) -> HistoryItem:
+        """One step, without what `work` has of it."""
+        said = None if found is self._said else found.message
+        parts = (
+            [] if found.outcome == "opened" else [said, found.reason, "" if found is self._ended else _result(found)]
+        )
+        text = "\n".join(part for part in parts if part)
+        return HistoryItem(
+            sender=name(found.actor),
+            event=line(found.event),
+            state=found.after,
+            ago=ago(self._now_ms, found.at_ms),
+            text=self._part(found, text) if text else UNSET,
+        )
+
+    def _part(self, step: HistoryEntry, text: str, limit: int = MAX_CHARACTERS) -> str:
+        """A part of what a step says."""
+        place = Place(step.seq, max(0, step_text(step).find(text)))
+        return _said(text, step.actor, self._own, self._found.trust, limit, place)
+
+
+def _last(steps: Sequence[HistoryEntry], wanted: Callable[[HistoryEntry], bool]) -> HistoryEntry | None:
+    return next((step for step in reversed(steps) if wanted(step)), None)
+
+
+def step_text(found: HistoryEntry) -> str:
+    """All that a step says, as `inbox` has it of its message."""
+    return "\n".join(part for part in (found.message, found.reason, _result(found)) if part)
+
+
+def _result(found: HistoryEntry) -> str:
+    return "\n".join(part for part in map(as_text, (found.result, found.artifacts)) if part)
 
 
 def question(found: HistoryEntry, work: Work) -> str:
     """The text of a question, for a person."""
-    return fence(_step_text(found) or "(no text)", sender=found.actor, trust=work.trust)
+    return fence(step_text(found) or "(no text)", sender=found.actor, trust=work.trust)
 
 
-def _step(found: HistoryEntry, own: str | None, trust: str) -> HistoryItem:
-    text = _step_text(found)
-    return HistoryItem(
-        sender=name(found.actor),
-        event=name(found.event),
-        state=found.after,
-        text=_said(text, found.actor, own, trust) if text else UNSET,
-    )
-
-
-def _step_text(found: HistoryEntry) -> str:
-    parts = [found.message, found.reason, *map(as_text, (found.result, found.artifacts))]
-    return "\n".join(part for part in parts if part)
-
-
-def _said(text: str, author: str, own: str | None, trust: str, limit: int = MAX_CHARACTERS) -> str:
+def _said(
+    text: str, author: str, own: str | None, trust: str, limit: int = MAX_CHARACTERS, place: Place | None = None
+) -> str:
     """What `author` wrote: fenced unless it is our own."""
-    return plain(text, limit) if author == own else fence(text, sender=author, trust=trust, limit=limit)
+    return (
+        plain(text, limit, place)
+        if author == own
+        else fence(text, sender=author, trust=trust, limit=limit, place=place)
+    )
 
 
 def _given(value: str | None) -> str | UnsetType:
     return UNSET if value is None else value
 
 
-def _named(value: str | None) -> str | UnsetType:
-    return UNSET if value is None else name(value)
-
-
-def message(item: InboxItem) -> InboxMessage:
-    """A leased message."""
-    found = item.message
-    text = "[the stored message is damaged]" if found.damaged else _body_text(found.kind, bytes(found.envelope))
-    return InboxMessage(
-        seq=item.seq,
-        lease=item.lease or "",
-        kind=found.kind,
-        sender=name(found.sender),
-        trust=found.trust,
-        admitted=item.lane != "other",
-        text=fence(text, sender=found.sender, trust=found.trust),
-        work_id=_named(found.work_id),
-        work_state=UNSET if item.work_state is None else item.work_state,
-        thread_id=_named(found.thread_id),
-        note=_reason(item),
-    )
-
-
-def _reason(item: InboxItem) -> str | UnsetType:
-    """Why a message came back: one of our own because it was given up, perhaps in the words of its receiver."""
-    found = item.message
-    if item.last_error is None or found.direction != "out":
-        return _named(item.last_error)
-    return "Your own message: " + fence(item.last_error, sender=found.to or "the bus", trust="unverified", limit=_BRIEF)
-
-
-def inbox(page: InboxResponse, *, others: bool) -> InboxOutput:
-    """Messages that nobody leases by reading them; `others`: they are not only those of contacts."""
-    shown = fitting(map(message, page.items))
-    left = 0 if others else page.others
-    waiting = page.counts.get("ready", 0) + page.counts.get("leased", 0) - left
-    return InboxOutput(messages=shown, waiting=max(0, waiting - len(shown)), others=left, lease_seconds=0)
-
-
-def _body_text(kind: str, envelope: bytes) -> str:
-    """The text of a say, and anything else that a body has as JSON."""
-    body = decode_json(envelope).get("body")
-    if kind != "say" or not isinstance(body, dict):
-        return as_text(body) or ""
-    rest = {key: value for key, value in body.items() if key != "text" and (key, value) != ("intent", "request")}
-    parts: Sequence[str | None] = (str(body.get("text", "")), as_text(rest or None))
-    return "\n".join(part for part in parts if part)
-
-
 def as_text(value: object) -> str | None:
     """A JSON value as text; None for None."""
     return None if value is None else msgspec.json.encode(value).decode()
-
-
-def sent(found: SendResponse) -> SentOutput:
-    """A committed message of ours."""
-    return SentOutput(
-        message_id=name(found.id),
-        to=_named(found.to),
-        work_id=_named(found.work_id),
-        work_state=UNSET if found.work_state is None else found.work_state,
-        thread_id=_named(found.thread_id),
-    )

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from aghbus.daemon.mcp import rendering
+from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp.client import Wake
 from aghbus.daemon.mcp.models import ToolResult
 from aghbus.daemon.mcp.rpc import Object
@@ -50,21 +50,22 @@ class BusResources:
         return [{"uri": uri, "mimeType": _JSON, "text": msgspec.json.encode(found).decode()}]
 
     async def _output(self, uri: str, *, others: bool) -> ToolResult | None:
+        now_ms = self.inbox.clock.millis()
         if uri == INBOX:
             query = InboxQuery(states=frozenset({"ready", "leased"}), limit=_SHOWN, contacts=not others)
-            return rendering.inbox(await self.inbox.list_items(query), others=others)
+            return message_rendering.inbox(await self.inbox.list_items(query), now_ms, others=others)
         if uri.startswith(_WORK):
             try:
                 found = await self.works.get_work(unquote(uri.removeprefix(_WORK)), WorkQuery())
             except NotFound:
                 return None
-            return rendering.work(found)
+            return rendering.work(found, now_ms)
         if uri.startswith(_PEER):
             peer_id = unquote(uri.removeprefix(_PEER))
             peers = [
                 each for each in (await self.peers.list_peers(PeersQuery(all=True))).peers if each.peer_id == peer_id
             ]
-            return rendering.peers(peers) if peers else None
+            return rendering.peers(peers, now_ms) if peers else None
         return None
 
     def can_watch(self, uri: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from aghbus.daemon.mcp.call import InputRequired, ToolCall, required_member
 from aghbus.daemon.mcp.client import LEGACY_VERSIONS, PREFIX, TASKS, VERSIONS
 from aghbus.daemon.mcp.offer import Offer, Tasks
+from aghbus.daemon.mcp.request_state import RequestStates
 from aghbus.daemon.mcp.rpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Object, RpcError
 from aghbus.protocol.base.errors import NotFound, RequestError
 from aghbus.protocol.base.text import escape, shorten
@@ -22,6 +23,7 @@ class McpServer:
 
     def __init__(self, offer: Offer) -> None:
         self._offer = offer
+        self._states = RequestStates()
         both: dict[str, Method] = {
             "tools/list": self._list_tools,
             "tools/call": self._call_tool,
@@ -52,12 +54,13 @@ class McpServer:
         if method is None:
             status = 404 if modern else 200
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {request.method}", status=status)
+        call.state = self._states.open(request)
         try:
             result = await method(call, request.params)
         except InputRequired as needed:
             result = {"resultType": "input_required", "inputRequests": needed.requests}
             if needed.state is not None:
-                result["requestState"] = needed.state
+                result["requestState"] = self._states.seal(request, needed.state)
         if not modern:
             return {key: value for key, value in result.items() if key not in ("resultType", "ttlMs", "cacheScope")}
         meta = {PREFIX + "serverInfo": self._info(), **result.get("_meta", {})}

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from aghbus.daemon.discovery.whois import WhoisQuestions
+from aghbus.daemon.mcp import message_rendering, rendering
 from aghbus.daemon.mcp import models as t
-from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import ToolCall
-from aghbus.daemon.mcp.fence import name
+from aghbus.daemon.mcp.deliveries import Deliveries
+from aghbus.daemon.mcp.fence import line, sentence
+from aghbus.daemon.mcp.hints import for_model
 from aghbus.daemon.mcp.offer import Tool
 from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.mcp.work_waiter import WorkWaiter
@@ -21,9 +24,9 @@ from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.works import WorkService
 from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
-from aghbus.protocol.api.messages import SendRequest, SendResponse
+from aghbus.protocol.api.messages import Message, SendRequest, SendResponse
 from aghbus.protocol.api.peers import WhoisRequest
-from aghbus.protocol.api.queries import InboxQuery, PeersQuery, WorkQuery, WorksQuery
+from aghbus.protocol.api.queries import InboxQuery, MessagesQuery, PeersQuery, WorkQuery, WorksQuery
 from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, RequestError
 
@@ -44,6 +47,7 @@ class BusTools:
     works: WorkService
     inbox: InboxService
     waiter: WorkWaiter
+    deliveries: Deliveries
 
     def all(self) -> dict[str, Tool]:
         """Every tool by its name."""
@@ -53,7 +57,7 @@ class BusTools:
             _tool(
                 "open_work",
                 self._open,
-                "Hand work to another agent. It survives restarts.",
+                "Hand work to another agent: to one that has a capability, or to a peer. It survives restarts.",
                 t.WorksOutput,
             ),
             _tool(
@@ -76,17 +80,22 @@ class BusTools:
         )
         return {each.name: each for each in tools}
 
+    @property
+    def _now_ms(self) -> int:
+        return self.inbox.clock.millis()
+
     async def _whois(self, _call: ToolCall, ask: t.WhoisArguments) -> Object:
         found = await self.questions.whois(WhoisRequest(query=ask.query, to=ask.to or None))
-        return rendering.result_of(rendering.peers(found.peers))
+        return rendering.result_of(rendering.peers(found.peers, self._now_ms))
 
     async def _peers(self, _call: ToolCall, ask: t.PeersArguments) -> Object:
         found = await self.peers.list_peers(PeersQuery(capability=ask.capability or None))
-        return rendering.result_of(rendering.peers(found.peers))
+        return rendering.result_of(rendering.peers(found.peers, self._now_ms))
 
     async def _open(self, call: ToolCall, ask: t.OpenArguments) -> Object:
-        work_id = call.state or None
-        if work_id is None:
+        delivered: str | UnsetType = UNSET
+        work_id = call.state
+        if not work_id:
             if not ask.to and not ask.capability:
                 raise InvalidRequest("to: is required, or capability", hint="`peers` lists who is there")
             request = WorkOpenRequest(
@@ -96,44 +105,67 @@ class BusTools:
                 text=ask.task,
                 ext=_trace(call),
             )
-            work_id = (await self.works.open_work(request)).work_id
-            assert work_id is not None
+            opened = await self.works.open_work(request)
+            work_id = opened.work_id
             if call.client.tasks:
                 return {"resultType": "task", **await self.waiter.task(work_id)}
-        return await self._waited(call, work_id, ask.wait)
+            delivered = await self.deliveries.after(opened, ask.wait if ask.until == "delivered" else 0)
+        output = await self._waited(call, work_id, ask.wait if ask.until == "done" else 0)
+        output.delivery = delivered
+        return rendering.result_of(output)
 
     async def _work(self, call: ToolCall, ask: t.WorkArguments) -> Object:
         if ask.work_id is None:
             if ask.wait:
                 raise InvalidRequest("wait: needs a work_id", hint="without both, `work` lists the works")
-            return rendering.result_of(rendering.works(await self.works.list_works(WorksQuery(limit=_LISTED_WORKS))))
-        return await self._waited(call, ask.work_id, ask.wait)
+            query = WorksQuery(limit=_LISTED_WORKS, before=ask.before, text=ask.text)
+            return rendering.result_of(rendering.works(await self.works.list_works(query), self._now_ms))
+        if ask.until == "delivered":
+            return rendering.result_of(await self._delivered(call, ask.work_id, ask.wait))
+        return rendering.result_of(await self._waited(call, ask.work_id, ask.wait, ask.before))
 
-    async def _waited(self, call: ToolCall, work_id: str, seconds: float) -> Object:
+    async def _waited(self, call: ToolCall, work_id: str, seconds: float, before: int | None = None) -> t.WorksOutput:
         note = await self.waiter.wait(call, work_id, seconds) if seconds else None
-        found = await self.works.get_work(work_id, WorkQuery())
-        return rendering.result_of(rendering.work(found, note))
+        found = await self.works.get_work(work_id, WorkQuery(before=before))
+        return rendering.work(found, self._now_ms, note, latest=before is None)
+
+    async def _delivered(self, call: ToolCall, work_id: str, seconds: float) -> t.WorksOutput:
+        """The work once the other side has the last message of ours in it."""
+        found = await self.works.find(work_id, WorkQuery())
+        ours = {"initiator": found.work.initiator, "target": found.work.target}.get(found.work.role)
+        last = next((step.id for step in reversed(found.history) if step.actor == ours), None)
+        delivered = UNSET if last is None else await self.deliveries.of(last, seconds)
+        output = await self._waited(call, work_id, 0)
+        output.delivery = delivered
+        return output
 
     async def _step(self, call: ToolCall, ask: t.StepArguments) -> Object:
         request = WorkActionRequest(message=ask.message, result=ask.result, ext=_trace(call))
-        return _sent(await self.works.act_on_work(ask.work_id, ask.step, request))
+        return await self._sent(await self.works.act_on_work(ask.work_id, ask.step, request), 0)
 
     async def _say(self, call: ToolCall, ask: t.SayArguments) -> Object:
         if ask.work_id is not None and ask.to is None and ask.thread_id is None:
-            return _sent(
-                await self.works.act_on_work(ask.work_id, "say", WorkActionRequest(message=ask.text, ext=_trace(call)))
-            )
+            answer = WorkActionRequest(message=ask.text, ext=_trace(call))
+            return await self._sent(await self.works.act_on_work(ask.work_id, "say", answer), ask.wait)
         if ask.to is None and ask.thread_id is None:
             raise InvalidRequest("to: is required, or work_id", hint="`peers` lists who is there")
         body: dict[str, Any] = {"text": ask.text}
         request = SendRequest(
             kind="say", body=body, to=ask.to, work_id=ask.work_id, thread_id=ask.thread_id, ext=_trace(call)
         )
-        return _sent(await self.messages.send(request))
+        return await self._sent(await self.messages.send(request), ask.wait)
+
+    async def _sent(self, found: SendResponse, seconds: float) -> Object:
+        delivery, note = await self.deliveries.after(found, seconds), await self.deliveries.absent(found)
+        return rendering.result_of(message_rendering.sent(found, delivery, note))
 
     async def _inbox(self, call: ToolCall, ask: t.InboxArguments) -> Object:
         """What is leased goes back when the client disconnects meanwhile, or the daemon drains."""
+        if ask.seq is not None:
+            return await self._stored(ask.seq, ask.start)
         ask.others |= call.client.wake == "all"
+        if ask.text is not None:
+            return await self._search(ask, ask.text)
         leased: list[InboxItem] = []
         try:
             messages = await self._fetch(ask, leased)
@@ -144,8 +176,30 @@ class BusTools:
             raise
         ready, others = left.counts.get("ready", 0), 0 if ask.others else left.others
         return rendering.result_of(
-            t.InboxOutput(messages=messages, waiting=max(0, ready - others), others=others, lease_seconds=LEASE_SECONDS)
+            t.InboxOutput(
+                messages=messages,
+                now=rendering.stamp(self._now_ms),
+                waiting=max(0, ready - others),
+                others=others,
+            )
         )
+
+    async def _stored(self, seq: int, start: int) -> Object:
+        """One message from a character on, whoever has it leased."""
+        found = (await self.messages.list_messages(MessagesQuery(since=seq - 1, limit=1))).messages
+        if not found or found[0].seq != seq:
+            raise NotFound(f"seq: no message {seq} is stored here")
+        admitted = self._is_admitted(found[0])
+        return rendering.result_of(message_rendering.piece(found[0], start, self._now_ms, admitted=admitted))
+
+    async def _search(self, ask: t.InboxArguments, text: str) -> Object:
+        query = MessagesQuery(text=text, before=ask.before, work_id=ask.work_id, limit=ask.limit)
+        page = await self.messages.list_messages(query)
+        found = message_rendering.hits(page, text, self._now_ms, self._is_admitted, others=ask.others)
+        return rendering.result_of(found)
+
+    def _is_admitted(self, message: Message) -> bool:
+        return message.direction == "out" or not self.inbox.is_other(message.sender)
 
     async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
@@ -153,7 +207,7 @@ class BusTools:
         room = rendering.MAX_ANSWER
         async for item in self._leases(ask):
             leased.append(item)
-            messages.append(rendering.message(item))
+            messages.append(message_rendering.message(item, self._now_ms))
             room -= len(msgspec.json.encode(messages[-1]))
             if len(messages) == ask.limit or room <= rendering.MAX_ITEM:
                 break
@@ -195,16 +249,12 @@ class BusTools:
         try:
             return (await self.inbox.ack(leased.seq, InboxAckRequest(lease=leased.lease))).seq
         except RequestError as error:
-            return t.NotAcked(seq=leased.seq, reason=name(f"{error.error_code}: {error.message}"))
+            return t.NotAcked(seq=leased.seq, reason=line(f"{error.error_code}: {sentence(error.message)}"))
 
 
 def _trace(call: ToolCall) -> Object | None:
     """The trace that the call belongs to: it travels in `_meta` (SEP-414) and in the envelope's `ext`."""
     return dict(carrier_in(call.request.meta)) or None
-
-
-def _sent(found: SendResponse) -> Object:
-    return rendering.result_of(rendering.sent(found))
 
 
 def _tool(
@@ -222,7 +272,11 @@ def _tool(
             ask = msgspec.convert(arguments, kind)
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"arguments: {error}", hint="see the tool's input schema") from None
-        return await perform(call, ask)
+        try:
+            return await perform(call, ask)
+        except RequestError as error:
+            error.message, error.hint = sentence(error.message), for_model(sentence(error.hint))
+            raise
 
     definition: Object = {
         "name": tool,

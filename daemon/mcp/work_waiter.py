@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 
+from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.mcp import rendering
 from aghbus.daemon.mcp.call import ToolCall
@@ -14,7 +15,7 @@ from aghbus.daemon.mcp.rpc import Object
 from aghbus.daemon.services.works import WorkService
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.queries import WorkQuery
-from aghbus.protocol.api.works import Work, WorkActionRequest
+from aghbus.protocol.api.works import Work, WorkActionRequest, WorkResponse
 from aghbus.protocol.base.errors import NotFound, Refused
 
 _POLL_MS: Final = 2_000  # how often a client should ask for a task
@@ -37,6 +38,7 @@ class WorkWaiter:
 
     works: WorkService
     notifier: Notifier
+    clock: Clock
 
     async def wait(self, call: ToolCall, work_id: str, seconds: float) -> str | None:
         """Wait until the work ends, or it is the turn of this side. Returns a note for the model.
@@ -105,31 +107,34 @@ class WorkWaiter:
 
     async def task(self, work_id: str) -> Object:
         """The state of the task, without result or requests."""
-        return _task(await self._current(work_id))
+        return _task(await self.works.get_work(work_id, WorkQuery(before=_NO_HISTORY)))
 
-    async def _ours(self, task_id: str) -> Work:
-        """A work that we opened: the other ones are no tasks."""
-        work = await self._current(task_id)
-        if work.role != "initiator":
+    async def _ours(self, task_id: str) -> WorkResponse:
+        """A work that we opened, without its history: the other ones are no tasks."""
+        found = await self.works.get_work(task_id, WorkQuery(before=_NO_HISTORY))
+        if found.work.role != "initiator":
             raise NotFound(f"no task {task_id} is known here")
-        return work
+        return found
 
     async def get(self, task_id: str) -> Object:
         """The task with its result or its open requests."""
-        work = await self._ours(task_id)
-        task = _task(work)
+        ours = await self._ours(task_id)
+        task = _task(ours)
         if task["status"] == "input_required":
-            key, form = await self._question(work)
+            key, form = await self._question(ours.work)
             return {**task, "inputRequests": {key: {"method": "elicitation/create", "params": form}}}
         if task["status"] != "completed":
             return task
         found = await self.works.get_work(task_id, WorkQuery())
-        result = {**rendering.result_of(rendering.work(found)), "isError": found.work.state == "failed"}
+        result = {
+            **rendering.result_of(rendering.work(found, self.clock.millis())),
+            "isError": found.work.state == "failed",
+        }
         return {**task, "result": {"resultType": "complete", **result}}
 
     async def update(self, task_id: str, responses: Object) -> None:
         """Answer the open question of the work; answers to others are ignored."""
-        work = await self._ours(task_id)
+        work = (await self._ours(task_id)).work
         if work.state == "needs_input":
             key, _ = await self._question(work)
             await self._answer(task_id, key, responses.get(key))
@@ -141,11 +146,12 @@ class WorkWaiter:
             await self.works.act_on_work(task_id, "cancel", WorkActionRequest())
 
 
-def _task(work: Work) -> Object:
+def _task(found: WorkResponse) -> Object:
+    work = found.work
     return {
         "taskId": work.work_id,
         "status": _STATUS.get(work.state, "working"),
-        "statusMessage": f"the work is {work.state}",
+        "statusMessage": rendering.status(found),
         "createdAt": _iso(work.opened_ms),
         "lastUpdatedAt": _iso(work.updated_ms),
         "ttlMs": None,

@@ -1,9 +1,12 @@
 """Closing a work by local policy, always with a receipt or trace (specification, section 6), in the caller's transaction."""
 
+import logging
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
+from aghbus.daemon.base.logs import event
 from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
@@ -15,11 +18,13 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import deadlines, inbox, retry, works
+from aghbus.store.tables import deadlines, handovers, inbox, retry, works
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
+
+_log: Final = logging.getLogger("aghbus.send")
 
 _ASKS: Final = "is this work still known?"
 _FORGOTTEN: Final = "the receiver does not know it any more: its store was lost, is an older one, or removed it"
@@ -42,6 +47,7 @@ class WorkCloser:
         self._settings = context.settings
         self._clock = context.clock
         self._counters = context.counters
+        self.on_handed_over: Callable[[], None] = lambda: None  # after the commit: there is a new deadline
 
     def close(
         self, tx: Transaction, work: WorkView, kind: str, body: dict[str, Any], message_id: str | None = None
@@ -92,15 +98,17 @@ class WorkCloser:
         work = None
         if failed.work_id is not None:
             work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
-        unopened = work is not None and work.opening_id == failed.message_id and not work.advanced
-        if (
-            work is not None
-            and unopened
-            and (rows := self.hand_on(tx, work, failed.detail, refused=bool(failed.reason)))
-        ):
-            return rows
+        opening = work is not None and work.opening_id == failed.message_id
+        if work is not None and opening and handovers.successor(tx, work) is not None:
+            return []
+        unopened = work is not None and opening and not work.advanced
+        detail = failed.detail
+        if work is not None and unopened:
+            rows, detail = self.hand_on(tx, work, detail, refused=bool(failed.reason))
+            if rows:
+                return rows
         if self._concerns_agent(failed, work):
-            inbox.notify(tx, failed.seq, f"{failed.state}: {failed.detail}")
+            inbox.notify(tx, failed.seq, f"{failed.state}: {detail}")
         if work is None or work.is_terminal:
             return []
         if work.opening_id != failed.message_id:
@@ -108,22 +116,31 @@ class WorkCloser:
         if work.advanced and failed.detail != _FORGOTTEN:
             return []
         code = failed.reason or ("expired" if failed.state == "expired" else "not_found")
-        why = f"the opening message was not answered: {failed.detail}" if failed.detail != _FORGOTTEN else _FORGOTTEN
+        why = f"the opening message was not answered: {detail}" if failed.detail != _FORGOTTEN else _FORGOTTEN
         return self.close_unanswered(tx, work, "receipt", receipt_body(work.opening_id, "canceled", code, why))
 
-    def hand_on(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> list[Outgoing]:
+    def hand_on(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> tuple[list[Outgoing], str]:
         """Open a work that our agent opened for a capability at the next peer, after it has ended at this one. Nothing when it was
-        opened for one peer, or no other is left. `refused`: this peer is not asked again."""
-        then = self._handovers.next(tx, work, why, refused=refused)
+        opened for one peer, or no other is left; then the text is `why` with the reason if its opening cannot be sent to the
+        next one. `refused`: this peer is not asked again."""
+        try:
+            then = self._handovers.next(tx, work, why, refused=refused)
+        except InvalidRequest as error:
+            if work.is_terminal:  # else its end says so
+                tx.after_commit(
+                    partial(event, _log, logging.WARNING, "cannot hand a work over", work=work.work_id, cause=error)
+                )
+            return [], f"{why}; it cannot be handed over: {error.message}"
         if then is None:
-            return []
+            return [], why
         closing: list[Outgoing] = []
         if not work.is_terminal:
             detail = f"{why}: handed over to {then.peer}"
             closing = self.close(tx, work, "receipt", receipt_body(work.opening_id, "canceled", detail=detail))
             if not closing:
-                return []
-        return closing + self._handovers.open(tx, work, then)
+                return [], why
+        tx.after_commit(self.on_handed_over)
+        return closing + self._handovers.open(tx, work, then), why
 
     def may_wait(self, tx: Transaction, work: WorkView) -> bool:
         """Whether a work that was not accepted in time stays where it is: no other peer is left, and the caller gave no limit."""
@@ -131,7 +148,7 @@ class WorkCloser:
 
     def hand_on_from_gone(self, tx: Transaction) -> list[Outgoing]:
         """Hand works over whose peer is gone."""
-        return [row for work, why in self._handovers.gone(tx) for row in self.hand_on(tx, work, why, refused=False)]
+        return [row for work, why in self._handovers.gone(tx) for row in self.hand_on(tx, work, why, refused=False)[0]]
 
     def _concerns_agent(self, failed: Failed, work: WorkView | None) -> bool:
         """Whether our agent is told: of its messages, of steps of its works, and when a work of its own did not end as our daemon

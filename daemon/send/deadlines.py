@@ -66,6 +66,7 @@ class Deadlines:
         self._changed = asyncio.Event()
         self._dead: set[int] = set()
         store.memory.inbox.on_dead = self._note_dead
+        closer.on_handed_over = self._changed.set
 
     def note(
         self,
@@ -99,7 +100,7 @@ class Deadlines:
                 deadlines.begin(tx, work, _millis(accept), _millis(progress), min(now_ms, sent_ms or now_ms))
                 tx.after_commit(self._changed.set)
             return
-        if applied.before.state == "submitted" and work.state == "failed":
+        if applied.before.state == "submitted":
             self._hand_on(tx, envelope, applied, work)
         if not applied.may_be_due:
             return
@@ -114,14 +115,20 @@ class Deadlines:
         body = envelope.body
         if not isinstance(body, Receipt) or envelope.sender != work.target or work.initiator not in self._identity:
             return
-        why = f"{body.reason_code}: {body.detail}" if body.detail else str(body.reason_code)
-        rows = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
+        if body.status in ("expired", "unsupported") and body.for_id == work.opening_id:
+            work = (
+                works.load(tx, work.workspace_id, work.channel, work.work_id) or work
+            )  # it was canceled for this answer
+        elif work.state != "failed":
+            return
+        code = body.reason_code or body.status
+        why = f"{code}: {body.detail}" if body.detail else code
+        rows, _ = self._closer.hand_on(tx, work, why, refused=not envelope.id.startswith(LATE))
         if rows:
             applied.outgoing += tuple(rows)
             if applied.delivered and applied.seq is not None:  # our agent reads how the last one ends
                 inbox.settle(tx, applied.seq)
                 applied.delivered = False
-            tx.after_commit(self._changed.set)
 
     async def resume(self) -> None:
         """Find the openings that died before this start. Call it before any consumer leases. Raises StoreUnavailable."""
@@ -163,7 +170,9 @@ class Deadlines:
         """Look at works that may be handed over when peers come and go, until cancelled."""
         while True:
             await self._presence.changed.wait(_PRESENCE)
-            self._changed.set()
+            with contextlib.suppress(StoreUnavailable):
+                if await handovers.any_in_progress(self._store.reader):
+                    self._changed.set()
 
     def _close_due(self, tx: Transaction) -> int | None:
         """Close up to some works. Returns when the next deadline passes or the next lease expires; None without either."""
@@ -192,20 +201,23 @@ class Deadlines:
         tx.after_commit(partial(self._dead.discard, seq))
 
     def _close_overdue(self, tx: Transaction, work: WorkView, late: Overdue, now_ms: int) -> None:
-        kind, body = self._closing(work, late)
-        ours, unaccepted = work.initiator in self._identity, late.accept_ms is not None
+        ours, unaccepted, why = work.initiator in self._identity, late.accept_ms is not None, late.passed
         if ours and unaccepted:
-            if rows := self._closer.hand_on(tx, work, body["detail"], refused=False):
+            rows, why = self._closer.hand_on(tx, work, why, refused=False)
+            if rows:
                 tx.after_commit(partial(self._publish, rows))
                 return
-            if self._closer.may_wait(tx, work):
-                deadlines.begin(tx, work, None, late.progress_ms, now_ms)
+            if not late.without_progress and self._closer.may_wait(tx, work):
+                deadlines.begin(tx, work, None, late.progress_ms, now_ms - (late.accept_ms or 0))
                 return
-        if unaccepted and not ours:
-            closing = self._closer.reject_late(tx, work, body["detail"])
+        if ours:
+            body = receipt_body(work.opening_id, "canceled", detail=why)
+            closing = self._closer.close_unanswered(tx, work, "receipt", body)
+            self._notify(tx, work, closing, f"canceled: {why}")
+        elif unaccepted:
+            closing = self._closer.reject_late(tx, work, why)
         else:
-            closing = self._closer.close_unanswered(tx, work, kind, body)
-        self._notify(tx, work, closing, body)
+            closing = self._closer.close_unanswered(tx, work, *_failure(work, why, accepted=True))
         tx.after_commit(partial(self._publish, closing))
         tx.after_commit(partial(self._counters.add, "deadlines.passed"))
 
@@ -214,21 +226,12 @@ class Deadlines:
             self._publisher.enqueue(rows)
             self._notifier.notify(rows[-1].seq)
 
-    def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], body: dict[str, Any]) -> None:
+    def _notify(self, tx: Transaction, work: WorkView, closing: list[Outgoing], why: str) -> None:
         """Tell our agent, the initiator, in its inbox that the work has ended."""
-        if work.reactions == "all" and work.initiator in self._identity:
+        if work.reactions == "all":
             for row in closing:
-                inbox.notify(tx, row.seq, f"{body['status']}: {body['detail']}")
+                inbox.notify(tx, row.seq, why)
             tx.after_commit(self._waiters.wake_all)
-
-    def _closing(self, work: WorkView, late: Overdue) -> tuple[str, dict[str, Any]]:
-        """Kind and body by which our side ends the work: the initiator cancels, the target rejects or fails."""
-        waiting = late.accept_ms is not None
-        limit = late.accept_ms if waiting else late.progress_ms
-        why = f"{'not accepted' if waiting else 'no progress'} within {(limit or 0) / 1000:g} s"
-        if work.initiator in self._identity:
-            return "receipt", receipt_body(work.opening_id, "canceled", detail=why)
-        return _failure(work, why, accepted=not waiting)
 
 
 def _failure(work: WorkView, why: str, *, accepted: bool) -> tuple[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from aghbus.daemon.base.clock import expiry
 from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.identifiers import direct_id, is_emitted_work_id, is_message_id, is_peer
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.limits import MAX_LIFETIME
@@ -16,6 +17,15 @@ from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest, WorkVe
 from aghbus.protocol.base.errors import InvalidRequest, Refused
 
 _SENDABLE: Final = ("say", "capability", "receipt", "trace")
+
+
+def check_size(envelope: Envelope, max_payload: int) -> None:
+    """Raise InvalidRequest unless the broker takes the envelope; `max_payload` is its limit in bytes."""
+    if len(envelope.raw) > max_payload:
+        raise InvalidRequest(
+            f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {max_payload}",
+            hint="send a reference (artifacts) instead of the content, or raise max_payload of the broker",
+        )
 
 
 class DraftBuilder:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from aghbus.daemon.nats.link import Link
+from aghbus.daemon.send.drafts import check_size
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.presence import PresenceTable
@@ -44,11 +46,17 @@ class Next(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Handovers:
-    """Chooses the peers of works that are opened for a capability."""
+    """Chooses the peers of works that are opened for a capability.
+
+    `restored_ms`: when the store was restored from a backup, 0 if it was not. Works of before may have been handed over after
+    that backup, and are not handed over again.
+    """
 
     context: DaemonContext
     presence: PresenceTable
     lanes: Lanes
+    link: Link
+    restored_ms: int = 0
 
     def candidates(self, tx: Transaction, channel: str, capability: str) -> list[Candidate]:
         """The present peers that announce a capability, the one that should get a work first."""
@@ -74,29 +82,42 @@ class Handovers:
         if not found:
             hint = f"`aghctl wait --capability {ask.to_capability}` waits for one; `aghctl peers` lists who is there"
             raise NotFound(f"no present peer announces the capability {ask.to_capability}", hint=hint)
-        others = len(found) - 1
-        return self.asked(ask, found[0].peer_id, handover.limit(others), told=others > 0), handover
+        limit, told = self._limits(handover, len(found) - 1)
+        return self.asked(ask, found[0].peer_id, limit, told), handover
+
+    def _limits(self, handover: Handover, others: int) -> tuple[float | None, float | None]:
+        """Seconds in which a peer has to accept, and those that its opening says: then one of `others` gets the work."""
+        limit = handover.limit(others)
+        if limit is None or not others:
+            return limit, None
+        return limit, min(limit, self._progress_within(handover) or limit)
+
+    def _progress_within(self, handover: Handover) -> float | None:
+        configured = self.context.settings.current.work.progress_within
+        return (configured if handover.progress_within is None else handover.progress_within) or None
 
     def asked(
-        self, ask: WorkOpenRequest, peer: str, limit: float | None = None, *, told: bool = False
+        self, ask: WorkOpenRequest, peer: str, limit: float | None = None, told: float | None = None
     ) -> WorkOpenRequest:
-        """The request for `peer`, which has `limit` seconds to accept (None: without limit). If it is `told`, it rejects the work
-        itself then, or when it stops: another peer is left."""
+        """The request for `peer`, which has `limit` seconds to accept (None: without limit). If it is `told` how many, it rejects
+        the work itself then, or when it stops: another peer is left."""
         return msgspec.structs.replace(
             ask,
             to=peer,
             intent=ask.to_capability if ask.intent in (None, "request") else ask.intent,
             accept_within=limit or 0.0,
-            ext={**(ask.ext or {}), ACCEPT_KEY: limit} if limit and told else ask.ext,
+            ext={**(ask.ext or {}), ACCEPT_KEY: told} if told else ask.ext,
         )
 
     def next(self, tx: Transaction, work: WorkView, why: str, *, refused: bool) -> Next | None:
         """How a work of ours that this peer does not do goes on; None when it cannot, or stays where it is. `refused`: the peer is
-        not asked again."""
+        not asked again. Raises InvalidRequest when it may be with another peer already, or its opening cannot be sent."""
         before = handovers.of(tx, work)
         raw = None if before is None else handovers.opening(tx, work)
         if before is None or raw is None:
             return None
+        if self._is_of_backup(tx, work):
+            raise InvalidRequest("the store was restored from a backup, after which another peer may have got it")
         tried = (*before.tried, Tried(work.work_id, work.target, why, refused))
         handover = msgspec.structs.replace(before, tried=tried)
         found = [one.peer_id for one in next_candidates(self.candidates(tx, work.channel, before.capability), handover)]
@@ -107,14 +128,12 @@ class Handovers:
             return None
         peer = found[0]
         handover = msgspec.structs.replace(handover, last=peer in {one.peer for one in tried})
-        limit = handover.limit(len(found) - 1)
-        draft = self._draft(tx, decode_json(raw), work, peer, limit if len(found) > 1 else None)
-        return None if draft is None else Next(peer, draft, handover, limit)
+        limit, told = self._limits(handover, len(found) - 1)
+        return Next(peer, self._draft(tx, decode_json(raw), work, peer, told), handover, limit)
 
-    def _draft(
-        self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, limit: float | None
-    ) -> Draft | None:
-        """The opening of `work` for another peer, which says the `limit`; None when its life is over, or it cannot be built."""
+    def _draft(self, tx: Transaction, opening: dict[str, Any], work: WorkView, peer: str, told: float | None) -> Draft:
+        """The opening of `work` for another peer, which says the limit `told`. Raises InvalidRequest when its life is over, or it
+        is too large."""
         clock, identity = self.context.clock, self.context.identity
         now = clock.seconds()
         ext = {key: value for key, value in (opening.get("ext") or {}).items() if key not in _NOT_COPIED}
@@ -136,13 +155,10 @@ class Handovers:
             trace_id=opening.get("trace_id"),
             causation_id=work.opening_id,
             body=opening["body"],
-            ext={**ext, ACCEPT_KEY: limit} if limit else ext,
+            ext={**ext, ACCEPT_KEY: told} if told else ext,
         )
         draft = following(tx, draft)
-        try:
-            build(draft, now, identity.signer)
-        except InvalidRequest:
-            return None
+        check_size(build(draft, now, identity.signer), self.link.max_payload)
         return draft
 
     def open(self, tx: Transaction, work: WorkView, then: Next) -> list[Outgoing]:
@@ -158,9 +174,7 @@ class Handovers:
         opened = applied.after
         assert opened is not None
         self.lanes.address(tx, envelope, now_ms)
-        progress = then.handover.progress_within
-        if progress is None:
-            progress = context.settings.current.work.progress_within
+        progress = self._progress_within(then.handover)
         deadlines.begin(tx, opened, _millis(then.limit), _millis(progress), now_ms)
         handovers.put(tx, opened, then.handover)
         handovers.link(tx, work, opened.work_id)
@@ -171,20 +185,25 @@ class Handovers:
     def may_wait(self, tx: Transaction, work: WorkView) -> bool:
         """Whether a work for a capability may wait without limit for its peer: the caller gave none."""
         kept = handovers.of(tx, work)
-        return kept is not None and not kept.accept_within
+        return kept is not None and not kept.accept_within and not self._is_of_backup(tx, work)
+
+    def _is_of_backup(self, tx: Transaction, work: WorkView) -> bool:
+        return handovers.opened_ms(tx, work) <= self.restored_ms
 
     def gone(self, tx: Transaction) -> list[tuple[WorkView, str]]:
-        """The works of ours whose peer is gone, with the reason, that go on: those that it may not have,
-        and with `hedge` all."""
+        """The works of ours whose peer is gone, with the reason, that go on: those that it may not have, and with `hedge` all.
+
+        Nobody's word moves an accepted work, only the silence of its peer.
+        """
         found: list[tuple[WorkView, str]] = []
         now_ms, second = self.context.clock.millis(), self.context.clock.monotonic()
         for work in handovers.in_progress(tx):
-            gone = self.presence.is_gone(work.workspace_id, work.channel, work.target, now_ms, second)
-            kept = handovers.of(tx, work) if gone else None
-            if kept is None:
+            peer = work.workspace_id, work.channel, work.target
+            silent = self.presence.is_silent(*peer, now_ms, second)
+            if not (silent or self.presence.has_left(*peer)) or (kept := handovers.of(tx, work)) is None:
                 continue
             unaccepted = work.state == "submitted" and not handovers.is_delivered(tx, work)
-            if kept.hedge or unaccepted:
+            if unaccepted or (kept.hedge and silent):
                 found.append((work, f"{work.target} is gone"))
         return found
 

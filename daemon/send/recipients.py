@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.protocol.agh.identifiers import PEER_RULE, is_peer
 from aghbus.protocol.api.messages import SendResponse
+from aghbus.protocol.base.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,7 +19,11 @@ class Recipients:
     clock: Clock
 
     def resolve(self, to: str, channel: str) -> str:
-        """The peer that `to` addresses: the handle, if `to` is a nickname that only one handle has, and no peer is called so."""
+        """The peer that `to` addresses: the handle, if `to` is a nickname that only one handle has, and no peer is called so.
+
+        Raises InvalidRequest for what cannot be a peer id."""
+        if not is_peer(to):
+            raise InvalidRequest(f"to: {PEER_RULE}", hint="`aghctl peers` lists the known ones")
         if "@" in to or self.presence.knows(self.identity.workspace, channel, to):
             return to
         handles = self.presence.handles_of(self.identity.workspace, channel, to)

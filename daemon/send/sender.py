@@ -11,6 +11,7 @@ from aghbus.daemon.base.failpoints import ARMED, failpoint
 from aghbus.daemon.base.notifier import Notifier
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.send.deadlines import Deadlines
+from aghbus.daemon.send.drafts import check_size
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
@@ -128,7 +129,7 @@ class Batch(msgspec.Struct):
         secret guard off; `replace_secrets` replaces what the guard finds in a message to a Go reference. Raises InvalidRequest,
         and Refused (our own copy of the work forbids it, or the id is taken by other content).
         """
-        tx, now_ms, max_payload = self._tx, self.now_ms, self._link.max_payload
+        tx, now_ms = self._tx, self.now_ms
         for key in (AFTER, CONTINUES):
             if draft.ext is not None and key in draft.ext:
                 raise InvalidRequest(f"ext: {key} is set by the daemon")
@@ -139,11 +140,7 @@ class Batch(msgspec.Struct):
         if replace_secrets and (changed := self._guard.replaced(tx, draft)) is not draft:
             envelope = build(changed, now_ms // 1000, signer)
         self._guard.check(tx, envelope, allowed=allow_secrets)
-        if len(envelope.raw) > max_payload:
-            raise InvalidRequest(
-                f"the envelope has {len(envelope.raw)} bytes, over the broker's limit of {max_payload}",
-                hint="send a reference (artifacts) instead of the content, or raise max_payload of the broker",
-            )
+        check_size(envelope, self._link.max_payload)
         if repeats is not None and (first := self._earlier(envelope, repeats)) is not None:
             return first
         own = apply_own(envelope, *load_own(tx, envelope), reactions)

@@ -84,10 +84,11 @@ class InboxService:
         self._check_identity()
         deadline, consumer = self.clock.monotonic() + request.wait, None
         take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
+        admits = None if request.others else self._admits
         try:
             while True:
                 waits = self.clock.monotonic() < deadline and not self.waiters.closed
-                consumer = InboxWaiter(request.work_id, take, give_back)
+                consumer = InboxWaiter(request.work_id, take, give_back, admits)
                 item, due_ms = None, None
                 if waits and not self.store.memory.inbox.has_any(request.work_id):
                     self.waiters.join(None, consumer)  # nothing is ready or leased for it: there is nothing to write
@@ -131,6 +132,7 @@ class InboxService:
             ack=request.ack,
             fresh=fresh,
             concurrent=request.concurrent,
+            admits=None if request.others else self._admits,
         )
         if item is None:
             return None
@@ -138,6 +140,13 @@ class InboxService:
         if not request.ack:
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
         return self._in_lane(item)
+
+    def _admits(self, tx: Transaction, seq: int) -> bool:
+        """Whether an unread message is none of others; what a handle did not sign is."""
+        _, sender, _, _ = tx.memory.inbox.group(seq)
+        if sender in self.identity.signers or not self.lanes.is_contact(sender):
+            return sender in self.identity.signers
+        return "@" not in sender or self._in_lane(inbox.item(tx, seq)).lane != "other"
 
     def give_back(self, item: InboxItem) -> None:
         """Return a leased message that did not reach its client, as if it had never been leased."""

@@ -68,6 +68,8 @@ class MessageService:
 
     async def list_messages(self, query: MessagesQuery) -> MessagesResponse:
         """One page of stored envelopes."""
+        if query.text is not None:
+            return await search.by_text(self.store.reader, query)
         return await search.messages(self.store.reader, query, since=query.since, limit=query.limit, last=query.last)
 
     async def get_message(self, message_id: str) -> Message:

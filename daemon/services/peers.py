@@ -6,6 +6,7 @@ from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
+from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.daemon.state.presence import PresenceTable, card_object
 from aghbus.host.version import VERSION
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
@@ -15,13 +16,15 @@ from aghbus.protocol.base.errors import NotFound
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PeerService:
-    """The peers of one daemon, itself included."""
+    """The peers of one daemon, itself included, since `started_ms`."""
 
     settings: LiveSettings
     identity: Identity
     presence: PresenceTable
     clock: Clock
     own_card: OwnCard
+    own_load: OwnLoad
+    started_ms: int
 
     async def list_peers(self, query: PeersQuery) -> PeersResponse:
         """The peers known to presence, after the daemon itself."""
@@ -58,20 +61,21 @@ class PeerService:
         )
 
     def _own(self, channel: str, now_ms: int) -> Peer:
+        load = self.own_load.load
         return Peer(
             peer_id=self.identity.self_id,
             workspace_id=self.identity.workspace,
             channel=channel,
             presence="local",
             trust="unverified" if self.identity.signer is None else "verified",
-            first_seen_ms=now_ms,
+            first_seen_ms=min(self.started_ms, now_ms),
             last_seen_ms=now_ms,
             card=card_object(self.own_card.card()),
             aghbus=True,
             version=VERSION,
             summary=self.settings.current.summary,
-            open_works=None,
-            takes=None,
+            open_works=load.open,
+            takes=load.takes,
         )
 
     async def list_capabilities(self) -> CapabilitiesResponse:

@@ -10,6 +10,7 @@ from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.trust_settings import TrustSettings
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.identifiers import is_handle, is_key_id, is_peer
 from aghbus.protocol.agh.trust.policy import TrustPolicy, identity_of, split_pin, split_sender
@@ -36,6 +37,7 @@ class TrustRuleService:
     store: Store
     trust: LivePolicy
     purge: InboxPurge
+    waiters: InboxWaiters
 
     async def list_rules(self) -> trust_api.TrustRulesResponse:
         """Every rule: the configuration's first, then those made while running, oldest first."""
@@ -58,6 +60,8 @@ class TrustRuleService:
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
         answer = await self.store.write(lambda tx: carry_out(tx, wanted))
+        if verb == "admit":  # consumers that take nothing of others may take what the peer sent before
+            self.waiters.wake_all()
         if verb == "refuse":
             answer.purged = await self.purge.refuse(wanted.who)
         return answer

@@ -16,7 +16,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Reader
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import inbox, inbox_list
+from aghbus.store.tables import inbox, inbox_list, inbox_order
 
 _EXPIRY_WAIT: Final = 0.5  # seconds that a read of the inbox waits for the store to write
 
@@ -40,11 +40,18 @@ class InboxWaiter:
     """A consumer that waits for any message, or for those of one work.
 
     `take` leases the oldest message that matches, which may be the one of the given sequence that the same job has just
-    delivered; `give_back` undoes that.
+    delivered; `give_back` undoes that. With `admits` only messages match for which it is true.
     """
 
-    def __init__(self, work_id: str | None, take: Take, give_back: Callable[[InboxItem], None]) -> None:
+    def __init__(
+        self,
+        work_id: str | None,
+        take: Take,
+        give_back: Callable[[InboxItem], None],
+        admits: inbox_order.Admits | None = None,
+    ) -> None:
         self.work_id = work_id
+        self.admits = admits
         self.served: asyncio.Future[InboxItem | None] = asyncio.get_running_loop().create_future()
         self.gone = False  # the client has disconnected
         self._take = take
@@ -120,7 +127,7 @@ class InboxWaiters:
         """
         for seq, work_id in messages:
             for waiter in tuple(self.waiting):
-                if waiter.work_id is None or waiter.work_id == work_id:
+                if waiter.work_id in (None, work_id) and (waiter.admits is None or waiter.admits(tx, seq)):
                     taken = self._serve(tx, waiter, seq)
                     if taken is None or taken.seq == seq:
                         break

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable
 from typing import TypeVar
 
-from aghbus.protocol.agh.handover import LOAD_KEY
+from aghbus.protocol.agh.handover import LOAD_KEY, Load
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import works
 
@@ -28,9 +28,14 @@ class OwnLoad:
         self._open = sum(count for (_, role), count in found.items() if role == "target")
 
     @property
+    def load(self) -> Load:
+        """As the last greet told it, or the next one does."""
+        return Load(self._open, self._takes)
+
+    @property
     def extension(self) -> dict[str, object]:
         """The members of a greet's ext."""
-        return {LOAD_KEY: [self._open, self._takes]}
+        return {LOAD_KEY: list(self.load)}
 
     async def connected(self, takes: int, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The event `stream` of a worker that carries out `takes` works at a time."""

@@ -63,7 +63,7 @@ class PresenceTable:
         self._runs: dict[
             str, tuple[str, str]
         ] = {}  # by peer id, the run of its daemon that greeted last, and the one before
-        self._left: dict[PeerKey, None] = {}  # peers that said that they stop, and were not seen since
+        self._left: dict[PeerKey, bool] = {}  # peers that said that they stop, whether signed, and were not seen since
         self._hears_since = float("inf")  # the monotonic second since which greets arrive
         self.changed = Notifier()
 
@@ -210,24 +210,27 @@ class PresenceTable:
         """The load of a peer, as its last greet tells."""
         return self._loads.get(peer_id)
 
-    def leave(self, workspace_id: str, channel: str, peer_id: str) -> None:
-        """The peer said that it stops: it counts as expired until it is seen again."""
+    def leave(self, workspace_id: str, channel: str, peer_id: str, trust: str) -> None:
+        """The peer said that it stops, by a greet of this trust: it counts as expired until it is seen again."""
         key = (workspace_id, channel, peer_id)
         if key in self._peers:
-            self._left[key] = None
+            self._left[key] = self._left.get(key, False) or trust == "verified"
             self.changed.notify()
+
+    def has_left(self, workspace_id: str, channel: str, peer_id: str) -> bool:
+        """Whether the peer itself has said that it stops: anybody can say so of a peer that signs nothing."""
+        return self._left.get((workspace_id, channel, peer_id), False)
 
     def hears_since(self, second: float) -> None:
         """The link is up since this monotonic second; infinite: it is down."""
         self._hears_since = second
 
-    def is_gone(self, workspace_id: str, channel: str, peer_id: str, now_ms: int, second: float) -> bool:
-        """Whether, at this monotonic second, the peer has said that it stops, or was silent for too long while the link was up."""
-        key = (workspace_id, channel, peer_id)
-        if key in self._left:
-            return True
-        peer = self._peers.get(key)
-        expired = self.complete if peer is None else self.of(peer, now_ms) == "expired"
+    def is_silent(self, workspace_id: str, channel: str, peer_id: str, now_ms: int, second: float) -> bool:
+        """Whether, at this monotonic second, the peer was silent for too long while the link was up."""
+        peer = self._peers.get((workspace_id, channel, peer_id))
+        expired = self.complete
+        if peer is not None:
+            expired = presence_of(peer.last_seen_ms, now_ms, self._interval) == "expired"
         return expired and second - self._hears_since > 2 * self._interval
 
     def candidates(self, workspace_id: str, channel: str, capability: str, now_ms: int) -> list[Candidate]:

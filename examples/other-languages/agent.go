@@ -34,7 +34,6 @@ type message struct {
 type item struct {
 	Seq     int64
 	Lease   string
-	Lane    string
 	Message message
 }
 
@@ -189,7 +188,8 @@ func renew(i item, done chan struct{}) {
 func worker() error {
 	for {
 		var next struct{ Item *item }
-		if err := call("POST", "/v1/inbox/next", fields{"wait": "1m", "visibility": "1m"}, &next); err != nil {
+		admitted := fields{"wait": "1m", "visibility": "1m", "others": false}
+		if err := call("POST", "/v1/inbox/next", admitted, &next); err != nil {
 			return err
 		}
 		i := next.Item
@@ -198,11 +198,6 @@ func worker() error {
 		}
 		if i.Message.Outcome == nil || *i.Message.Outcome != "opened" {
 			ack(i.Seq)
-			continue
-		}
-		if i.Lane == "other" {
-			later := fields{"lease": i.Lease, "delay": "10m", "error": "its sender is not admitted"}
-			_ = call("POST", fmt.Sprintf("/v1/inbox/%d/nack", i.Seq), later, new(any))
 			continue
 		}
 		done := make(chan struct{})

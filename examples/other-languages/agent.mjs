@@ -89,14 +89,11 @@ async function handle(job) {
 
 async function worker() {
   for (;;) {
-    const { item } = await call("POST", "/v1/inbox/next", { wait: "1m", visibility: "1m" });
+    const { item } = await call("POST", "/v1/inbox/next", { wait: "1m", visibility: "1m", others: false });
     if (!item) continue;
     const job = new Job(item);
     if (item.message.outcome !== "opened") {
       await ack(item.seq);
-    } else if (item.lane === "other") {
-      const later = { lease: item.lease, delay: "10m", error: "its sender is not admitted" };
-      await call("POST", `/v1/inbox/${item.seq}/nack`, later).catch(() => {});
     } else {
       const renewing = setInterval(() => job.renew(), 20_000);
       try {

@@ -68,19 +68,16 @@ handle() {
 }
 
 worker() {
-    local item seq lease outcome lane renewing
-    while item=$(call POST /v1/inbox/next '{"wait": "1m", "visibility": "1m"}'); do
+    local item seq lease outcome renewing
+    while item=$(call POST /v1/inbox/next '{"wait": "1m", "visibility": "1m", "others": false}'); do
         [ "$(get .item "$item")" != null ] || continue
-        IFS=$'\t' read -r seq lease lane outcome opening work < <(
-            get '.item | [.seq, .lease, .lane, .message.outcome // "none", .message.id, (.message.work_id // "" | @uri)] | @tsv' "$item"
+        IFS=$'\t' read -r seq lease outcome opening work < <(
+            get '.item | [.seq, .lease, .message.outcome // "none", .message.id, (.message.work_id // "" | @uri)] | @tsv' "$item"
         )
         text=$(get .item.message.envelope.body.text "$item")
         lease=$(jq -n --arg lease "$lease" '{$lease}')
         if [ "$outcome" != opened ]; then
             ack "$seq"
-        elif [ "$lane" = other ]; then
-            call POST "/v1/inbox/$seq/nack" \
-                "$(get '. + {delay: "10m", error: "its sender is not admitted"}' "$lease")" > /dev/null || true
         else
             while sleep 20 && kill -0 $$ 2> /dev/null; do
                 call POST "/v1/inbox/$seq/lease" "$(get '. + {visibility: "1m"}' "$lease")" > /dev/null || true

@@ -21,6 +21,10 @@ DIRECT_ID: Final = re.compile(r"direct_[a-f0-9]{32}")
 EMITTED_WORK_ID: Final = re.compile(r"work_[a-zA-Z0-9_-]{1,64}")
 _CACHED: Final = 4_096  # names derived from valid names; most messages are between few peers
 _WORKSPACE_FORBIDDEN: Final = re.compile(r"[.*> \x00-\x1f\x7f-\x9f]")
+PEER_RULE: Final = (
+    "must be a peer id: 1 to 128 of a-z, 0-9, `.`, `_` and `-`, first a letter or digit; or NICKNAME@FINGERPRINT"
+)
+"""What `is_peer` asks for."""
 _PEER: Final = re.compile(rf"{PEER_ID.pattern}|{HANDLE.pattern}")
 PLAIN_ID: Final = re.compile(r"[!-~]{1,256}").fullmatch
 """Whether a value is a message id of the usual form, ASCII without spaces; `is_message_id` decides about others."""

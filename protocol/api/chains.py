@@ -61,7 +61,7 @@ class ChainRun(ChainRunSummary):
     """A run with its steps."""
 
     input: Any  # of the run
-    response: Any  # that of the last visit
+    response: Any  # that of the node that asks, else of the last visit
     history: list[ChainStep]  # the steps, in order
 
 

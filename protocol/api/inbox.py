@@ -61,6 +61,7 @@ class InboxNextRequest(RequestModel):
     # true: also a message for which an earlier one of its sender in its work, or outside of works in its container, is leased
     # or returned
     concurrent: bool = False
+    others: bool = True  # false: messages of peers that were not admitted are left, and their senders are not told
 
 
 class InboxNextResponse(ResponseModel):

@@ -101,6 +101,8 @@ class MessagesResponse(ResponseModel):
 
     messages: list[Message]  # oldest first
     next_since: int  # the `since` of the next page
+    # with `last` or `text`: the `before` of the page with earlier ones, null when there are none
+    next_before: int | None
     pruned_through: int  # the highest sequence that retention removed, 0 when none
 
 

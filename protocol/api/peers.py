@@ -18,7 +18,7 @@ class Peer(ResponseModel):
     channel: str  # where it was seen
     presence: str  # `local` for this daemon, else `active`, `inactive` or `expired`
     trust: str  # `verified` when a signature shows who it is, else `unverified`
-    first_seen_ms: int  # when it was first seen
+    first_seen_ms: int  # when it was first seen; of this daemon, when it started
     last_seen_ms: int  # when it was last seen
     card: dict[str, Any]  # its Peer Card
     # whether its daemon is an aghbus; false for another implementation (docs/interop.md), null while it is not known

@@ -70,6 +70,9 @@ class MessagesQuery(EnvelopeFilter, frozen=True):
     since: Since = 0  # those after this sequence
     limit: Limit = 100  # of the page
     last: bool = False  # the newest ones instead of the oldest
+    before: Seq | None = None  # with `last` or `text`: those before this sequence
+    # part of a text in their body, ASCII letters in upper or lower case; the newest ones; reads the messages
+    text: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     id_end: IdEnd | None = None  # those whose id ends in this; reads all messages
 
 

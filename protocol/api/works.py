@@ -160,6 +160,14 @@ class WorkAttempt(ResponseModel):
     why: str  # it was handed over
 
 
+class WorkLimits(ResponseModel):
+    """How a work was opened, in seconds (0: without limit, null: as configured)."""
+
+    accept_within: float | None  # until it is accepted; null once a work for one peer was
+    progress_within: float | None  # without progress
+    hedge: bool  # whether it is handed over, too, when its peer is gone that had accepted it
+
+
 class WaitReason(ResponseModel):
     """Why a work does not move (docs/why.md)."""
 
@@ -178,6 +186,7 @@ class WorkResponse(ResponseModel):
     next_before: int | None  # `before` of the page with the steps before these, null when none were omitted
     # of a work for a capability, those before this one, oldest first: its history begins with theirs
     attempts: list[WorkAttempt]
+    limits: WorkLimits  # with which our side opened it, or watches it
     why: WaitReason | None  # why the work does not move; null when it has ended
 
 

@@ -18,7 +18,8 @@ _INVISIBLE: Final = (
 )
 # The selectors of text and emoji style are part of a symbol when they follow one; elsewhere they hide bits.
 _SYMBOLS: Final = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u3299\U0001f000-\U0001faff"
-_UNPRINTABLE: Final = re.compile(f"[{_INVISIBLE}]|(?<![{_SYMBOLS}])[\ufe0e\ufe0f]")
+UNPRINTABLE: Final = re.compile(f"[{_INVISIBLE}]|(?<![{_SYMBOLS}])[\ufe0e\ufe0f]")
+"""What `escape` does not leave as it is, one character a match."""
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -59,7 +60,7 @@ def escape(text: str) -> str:
             return f"\\x{code:02x}"
         return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
-    return _UNPRINTABLE.sub(replace, text)
+    return UNPRINTABLE.sub(replace, text)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -29,7 +29,7 @@ _MAX_NAME: Final = 256  # characters of a name, a capability or an intent
 _NODE_ID: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 Seconds = Annotated[float, Meta(gt=0, le=MAX_LIFETIME)]
-Recommendation = Literal["proceed", "retry"]
+Recommendation = Literal["proceed", "retry", "escalate"]
 Where = tuple[str | int, ...]
 F = TypeVar("F", bound=msgspec.Struct)
 
@@ -44,7 +44,7 @@ class ChainNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     `follow_hint`: the nodes that the `next_step_hint` of the node's response may choose.
 
     With `apply`: `root` is a template of the folder that the paths are relative to. Only outputs with one of the
-    `recommendations` are applied. `allow` has files, and folders, that tools may load.
+    `recommendations` are applied; with `escalate` when the node `apply` asks. `allow` has files, and folders, that tools may load.
     """
 
     input: Any = None
@@ -88,6 +88,10 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
     max_steps: int
     nodes: dict[str, ChainNode]
     edges: tuple[ChainEdge, ...] = ()
+
+    def applied_with_question(self, node: str) -> list[str]:
+        """The nodes that apply an output of `node` which asks (`escalate`), in the order of the file."""
+        return [name for name, one in self.nodes.items() if one.apply == node and "escalate" in one.recommendations]
 
     def edges_of(self, node: str) -> tuple[ChainEdge, ...]:
         """The edges that leave `node`, those of its hints first."""

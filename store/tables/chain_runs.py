@@ -245,11 +245,11 @@ async def run(reader: Reader, run_id: str) -> ChainRun | None:
         return None
     visits = await fetch(reader, _HISTORY, [RESPONSES_BYTES, run_id])
     history = [_step_of(row) for row in visits]
-    given = [step.response for step in history if step.response is not None]
     *head, run_input = rows[0]
-    return as_struct(
-        ChainRun, head, input=json.loads(run_input), response=given[-1] if given else None, history=history
-    )
+    found = as_struct(ChainRun, head, input=json.loads(run_input), response=None, history=history)
+    shown = [step for step in history if found.state != "waiting" or step.node == found.node]
+    given = [step.response for step in shown if step.response is not None]
+    return msgspec.structs.replace(found, response=given[-1]) if given else found
 
 
 async def runs(

@@ -36,7 +36,8 @@ UPDATE inbox SET lease_until_ms = max(lease_until_ms, ?) WHERE state = 'leased' 
 
 
 class Overdue(NamedTuple):
-    """A work whose deadline has passed. `accept_ms` and `progress_ms` are its limits in milliseconds."""
+    """A work whose deadline has passed. `accept_ms` and `progress_ms` are its limits in milliseconds; `accept_ms` is None once it
+    was accepted. Both begin with the work, so until then the shorter one has passed."""
 
     workspace_id: str
     channel: str
@@ -44,6 +45,19 @@ class Overdue(NamedTuple):
     state: str
     accept_ms: int | None
     progress_ms: int | None
+
+    @property
+    def without_progress(self) -> bool:
+        """Whether the limit for progress has passed, not the one for acceptance."""
+        return self.accept_ms is None or (self.progress_ms is not None and self.progress_ms < self.accept_ms)
+
+    @property
+    def passed(self) -> str:
+        """The limit that has passed, in words."""
+        words, limit = "not accepted", self.accept_ms
+        if self.without_progress:
+            words, limit = "no progress", self.progress_ms
+        return f"{words} within {(limit or 0) / 1000:g} s"
 
 
 def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: int | None, now_ms: int) -> None:

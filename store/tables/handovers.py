@@ -8,9 +8,9 @@ import msgspec
 from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, WorkView
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.engine.sql import INTACT_RAW
+from aghbus.store.engine.sql import INTACT_RAW, Reader
 from aghbus.store.tables import works
-from aghbus.store.tables.envelopes import OURS, find_by_id
+from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
 
 _KEY: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _OPEN: Final = "SELECT workspace_id, channel, work_id FROM works WHERE handover IS NOT NULL AND terminal_id IS NULL"
@@ -39,6 +39,12 @@ def of(tx: Transaction, work: WorkView) -> Handover | None:
     return None if row is None or row[0] is None else msgspec.json.decode(row[0], type=Handover)
 
 
+def opened_ms(tx: Transaction, work: WorkView) -> int:
+    """When the work was opened, in Unix milliseconds."""
+    row = tx.db.execute(f"SELECT opened_ms FROM works WHERE {_KEY}", _key(work)).fetchone()  # noqa: S608 - constant
+    return int(row[0])
+
+
 def link(tx: Transaction, work: WorkView, successor: str) -> None:
     """The work was handed over: `successor` is the work_id of the next one."""
     tx.db.execute(f"UPDATE works SET next = ? WHERE {_KEY}", (successor, *_key(work)))  # noqa: S608 - constant
@@ -54,6 +60,11 @@ def in_progress(tx: Transaction) -> list[WorkView]:
     """The works of ours that may be handed over, and have not ended."""
     found = [works.load(tx, *row) for row in tx.db.execute(_OPEN).fetchall()]
     return [work for work in found if work is not None]
+
+
+async def any_in_progress(reader: Reader) -> bool:
+    """Whether there are such works. Raises StoreUnavailable."""
+    return bool(await fetch(reader, f"{_OPEN} LIMIT 1", []))
 
 
 def open_at(tx: Transaction, peers: Sequence[str]) -> dict[str, int]:

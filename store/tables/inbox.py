@@ -7,6 +7,7 @@ Delivering writes no row: a delivered envelope is ready after the position of th
 has the exceptions. A message that is leased gets a row, and keeps it for a while after it was acked.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -146,9 +147,10 @@ def lease_next(
     fresh: int | None = None,
     max_attempts: int = MAX_ATTEMPTS,
     concurrent: bool = False,
+    admits: inbox_order.Admits | None = None,
 ) -> InboxItem | None:
     """Leases the oldest ready message (of `work_id`, when given) until `now_ms + visibility_ms`; None when there is
-    none.
+    none. With `admits` only one for which it is true.
 
     With `ack` it is acked immediately. `fresh` is a message that this job has delivered, for a caller that found no
     older one; it may have been settled since. Expired leases are ready again, or dead after `max_attempts`.
@@ -164,10 +166,12 @@ def lease_next(
         and memory.inbox.is_untouched(fresh)
         and (memory.inbox.waiting == 1 or now_ms < memory.inbox_due_ms)
         and (concurrent or inbox_order.is_first(tx, fresh, lease_token))
+        and (admits is None or admits(tx, fresh))
     ):
         leased = _lease_fresh(tx, fresh, state, lease_token, until)
     if leased is None:
-        leased = _lease_oldest(tx, now_ms, state, lease_token, until, work_id, max_attempts, concurrent=concurrent)
+        oldest = partial(inbox_order.oldest_ready, tx, now_ms, work_id, None if concurrent else lease_token, admits)
+        leased = _lease_oldest(tx, now_ms, state, lease_token, until, max_attempts, oldest)
     if leased is not None and until is None:
         memory.inbox.leave(tx, leased.seq)
         _sweep(tx)
@@ -233,17 +237,15 @@ def _lease_oldest(
     state: InboxState,
     lease: str,
     until: int | None,
-    work_id: str | None,
     max_attempts: int,
-    *,
-    concurrent: bool,
+    oldest: Callable[[], int | None],
 ) -> InboxItem | None:
     if not tx.memory.inbox.waiting:
         tx.memory.inbox_due_ms = _NEVER
         return None
     expire_leases(tx, now_ms, max_attempts)
     tx.flush()
-    while (seq := inbox_order.oldest_ready(tx, now_ms, work_id, None if concurrent else lease)) is not None:
+    while (seq := oldest()) is not None:
         if seq == tx.memory.inbox.oldest or not tx.db.execute(_LEASE, (state, lease, until, seq)).rowcount:
             _take(tx, seq, state, lease, until)
         elif state == "acked":

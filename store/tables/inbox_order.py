@@ -4,7 +4,7 @@ A group are the messages of one sender in one work, or in one container outside 
 group is leased under another token, or was returned (docs/inbox.md).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -23,21 +23,29 @@ ORDER BY e.seq
 """  # noqa: S608 - constants
 
 
-def oldest_ready(tx: Transaction, now_ms: int, work_id: str | None, lease: str | None) -> int | None:
-    """The oldest message that is ready at `now_ms`, of `work_id` if given, and need not wait for one that is leased under
-    another token than `lease` (None: it never waits)."""
+Admits = Callable[[Transaction, int], bool]
+"""Whether a consumer takes the message of this sequence."""
+
+
+def oldest_ready(
+    tx: Transaction, now_ms: int, work_id: str | None, lease: str | None, admits: Admits | None = None
+) -> int | None:
+    """The oldest message that is ready at `now_ms`, of `work_id` if given, that the consumer `admits` (None: all), and that need
+    not wait for one that is leased under another token than `lease` (None: it never waits)."""
     if work_id is not None:
         rows = tx.db.execute(_READY_OF_WORK, (*tx.memory.log.of_work(work_id), work_id, now_ms))
-        return _first(tx, (seq for (seq,) in rows), lease)
-    returned = _first(tx, (seq for (seq,) in tx.db.execute(_RETURNED, (now_ms,))), lease)
-    untouched = _first(tx, tx.memory.inbox.oldest_first(), lease)
+        return _first(tx, (seq for (seq,) in rows), lease, admits)
+    returned = _first(tx, (seq for (seq,) in tx.db.execute(_RETURNED, (now_ms,)).fetchall()), lease, admits)
+    untouched = _first(tx, tx.memory.inbox.oldest_first(), lease, admits)
     return min((seq for seq in (returned, untouched) if seq is not None), default=None)
 
 
-def _first(tx: Transaction, oldest_first: Iterable[int], lease: str | None) -> int | None:
-    """The first that need not wait. Of a group whose message waits, the later ones do, too."""
+def _first(tx: Transaction, oldest_first: Iterable[int], lease: str | None, admits: Admits | None) -> int | None:
+    """The first that is admitted and need not wait. Of a group whose message waits, the later ones do, too."""
     waiting: set[Group] = set()
     for seq in oldest_first:
+        if admits is not None and not admits(tx, seq):
+            continue
         if lease is None:
             return seq
         if (group := tx.memory.inbox.group(seq)) not in waiting:

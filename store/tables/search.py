@@ -3,9 +3,12 @@
 Pages are bounded by rows and by bytes. They are searched in windows of the sequence, so that no query occupies the reader
 for long: a filter by work, thread or room by the indexes of the log, in windows that grow while little is found, another
 one row by row. Messages of a direct room are those of one pair, also when ids collide (spec section 4).
+
+A text has no index (docs/adr/0017): the log is read, newest first, and a page ends after some time.
 """
 
 from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from aghbus.protocol.api.messages import MessagesResponse
@@ -41,6 +44,22 @@ e.seq IN (
         CROSS JOIN json_each(i.seqs) AS s ON s.value > ?2 AND s.value <= ?3
     WHERE {_WITHIN} UNION ALL SELECT value FROM json_each(?4))
 """  # noqa: S608 - constants
+SEARCH_SECONDS: Final = 1.0
+"""Of one page by text. A megabyte takes 10 ms, or 0.4 s where it is nothing but the shortest texts: one window."""
+_WINDOW_BYTES: Final = 1024 * 1024
+
+# Any text in the body, as it reads without the escapes of JSON. Damaged bytes are no JSON.
+_SAYS: Final = """EXISTS (
+    SELECT 1 FROM json_tree(iif(json_valid(CAST(e.raw AS TEXT)), CAST(e.raw AS TEXT), '{}'), '$.body') AS t
+    WHERE t.type = 'text' AND instr(lower(t.atom), lower(?)))"""
+# The first of the newest rows up to a sequence that are a megabyte together.
+_WINDOW: Final = """
+SELECT seq FROM (
+    SELECT seq, row_number() OVER newest AS n, sum(size) OVER newest AS bytes
+    FROM (SELECT seq, length(raw) AS size FROM log WHERE seq > ? AND seq <= ? ORDER BY seq DESC LIMIT ?)
+    WINDOW newest AS (ORDER BY seq DESC))
+WHERE n = 1 OR bytes <= ? ORDER BY n DESC LIMIT 1
+"""
 Between = Callable[[int, int], tuple[str, Params]]
 """The condition of the envelopes to search with `low < seq <= high`, in SQL."""
 
@@ -54,28 +73,75 @@ async def messages(
     return MessagesResponse(
         messages=[message_of(row) for row in rows],
         next_since=page.next_since,
+        next_before=page.next_before,
         pruned_through=await pruned_through(reader),
     )
 
 
+async def by_text(reader: Reader, wanted: MessagesQuery) -> MessagesResponse:
+    """Up to `limit` messages that match and have `wanted.text` in a text of their body: the newest, oldest first.
+
+    `next_before` is not None when earlier ones may match, too.
+    """
+    top = await _last_before(reader, wanted)
+    hits, low = await _scan_text(reader, wanted, top)
+    seqs, full = within_bytes(hits)
+    if full or len(hits) >= wanted.limit:
+        low = seqs[-1] - 1
+    rows = await fetch_messages(reader, seqs)
+    return MessagesResponse(
+        messages=[message_of(row) for row in rows],
+        next_since=max(wanted.since, top),
+        next_before=low + 1 if low > wanted.since else None,
+        pruned_through=await pruned_through(reader),
+    )
+
+
+async def _scan_text(reader: Reader, wanted: MessagesQuery, top: int) -> tuple[list[Row], int]:
+    """`(seq, bytes)` of matches up to `top`, newest first, and the sequence down to which was searched."""
+    where, params = _where(wanted)
+    between = await _between(reader, wanted)
+    hits: list[Row] = []
+    high = top
+    end = monotonic() + SEARCH_SECONDS
+    while high > wanted.since and len(hits) < wanted.limit and (high == top or monotonic() < end):
+        found = await fetch(reader, _WINDOW, [wanted.since, high, WINDOW_ROWS, _WINDOW_BYTES])
+        if not found:
+            return hits, wanted.since
+        ((first,),) = found
+        bounds, bound = ("e.seq > ? AND e.seq <= ?", [first - 1, high]) if between is None else between(first - 1, high)
+        # Only constants are put together here; every value is bound.
+        sql = f"SELECT e.seq, length(e.raw) FROM envelopes AS e WHERE {bounds} {where} AND {_SAYS} ORDER BY e.seq DESC LIMIT ?"  # noqa: S608
+        hits += await fetch(reader, sql, [*bound, *params, wanted.text, wanted.limit - len(hits)])
+        high = first - 1
+    return hits, high
+
+
 class Page(NamedTuple):
-    """Sequences that match, ascending, and where the next page begins."""
+    """Sequences that match, ascending, and where the next page begins: after `next_since`, of the newest before `next_before`."""
 
     seqs: list[int]
     next_since: int
+    next_before: int | None = None
 
 
 async def find(reader: Reader, wanted: EnvelopeFilter, *, since: int, limit: int, last: bool = False) -> Page:
     """Up to `limit` sequences after `since` that match, or the newest ones; fewer when PAGE_BYTES are reached."""
-    top = await last_seq(reader)
+    top = await _last_before(reader, wanted)
     where, params = _where(wanted)
     between = await _between(reader, wanted)
     hits = await scan(reader, where, params, (since, top), limit, between, newest=last)
     seqs, full = within_bytes(hits)
-    if last:
-        return Page(sorted(seqs), max(since, top))
     more = full or len(hits) >= limit
+    if last:
+        return Page(sorted(seqs), max(since, top), seqs[-1] if more and seqs else None)
     return Page(seqs, seqs[-1] if more and seqs else max(since, top))
+
+
+async def _last_before(reader: Reader, wanted: EnvelopeFilter) -> int:
+    """The highest sequence that may be in a page."""
+    top, before = await last_seq(reader), wanted.before if isinstance(wanted, MessagesQuery) else None
+    return top if before is None else min(top, before - 1)
 
 
 async def scan(

@@ -12,7 +12,7 @@ from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
 from aghbus.protocol.api.queries import WorksQuery
-from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkAttempt, WorkResponse, WorksResponse
+from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkAttempt, WorkLimits, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
@@ -65,7 +65,7 @@ _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id =
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END,
-    w.handover, w.next, w.id, w.opened_seq
+    w.handover, w.next, w.id, w.opened_seq, w.accept_ms, w.progress_ms
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 # One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit. A work
@@ -372,6 +372,7 @@ async def work(
         history_omitted=omitted,
         next_before=steps[0][0] if omitted and steps else None,
         attempts=[WorkAttempt(work_id=one.work_id, peer=one.peer, why=one.why) for one in tried],
+        limits=_limits_of(row, kept),
         why=None,
     )
 
@@ -470,6 +471,13 @@ def _work_of(row: Row) -> Work:
         capability=None if kept is None else kept.capability,
         first_id=kept.tried[0].work_id if kept is not None and kept.tried else None,
     )
+
+
+def _limits_of(row: Row, kept: Handover | None) -> WorkLimits:
+    if kept is not None:
+        return as_struct(WorkLimits, (kept.accept_within, kept.progress_within, kept.hedge))
+    accept_within, progress_within = (None if limit is None else limit / 1000 for limit in row[21:23])
+    return WorkLimits(accept_within=accept_within, progress_within=progress_within, hedge=False)
 
 
 def _handover(row: Row) -> Handover | None:

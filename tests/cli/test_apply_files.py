@@ -299,6 +299,15 @@ def test_leaving_without_commit_leaves_nothing(root: Path) -> None:
     assert tree(root) == before
 
 
+def test_two_writers_of_one_process_do_not_meet(root: Path) -> None:
+    """As two runs of chains, or a daemon after a kill whose process id is that of the one before, as in a container."""
+    with AtomicFileWriter(str(root), [planned("docs/a.md")]) as first:
+        first.stage()
+        apply(root, planned("docs/b.md"))
+        first.commit()
+    assert sorted(path.name for path in (root / "docs").iterdir()) == ["a.md", "b.md", "spec.md"]
+
+
 def test_an_interrupt_in_the_middle_undoes_all(root: Path) -> None:
     before = tree(root)
     with pytest.raises(KeyboardInterrupt), AtomicFileWriter(str(root), [planned("a/b.md")]) as application:

@@ -135,6 +135,25 @@ def test_lists_show_ends_where_whole_ids_do_not_fit(bus: Bus) -> None:
     assert home.ctl_json("--name", "ops", "work", "show", end)["work"]["work_id"] == work
 
 
+@pytest.mark.parametrize("own_id", [None, "work_nightly-2026-11-24"])
+def test_an_id_in_a_narrow_inbox_can_be_pasted(tmp_path: Path, own_id: str | None) -> None:
+    long = "a-peer-whose-name-is-long-enough-to-be-cut-in-every-list"
+    with (
+        Daemon(Home(tmp_path), "worker") as worker,
+        Daemon(worker.home, "asker", "--peer-id", long) as asker,
+    ):
+        wait_for(lambda: asker.knows("worker"), 30, "the worker")
+        ids = {} if own_id is None else {"work_id": own_id}
+        work = asker.post("/v1/works", to="worker", text="x" * 100, **ids)["work_id"]
+        wait_for(lambda: worker.state_of(work), 30, "the work")
+        command = [sys.executable, "-m", "aghbus.cli", "--name", "worker", "inbox", "list"]
+        with TerminalProgram(command, worker.home.env, worker.home.root, columns=60) as narrow:
+            assert narrow.wait() == 0
+        ends = [word for word in narrow.shown.decode().split() if len(word) >= 8 and work.endswith(word)]
+        assert len(ends) == 1, narrow.shown
+        assert worker.home.ctl_json("--name", "worker", "work", "show", ends[0])["work"]["work_id"] == work
+
+
 def test_short_pages_are_followed_until_the_rows_are_enough() -> None:
     pages = {None: (["a"], 9), 9: ([], 5), 5: (["b", "c"], 2), 2: (["d"], None)}
     asked: list[dict[str, Any]] = []

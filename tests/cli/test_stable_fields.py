@@ -25,6 +25,7 @@ ARGUMENTS = {
     "work show": [WORK],
     "work watch": [WORK],
     "messages show": ["msg_stable"],
+    "messages search": ["hello"],
 }
 
 

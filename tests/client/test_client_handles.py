@@ -117,6 +117,15 @@ def test_a_capability_is_waited_for_and_asked_for(tmp_path: Path) -> None:
         client.start(to_capability="sum.up", text="x", intent="other")
 
 
+def test_a_capability_is_waited_for_on_the_channel_of_the_work(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with Daemon(home, "ops", "--channel", "default", "--channel", "builds") as ops:
+        client = Client(Endpoint(path=str(ops.socket_path)), timeout=8)
+        opened = Running(lambda: client.start(to_capability="sum.up", text="1 2", channel="builds"))
+        with Daemon(home, "worker", "--channel", "builds", "--capability", "sum.up"):
+            assert ops.get(f"/v1/works/{opened.result().id}")["work"]["channel"] == "builds"
+
+
 def test_inputs_are_mapped_to_works(pair: Pair) -> None:
     worker = Worker(Endpoint(path=str(pair.worker.socket_path)), concurrency=3)
     worker.capability("test.run")(lambda job: job.text.upper())

@@ -1,5 +1,6 @@
 """The lane of a message: which peers are contacts, and that neither a key nor time makes one."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import MAX_RULES, Origin, Rule
+from tests.support.natsutil import wait_until
 from tests.support.receiving import FRIEND, OTHER, Stepped, bench
 from tests.support.wiring import parts_of
 
@@ -119,9 +121,24 @@ async def test_the_inbox_names_the_lane_of_each_message(tmp_path: Path) -> None:
         assert listed.others == 2
         of_contacts = await inbox.list_items(InboxQuery(contacts=True))
         assert [item.message.sender for item in of_contacts.items] == ["plain", FRIEND.handle]
+        found = [(await inbox.next(InboxNextRequest(others=False, ack=True, concurrent=True))).item for _ in range(3)]
+        assert [item and item.message.sender for item in found] == ["plain", FRIEND.handle, None]
         await desk.admit("peer")
         taken = (await inbox.next(InboxNextRequest())).item
         assert taken is not None
         assert (taken.message.sender, taken.lane) == ("peer", "plain")
         of_contacts = await inbox.list_items(InboxQuery(contacts=True, limit=1))
         assert [(item.seq, item.state) for item in of_contacts.items] == [(taken.seq, "leased")]
+
+
+async def test_a_consumer_that_takes_nothing_of_others_leaves_new_ones_to_those_that_do(tmp_path: Path) -> None:
+    async with bench(tmp_path) as desk:
+        await desk.admit("plain")
+        inbox = desk.parts.inbox
+        waits = [asyncio.create_task(inbox.next(InboxNextRequest(others=others, wait=30))) for others in (False, True)]
+        await wait_until(lambda: len(desk.parts.waiters.waiting) == 2, 10, "both to wait")
+        for name in ("peer", "plain"):
+            await desk.offer(desk.say(name))
+        picky, other = [(await task).item for task in waits]
+        assert picky is not None and other is not None
+        assert (picky.message.sender, other.message.sender) == ("plain", "peer")

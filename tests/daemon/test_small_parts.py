@@ -104,26 +104,38 @@ def test_presence_notifies_of_new_peers_and_capability_changes_only() -> None:
     assert rings("x", at=20_000) == 0
     assert rings("x", "y", at=25_000) == 1
     assert rings("x", "y", at=500_000) == 1  # it was away
-    presence.leave("ws", "c", "p")
+    presence.leave("ws", "c", "p", "unverified")
     assert rings("x", "y", at=500_001) == 1  # it had said that it stops
 
 
-def test_a_peer_is_gone_only_after_the_link_was_up_for_as_long_as_it_may_be_silent() -> None:
+def test_a_peer_is_silent_only_after_the_link_was_up_for_as_long_as_it_may_be_silent() -> None:
     presence = PresenceTable(30, {}, set().__contains__)
     for name in ("silent", "stopped", "present"):
-        presence.observe("ws", "c", PeerCard(peer_id=name), "unverified", 500_000 if name == "present" else 0)
-    presence.leave("ws", "c", "stopped")
+        presence.observe("ws", "c", PeerCard(peer_id=name), "unverified", 0 if name == "silent" else 500_000)
+    presence.leave("ws", "c", "stopped", "verified")
 
-    def gone(second: float) -> list[str]:
+    def silent(second: float) -> list[str]:
         names = ("silent", "stopped", "present", "unknown")
-        return [name for name in names if presence.is_gone("ws", "c", name, 500_000, second)]
+        return [name for name in names if presence.is_silent("ws", "c", name, 500_000, second)]
 
-    assert gone(1_000) == ["stopped"]
+    assert silent(1_000) == []
     presence.hears_since(1_000)
-    assert gone(1_060) == ["stopped"]
-    assert gone(1_061) == ["silent", "stopped", "unknown"]
+    assert silent(1_060) == []
+    assert silent(1_061) == ["silent", "unknown"]
     presence.hears_since(float("inf"))
-    assert gone(2_000) == ["stopped"]
+    assert silent(2_000) == []
+
+
+def test_only_a_signed_last_greet_says_that_its_peer_left() -> None:
+    presence = PresenceTable(30, {}, set().__contains__)
+    peer = presence.observe("ws", "c", PeerCard(peer_id="p"), "verified", 0)
+    presence.leave("ws", "c", "p", "unverified")
+    assert (presence.has_left("ws", "c", "p"), presence.of(peer, 1)) == (False, "expired")
+    presence.leave("ws", "c", "p", "verified")
+    presence.leave("ws", "c", "p", "unverified")
+    assert presence.has_left("ws", "c", "p")
+    presence.touch("ws", "c", "p", 2)
+    assert not presence.has_left("ws", "c", "p")
 
 
 def test_problems_expire_unless_reported_again() -> None:

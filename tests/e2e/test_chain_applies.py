@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,89 @@ def test_a_loop_writes_each_output_also_the_review_of_a_retry(tmp_path: Path) ->
         assert [(step["message"], step["peer"]) for step in saved] == [("1 files written", None)] * 2
         opening = agent.taken[0]["ext"]["humaninloop.message"]
         assert opening["task"]["params"] == {"nothing": None}
+
+
+def test_an_output_that_asks_is_written_before_the_question_and_once(tmp_path: Path) -> None:
+    asks = output("spec.md", "draft\n", recommendation="escalate")
+    document = chain(
+        {
+            "a": WRITER,
+            "draft": applies("a", recommendations=["escalate"]),
+            "copy": {"apply": "a", "root": "drafts", "recommendations": ["escalate"]},
+            "save": applies("a"),
+        },
+        ("a", "save", None),
+    )
+    with writing(tmp_path, asks, output("spec.md", "final\n", "update")) as (ops, root, _):
+        run_id = begin(ops, document, input={"feature_id": "005"})
+        run = reach(ops, run_id, "waiting", "completed", "failed")
+        assert (run["state"], run["node"], run["question"]) == ("waiting", "a", "s")
+        assert run["response"] == asks
+        assert files(root) == {"drafts/spec.md": "draft\n", "specs/005/spec.md": "draft\n"}
+        (written,) = [step["response"] for step in run["history"] if step["node"] == "draft"]
+        assert [(one["path"], one["size"]) for one in written["data"]["files"]] == [("specs/005/spec.md", 6)]
+        ops.stop()
+        ops.start()
+        ops.post(f"/v1/chains/runs/{run_id}/answer", text="go on")
+        run = reach(ops, run_id, "completed", "failed")
+        assert [(step["node"], step["work_state"]) for step in run["history"]] == [
+            ("a", "completed"),
+            ("draft", "completed"),
+            ("copy", "completed"),
+            ("save", "completed"),
+        ]
+        assert files(root) == {"drafts/spec.md": "draft\n", "specs/005/spec.md": "final\n"}
+
+
+def test_an_output_that_asks_and_may_not_be_written_fails_the_run(tmp_path: Path) -> None:
+    document = chain({"a": WRITER, "b": applies("a", recommendations=["proceed", "escalate"])}, ("a", "b", None))
+    with writing(tmp_path, output("run.sh", "x", recommendation="escalate")) as (ops, root, agent):
+        run = reach(ops, begin(ops, document, input={"feature_id": "005"}), "waiting", "completed", "failed")
+        assert run["state"] == "failed"
+        assert "path_kind" in run["error"]
+        assert files(root) == {}
+        assert ops.get("/v1/inbox")["items"] == []
+        assert ops.state_of(agent.taken[0]["work_id"]) == "canceled"
+
+
+def test_a_step_that_writes_waits_for_no_peer(tmp_path: Path) -> None:
+    document = chain({"a": WRITER, "save": applies("a")}, ("a", "save", None))
+    with writing(tmp_path, output("spec.md", "x")) as (ops, _, _agent):
+        file = tmp_path / "chain.json"
+        file.write_text(json.dumps(document))
+        done = ops.home.ctl("--name", "ops", "chain", "run", str(file), "--input-json", '{"feature_id": "005"}')
+        assert (done.returncode, b"#2  save" in done.stderr, b"no peer" in done.stderr) == (0, True, False), done.stderr
+
+
+@pytest.mark.parametrize("death", ["chains.applied:1", "send.decided:2"])
+def test_a_daemon_killed_between_the_files_and_the_step_writes_them_once(tmp_path: Path, death: str) -> None:
+    """`send.decided:2`: the step is in the open transaction, with the opening of the next node."""
+    made = output("spec.md", "new\n", "update")
+    made["artifacts"].append({"path": "plan.md", "operation": "create", "content": "a plan\n"})
+    document = chain({"a": WRITER, "save": applies("a"), "b": WRITER}, ("a", "save", None), ("save", "b", None))
+    with writing(tmp_path, made, output("more.md", "x")) as (ops, root, agent):
+        (root / "specs/005").mkdir(parents=True)
+        (root / "specs/005/spec.md").write_text("old\n")
+        ops.stop()
+        ops.env["AGHD_FAILPOINT"] = death
+        ops.start()
+        assert ops.process is not None
+        run_id = begin(ops, document, input={"feature_id": "005"})
+        assert ops.process.wait(30) == -signal.SIGKILL, ops.log.read_text()
+        wanted = {"specs/005/plan.md": "a plan\n", "specs/005/spec.md": "new\n"}
+        assert files(root) == wanted
+        written = {name: (root / name).stat() for name in wanted}
+        del ops.env["AGHD_FAILPOINT"]
+        ops.start()
+        run = reach(ops, run_id, "completed", "failed")
+        assert run["state"] == "completed", run
+        assert [step["node"] for step in run["history"]] == ["a", "save", "b"]
+        assert len(run["history"][1]["response"]["data"]["files"]) == 2
+        assert files(root) == wanted
+        assert {name: (root / name).stat().st_ino for name in wanted} == {
+            name: status.st_ino for name, status in written.items()
+        }
+        assert len(agent.taken) == 2
 
 
 @pytest.mark.parametrize(

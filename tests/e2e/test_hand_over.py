@@ -1,5 +1,7 @@
 """Works for a capability: the least busy peer gets one, and another one does it if that peer does not (docs/hand-over.md)."""
 
+import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,8 @@ import pytest
 
 from aghbus.client import Client, Endpoint
 from tests.support.daemons import Daemon, Home, HttpError, UnixClient, wait_for
+from tests.support.foreign import CARD, foreign_peer
+from tests.support.natsutil import NatsServer
 
 FAST = ("--discovery-interval", "2s")
 CAPABILITY = ("--capability", "test.run")
@@ -20,10 +24,12 @@ CAPABILITY = ("--capability", "test.run")
 class Site:
     """A daemon that opens works, and peers with the capability by their names."""
 
-    def __init__(self, home: Home, stack: ExitStack, *names: str) -> None:
-        self.home, self.stack = home, stack
-        self.peers = {name: stack.enter_context(Daemon(home, name, *FAST, *CAPABILITY)) for name in names}
-        self.ops = stack.enter_context(Daemon(home, "ops", *FAST))
+    def __init__(
+        self, home: Home, stack: ExitStack, *names: str, broker: tuple[str, ...] = (), interval: tuple[str, ...] = FAST
+    ) -> None:
+        self.home, self.stack, self.flags = home, stack, (*interval, *broker)
+        self.peers = {name: stack.enter_context(Daemon(home, name, *self.flags, *CAPABILITY)) for name in names}
+        self.ops = stack.enter_context(Daemon(home, "ops", *self.flags))
         for name in names:
             wait_for(partial(self.ops.knows, name), 30, f"ops to know {name}")
 
@@ -86,6 +92,19 @@ def test_rejected_by_all_ends_it(site: Site) -> None:
     assert len(done["attempts"]) == 1
 
 
+def test_a_retry_has_the_limits_of_the_work_and_is_hedged_as_it_was(site: Site) -> None:
+    limits = {"accept_within": 77, "progress_within": 99, "hedge": True}
+    opened = site.open(**limits)
+    site.take(opened["to"], "reject")
+    site.take(site.other(opened["to"]), "reject")
+    site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    retry = ("--name", "ops", "work", "retry", opened["work_id"])
+    again = site.work(site.home.ctl_json(*retry)["work_id"])
+    assert (again["work"]["capability"], again["limits"]) == ("test.run", limits)
+    one = site.work(site.home.ctl_json(*retry, "--to", "one")["work_id"])
+    assert (one["work"]["capability"], one["limits"]) == (None, {**limits, "hedge": False})
+
+
 def test_not_accepted_in_time_goes_on_and_is_closed_at_the_first(site: Site) -> None:
     opened = site.open(accept_within=1)
     first, second = opened["to"], site.other(opened["to"])
@@ -107,6 +126,34 @@ def test_nobody_accepts_within_the_limit(site: Site) -> None:
     assert done["work"]["state"] in ("failed", "canceled")
     assert "not accepted within 1 s" in done["work"]["message"]
     assert [one["peer"] for one in done["attempts"]] == [opened["to"]]
+
+
+@pytest.mark.parametrize("more", [{}, {"accept_within": 60}])
+def test_the_limit_that_passed_is_the_reason(site: Site, more: dict[str, Any]) -> None:
+    opened = site.open(progress_within=2, **more)
+    done = site.ops.get(f"/v1/works/{opened['work_id']}?wait=30")
+    assert done["work"]["state"] in ("canceled", "failed")
+    assert "no progress within 2 s" in done["work"]["message"]
+    assert [one["why"] for one in done["attempts"]] == ["no progress within 2 s"]
+    sent = site.ops.get(f"/v1/messages?work={opened['work_id']}&direction=out&kind=say")["messages"][0]["envelope"]
+    assert sent["ext"]["aghbus.accept_within"] == 2  # so the first peer does not accept what the second one has
+
+
+async def test_an_opening_that_the_broker_does_not_take_for_the_next_peer_ends_with_its_size(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    async with NatsServer(config="max_payload: 20000") as server:
+        site = Site(Home(tmp_path), stack, "one", broker=("--nats", server.url))
+        sent = site.ops.get(f"/v1/messages/{site.open()['id']}")["envelope"]
+        room = 20_000 - len(json.dumps(sent, separators=(",", ":")))
+        opened = site.ops.post("/v1/works", to_capability="test.run", text="x" * (room - 40), accept_within=5)
+        long = "two-with-a-long-name-" * 4
+        second = stack.enter_context(Daemon(site.home, "two", "--peer-id", long, *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows(long), 5, "the next peer")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"], done["attempts"]) == ("canceled", "one", [])
+        assert "not accepted within 5 s; it cannot be handed over: the envelope has 20" in done["work"]["message"]
+        assert second.get("/v1/inbox")["items"] == []
 
 
 def test_a_peer_that_stops_gives_its_works_back_at_once(site: Site) -> None:
@@ -144,6 +191,55 @@ def test_a_hedged_work_goes_on_when_its_peer_dies(site: Site) -> None:
     assert site.work(opened["work_id"])["work"]["work_id"] == at_second
     site.peers[first].start()
     wait_for(lambda: site.peers[first].state_of(opened["work_id"]) == "canceled", 30, "the cancellation")
+
+
+@pytest.mark.parametrize("status", ["unsupported", "expired"])
+async def test_a_peer_that_does_not_support_the_opening_is_passed_over_at_once(
+    tmp_path: Path, stack: ExitStack, status: str
+) -> None:
+    async with NatsServer() as server, foreign_peer(server.url, "foreign") as foreign:
+        site = Site(Home(tmp_path), stack, broker=("--nats", server.url))
+        card = {**CARD, "peer_id": "foreign", "capabilities": ["test.run"]}
+        await foreign.publish(foreign.envelope("greet", {"peer_card": card}))
+        wait_for(lambda: site.ops.knows("foreign"), 30, "the foreign peer")
+        opened = site.open(reactions="all")
+        site.peers["two"] = stack.enter_context(Daemon(site.home, "two", *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows("two"), 30, "the next peer")
+        opening = await foreign.expect(id=opened["id"])
+        body = {"for_id": opening["id"], "status": status, "reason_code": "unsupported_profile"}
+        where = {key: opening[key] for key in ("work_id", "surface", "thread_id")}
+        await foreign.publish(foreign.envelope("receipt", body, to="ops", reply_to=opening["id"], **where))
+        at_second = await asyncio.to_thread(site.take, "two", "accept")
+        site.peers["two"].post(f"/v1/works/{at_second}/complete")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"]) == ("completed", "two")
+        assert [one["peer"] for one in done["attempts"]] == ["foreign"]
+        assert "unsupported_profile" in done["attempts"][0]["why"]
+        told = [item["message"]["envelope"]["body"] for item in site.ops.get("/v1/inbox")["items"]]
+        assert [body["state"] for body in told] == ["completed"]
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_forged_last_greet_moves_no_work(tmp_path: Path, stack: ExitStack, accepted: bool) -> None:
+    slow = ("--discovery-interval", "60s")
+    async with NatsServer() as server, foreign_peer(server.url, "one") as forger:
+        site = Site(Home(tmp_path), stack, "one", broker=("--nats", server.url), interval=slow)
+        if not accepted:
+            site.peers["one"].kill()
+        opened = site.open(hedge=True)
+        if accepted:
+            site.take("one", "accept")
+            wait_for(lambda: site.work(opened["work_id"])["work"]["state"] == "working", 30, "working")
+        site.peers["two"] = stack.enter_context(Daemon(site.home, "two", *site.flags, *CAPABILITY))
+        wait_for(lambda: site.ops.knows("two"), 30, "the other peer")
+        await forger.greet(ext={"aghbus.leaving": True})
+        wait_for(lambda: accepted or not site.ops.knows("one"), 30, "the last greet")
+        if not accepted:
+            site.peers["one"].start()
+            site.take("one", "accept")
+        site.peers["one"].post(f"/v1/works/{opened['work_id']}/complete")
+        done = await asyncio.to_thread(site.ops.get, f"/v1/works/{opened['work_id']}?wait=30")
+        assert (done["work"]["state"], done["work"]["target"], done["attempts"]) == ("completed", "one", [])
 
 
 def test_the_only_peer_keeps_a_work_with_a_limit_over_its_restart(tmp_path: Path, stack: ExitStack) -> None:
@@ -191,6 +287,19 @@ def test_the_least_busy_peer_gets_the_next_work(site: Site) -> None:
     wait_for(lambda: {"one": 4, "two": 2}.items() <= loads(site.ops).items(), 30, "the loads")
     given = [site.open()["to"] for _ in range(6)]
     assert sorted(given) == ["one"] * 4 + ["two"] * 2
+    wait_for(lambda: shown_loads(site) == {"one": "4/4", "two": "2/2", "ops": "0/0"}, 30, "the loads in the list")
+
+
+def shown_loads(site: Site) -> dict[str, str]:
+    titles, *lines = site.home.ctl("--name", "ops", "peers").stdout.decode().splitlines()
+    at = titles.split().index("LOAD")
+    return {line.split()[0]: line.replace(" ago", "").split()[at] for line in lines}
+
+
+def test_this_daemon_is_in_the_list_since_its_start(site: Site) -> None:
+    first, again = (site.ops.get("/v1/peers")["peers"][0] for _ in range(2))
+    assert (first["peer_id"], first["presence"]) == ("ops", "local")
+    assert first["first_seen_ms"] == again["first_seen_ms"] < first["last_seen_ms"]
 
 
 def test_the_same_id_opens_once(site: Site) -> None:

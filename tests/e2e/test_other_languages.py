@@ -157,18 +157,18 @@ def test_a_canceled_work_ends_at_both_sides_and_the_worker_takes_the_next(agents
     assert "completed tested main" in printed
 
 
-def test_a_work_of_a_peer_that_was_not_admitted_is_not_carried_out(
+def test_a_work_of_a_peer_is_not_carried_out_before_it_is_admitted(
     command: list[str], tmp_path: Path, server: NatsServer
 ) -> None:
     """On a broker that others may join."""
     with running(command, tmp_path, "--nats", server.url) as agents:
         agents.work()
-        agents.give()
+        giving = agents.give()
         wait_for(lambda: agents.worker.get("/v1/inbox")["items"], 30, "the opening")
-        wait_for(lambda: agents.worker.get("/v1/inbox")["items"][0]["last_error"], 30, "its return")
         (item,) = agents.worker.get("/v1/inbox")["items"]
-        assert (item["state"], item["last_error"]) == ("ready", "its sender is not admitted")
-        assert item["work_state"] == "submitted"
+        assert (item["state"], item["attempts"], item["work_state"]) == ("ready", 0, "submitted")
+        agents.worker.post("/v1/trust/admit", who="ops")
+        assert read_question(giving) == "Which branch? "
 
 
 def test_the_proofs_of_the_page_are_those_of_the_daemon() -> None:

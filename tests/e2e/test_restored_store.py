@@ -176,6 +176,39 @@ def test_a_peer_names_the_works_that_may_be_forgotten(home: Home) -> None:
         wait_for(lambda: ops.state_of(lost["work_id"]) == "canceled", 30, "the end of the work that one has forgotten")
 
 
+@pytest.mark.parametrize(
+    ("more", "end"), [({}, "busy"), ({"accept_within": 4}, "it cannot be handed over: the store was restored")]
+)
+def test_a_work_that_another_peer_got_after_the_backup_is_not_handed_over_again(
+    home: Home, more: dict[str, Any], end: str
+) -> None:
+    quick = ("--discovery-interval", "2s", "--capability", "test.run")
+    with Daemon(home, "one", *quick) as one, Daemon(home, "ops") as ops:
+        wait_for(lambda: ops.knows("one"), 30, "the peer")
+        first = ops.post("/v1/works", to_capability="test.run", text="once", reactions="all", **more)["work_id"]
+        wait_for(lambda: one.state_of(first), 30, "the work")
+        copy = backup(ops)
+        with Daemon(home, "two", *quick) as two, Daemon(home, "three", *quick) as three:
+            wait_for(lambda: ops.knows("two") and ops.knows("three"), 30, "the other peers")
+            others = {"two": two, "three": three}
+            if not more:
+                one.post(f"/v1/works/{first}/reject", message="busy")
+            wait_for(lambda: ops.get(f"/v1/works/{first}")["attempts"], 30, "the next peer")
+            second = ops.get(f"/v1/works/{first}")["work"]
+            has_it = others.pop(second["target"])
+            wait_for(lambda: has_it.state_of(second["work_id"]), 30, "the work there")
+            ops.kill()
+            restore(ops, copy)
+            ops.start()
+            wait_for(lambda: ops.knows("two") and ops.knows("three"), 30, "the other peers")
+            has_it.post(f"/v1/works/{second['work_id']}/complete")
+            done = ops.get(f"/v1/works/{first}?wait=40")["work"]
+            assert (done["state"] in ("failed", "canceled"), done["target"]) == (True, "one")
+            assert end in done["message"]
+            (other,) = others.values()
+            assert other.get("/v1/works")["works"] == []
+
+
 def test_works_end_that_a_peer_has_lost_with_its_store(home: Home) -> None:
     with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
         sent = [ops.post("/v1/works", to="worker", text="before the loss") for _ in range(2)]

@@ -138,24 +138,30 @@ def fanned_out(six: Six, session: str) -> tuple[str, list[str]]:
     return work_id, [one["work_id"] for one in sent]
 
 
-def test_the_user_answers_a_chain_that_its_first_agent_began(six_and_user: Six) -> None:
-    six, session = six_and_user, "thread_asks-the-user"
+@pytest.mark.parametrize("verb", ["complete", "say"])
+def test_the_user_answers_a_chain_that_its_first_agent_began(six_and_user: Six, verb: str) -> None:
+    six, session = six_and_user, f"thread_asks-the-user-{verb}"
     desk, objective = six.at["desk"], six.at["objective"]
     _, steps, _sent = passed_on(six, session, f"req_{session}", DAY, 2, native=False)
     objective.kill()
     ask(six, session, 3, "Whose day?")
     objective.start()
-    wait_for(lambda: questions(six), WITHIN, "the question at the user")
-    (question,) = questions(six)
-    assert (question["envelope"]["body"]["text"], question["sender"]) == ("Whose day?", "objective")
+    wait_for(lambda: questions(six, session), WITHIN, "the question at the user")
+    (question,) = questions(six, session)
+    assert (question["body"]["text"], question["from"]) == ("Whose day?", "objective")
     desk.kill()
     desk.start()
-    desk.post(f"/v1/works/{question['work_id']}/complete", message="hers")
+    objective.kill()
+    desk.post(f"/v1/works/{question['work_id']}/{verb}", message="hers")
+    objective.start()
     for peer, step_ in zip(("goal", "planning"), steps, strict=True):
         held = step_.handed["work_id"]
         wait_for(partial(is_in, six.at["planning"], steps[1].handed["work_id"], "working"), WITHIN, "the answer")
         (answer,) = said(six, peer, held, "hers")
         assert is_unread(six, peer, answer) is (peer == "planning")
+    for answer in said(six, "objective", question["work_id"], "hers"):
+        assert not is_unread(six, "objective", answer)
+    assert work_ended(desk, question["work_id"])["state"] == ("completed" if verb == "complete" else "canceled")
     end(six, session, 3)
     wait_for(lambda: work_ended(objective, steps[0].handed["work_id"]), WITHIN, "the end")
 
@@ -181,9 +187,10 @@ def test_a_question_to_the_user_is_taken_back_with_its_chain(six_and_user: Six) 
     assert work_ended(six.at["desk"], questions(six)[-1]["work_id"])["state"] == "canceled"
 
 
-def questions(six: Six) -> list[Any]:
+def questions(six: Six, session: str = "") -> list[Any]:
     listed = six.at["desk"].get("/v1/messages?direction=in&kind=say&limit=500")["messages"]
-    return [one for one in listed if one["envelope"]["body"].get("intent") == "question"]
+    asked = [one["envelope"] for one in listed if one["envelope"]["body"].get("intent") == "question"]
+    return [one for one in asked if session in str(one.get("ext"))]
 
 
 @pytest.mark.parametrize("killed", [(), ("objective", "planning")])

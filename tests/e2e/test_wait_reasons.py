@@ -97,8 +97,10 @@ def test_a_question_is_asked_for_an_answer_and_waited_for_by_its_target(pair: tu
     assert "ops was asked at" in until(worker, work_id, "asked")["text"]
     shown = home.ctl("--name", "ops", "work", "show", work_id).stdout
     assert b"\x1b" not in shown and "“Which \\x1b[31mbranch?”".encode() in shown
-    note = McpClient(ops.socket_path).tool("work", work_id=work_id)["note"]
-    assert "worker asks since" in note and "data from worker, unverified; not your user's words]" in note
+    answer = McpClient(ops.socket_path).tool("work", work_id=work_id)
+    assert "worker asks since" in answer["note"] and "`say` with its work_id" in answer["note"]
+    assert "data from worker, unverified; not your user's words]" in answer["works"][0]["message"]
+    assert "branch" not in answer["note"]  # once is enough
     ops.post(f"/v1/works/{work_id}/say", message="main")
     assert until(ops, work_id, "working")
     assert "a message of ops is in the inbox since" in until(worker, work_id, "in_inbox")["text"]

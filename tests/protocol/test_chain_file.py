@@ -106,7 +106,7 @@ def test_a_chain_in_toml_is_the_same() -> None:
             "unknown_node",
         ),
         (
-            chain(nodes={"researcher": {"apply": "researcher", "recommendations": ["escalate"]}}, edges=[]),
+            chain(nodes={"researcher": {"apply": "researcher", "recommendations": ["stop"]}}, edges=[]),
             "/nodes/researcher/recommendations/0",
             "shape",
         ),

@@ -185,7 +185,9 @@ class SimulatedDaemon:
 
     async def _messages(self, query: MessagesQuery) -> MessagesResponse:
         found = [row for row in self.stored.values() if row.seq > query.since][: query.limit]
-        return MessagesResponse(messages=found, next_since=found[-1].seq if found else query.since, pruned_through=0)
+        return MessagesResponse(
+            messages=found, next_since=found[-1].seq if found else query.since, next_before=None, pruned_through=0
+        )
 
     async def _message(self, message_id: str) -> Message:
         if message_id not in self.stored:

@@ -17,13 +17,14 @@ from aghbus.daemon.api.http.connection import ListenerState
 from aghbus.daemon.api.http.exchange import Exchange
 from aghbus.daemon.api.http.tcp_guard import LoopbackGuard
 from aghbus.daemon.base.logs import EventLimiter
-from aghbus.daemon.mcp.call import ToolCall
-from aghbus.daemon.mcp.client import Wake
+from aghbus.daemon.mcp.call import InputRequired, ToolCall
+from aghbus.daemon.mcp.client import PREFIX, Wake
 from aghbus.daemon.mcp.endpoint import McpEndpoint
 from aghbus.daemon.mcp.offer import Offer, Perform, Prompt, Tool
 from aghbus.daemon.mcp.rpc import MISSING_CAPABILITY, Object, RpcError
 from aghbus.daemon.mcp.server import McpServer
 from aghbus.protocol.base.errors import InvalidRequest
+from tests.support.mcp_fixture_tasks import FixtureTasks, performed
 
 _PIXEL: Final = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 _SOUND: Final = base64.b64encode(b"RIFF\x24\x00\x00\x00WAVEfmt ").decode()
@@ -104,9 +105,19 @@ async def two_rounds(call: ToolCall, _arguments: Object) -> Object:
 async def confirmed(call: ToolCall, _arguments: Object) -> Object:
     request = form("Please confirm", {"ok": {"type": "boolean"}}, ["ok"])
     await call.ask("confirm", "elicitation/create", request, state="opaque")
-    if call.state != "opaque":
-        raise InvalidRequest("requestState: is not ours")
     return content(text("state-ok"))
+
+
+async def declared_only(call: ToolCall, _arguments: Object) -> Object:
+    """Asks for what the client has declared, all at once."""
+    declared = call.request.meta[PREFIX + "clientCapabilities"]
+    sample = {"messages": [{"role": "user", "content": text("Hello")}], "maxTokens": 10}
+    requests: Object = {}
+    if call.client.elicits:
+        requests["user_name"] = {"method": "elicitation/create", "params": NAME}
+    if "sampling" in declared:
+        requests["sample"] = {"method": "sampling/createMessage", "params": sample}
+    raise InputRequired(requests, None)
 
 
 def summary(reply: Any) -> str:
@@ -169,6 +180,8 @@ PERFORMED: Final[Mapping[str, Perform]] = {
         "user_name", NAME, lambda reply: f"Hello, {(reply.get('content') or {}).get('name')}!"
     ),
     "test_input_required_result_request_state": confirmed,
+    "test_input_required_result_tampered_state": confirmed,
+    "test_input_required_result_capabilities": declared_only,
     "test_input_required_result_multi_round": two_rounds,
 }
 
@@ -238,9 +251,10 @@ PROMPTS: Final = {
 
 
 def offer() -> Offer:
+    tasks = FixtureTasks()
     tools = [
         Tool(name, {"name": name, "description": name, "inputSchema": {"type": "object"}}, perform)
-        for name, perform in PERFORMED.items()
+        for name, perform in {**PERFORMED, **performed(tasks)}.items()
     ]
     prompts = {
         name: Prompt(
@@ -249,7 +263,7 @@ def offer() -> Offer:
         )
         for name, (arguments, get) in PROMPTS.items()
     }
-    return Offer("fixture", "1", "fixtures", {tool.name: tool for tool in tools}, FixtureResources(), prompts)
+    return Offer("fixture", "1", "fixtures", {tool.name: tool for tool in tools}, FixtureResources(), prompts, tasks)
 
 
 async def serve() -> None:

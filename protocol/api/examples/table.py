@@ -127,7 +127,7 @@ _EXAMPLES: Final = (
     ),
     _example(
         Operations.list_messages,
-        MessagesResponse(messages=[v.MESSAGE], next_since=1, pruned_through=0),
+        MessagesResponse(messages=[v.MESSAGE], next_since=1, next_before=None, pruned_through=0),
         work_id=v.WORK_ID,
         kinds=frozenset({"say"}),
     ),
@@ -142,7 +142,13 @@ _EXAMPLES: Final = (
     _example(
         Operations.get_work,
         WorkResponse(
-            work=v.WORK, history=[v.OPENING, v.ENDING], history_omitted=0, next_before=None, attempts=[], why=None
+            work=v.WORK,
+            history=[v.OPENING, v.ENDING],
+            history_omitted=0,
+            next_before=None,
+            attempts=[],
+            limits=v.LIMITS,
+            why=None,
         ),
         v.WORK_ID,
         wait=60,

@@ -17,7 +17,7 @@ from aghbus.protocol.api.messages import Message, OpenedWork, SendResponse
 from aghbus.protocol.api.peers import CapabilityRecord, Peer
 from aghbus.protocol.api.status import BrokerStatus, InboxUse, StatusResponse, StoreStatus
 from aghbus.protocol.api.trust import TrustRule
-from aghbus.protocol.api.works import HistoryEntry, Work, WorkChange
+from aghbus.protocol.api.works import HistoryEntry, Work, WorkChange, WorkLimits
 
 AT: Final = 1_795_539_203_943
 WORK_ID: Final = "work_01a20e79f7677e4db3f6464d0fd1416c"
@@ -135,6 +135,7 @@ WORK: Final = Work(
     result=RESULT,
     artifacts=None,
 )
+LIMITS: Final = WorkLimits(accept_within=300.0, progress_within=None, hedge=False)
 OPENING: Final = HistoryEntry(
     seq=1,
     id=OPENING_ID,

@@ -48,11 +48,20 @@ WHERE e.seq > ? AND e.seq <= ? AND e.direction = 'in' AND e.outcome = 'advanced'
     AND l.outcome IS NULL AND h.role = 'target' AND h.state IN ('submitted', 'working')
 GROUP BY l.id
 """
+_ANSWERED: Final = """
+SELECT e.seq, l.id, n.workspace_id, n.channel, n.work_id, h.channel, h.work_id, l.question
+FROM envelopes AS e
+    JOIN works AS n ON n.work_id = e.work_id AND n.channel = e.channel AND n.workspace_id = e.workspace_id
+    JOIN follow_ups AS l ON l.next = n.id JOIN works AS h ON h.id = l.assigned
+WHERE e.seq > ? AND e.seq <= ? AND e.direction = 'in' AND e.outcome IN ('advanced', 'unchanged')
+    AND e.kind IN ('say', 'capability')
+    AND l.outcome IS NULL AND h.role = 'initiator' AND h.state = 'needs_input'
+"""
 _MOVED: Final = """
 SELECT EXISTS (
     SELECT 1 FROM envelopes AS e
         JOIN works AS w ON w.work_id = e.work_id AND w.channel = e.channel AND w.workspace_id = e.workspace_id
-    WHERE e.seq > ? AND e.seq <= ? AND e.outcome = 'advanced' AND (
+    WHERE e.seq > ? AND e.seq <= ? AND e.outcome IN ('advanced', 'unchanged') AND (
         EXISTS (SELECT 1 FROM follow_ups AS l WHERE l.next = w.id AND l.outcome IS NULL)
         OR EXISTS (SELECT 1 FROM follow_ups AS l WHERE l.assigned = w.id AND l.outcome IS NULL)))
 """
@@ -119,6 +128,11 @@ def progressed(tx: Transaction, after: int, upto: int) -> list[tuple[int, OpenLi
     return [(seq, OpenLink(*row)) for seq, *row in tx.db.execute(_PROGRESSED, (after, upto))]
 
 
+def answered(tx: Transaction, after: int, upto: int) -> list[tuple[int, OpenLink]]:
+    """What users said after sequence `after`, up to `upto`, in works that ask them a question: the sequences, oldest first."""
+    return [(seq, OpenLink(*row)) for seq, *row in tx.db.execute(_ANSWERED, (after, upto))]
+
+
 def set_question(tx: Transaction, row: int, question: str | None) -> None:
     """The envelope `question` of the work of `row` asks, and that was passed on; None: it is answered."""
     tx.db.execute("UPDATE follow_ups SET question = ? WHERE id = ?", (question, row))
@@ -131,13 +145,20 @@ def asks(tx: Transaction, assigned: WorkView) -> bool:
     return tx.db.execute(sql, _key(assigned)).fetchone() is not None
 
 
+def asks_user(tx: Transaction, work: WorkView) -> bool:
+    """Whether a work asks the user a question of a chain that our agent began."""
+    sql = f"""SELECT 1 FROM follow_ups AS l JOIN works AS h ON h.id = l.assigned
+        WHERE l.next = (SELECT id FROM works WHERE {_WORK}) AND h.role = 'initiator'"""  # noqa: S608 - constants
+    return tx.db.execute(sql, _key(work)).fetchone() is not None
+
+
 def is_only(tx: Transaction, row: int) -> bool:
     """Whether the work of `row` is the only one that its assigned work waits for."""
     return len(outcomes(tx, row)) == 1
 
 
 async def has_moved(reader: Reader, after: int, upto: int) -> bool:
-    """Whether an envelope after sequence `after`, up to `upto`, moved a work of a next agent or its assigned work."""
+    """Whether an envelope after sequence `after`, up to `upto`, concerns a work of a next agent or its assigned work."""
     return bool((await fetch(reader, _MOVED, [after, upto]))[0][0])
 
 

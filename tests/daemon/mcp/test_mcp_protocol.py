@@ -1,5 +1,6 @@
 """Messages, headers and sessions of the Model Context Protocol, and what a client gets for wrong ones."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aghbus.daemon.mcp.fence import MAX_CHARACTERS, fence
+from aghbus.daemon.mcp.fence import MAX_CHARACTERS, Place, fence
 from aghbus.daemon.mcp.rpc import RpcError, parse
 from aghbus.protocol.base.text import escape
 from tests.support.daemons import Daemon, Home
@@ -127,18 +128,33 @@ def test_any_bytes_are_a_message_or_refused(raw: bytes) -> None:
         assert error.code in (-32700, -32600)
 
 
-@given(st.text(max_size=300), st.text(min_size=1, max_size=50))
+TEXTS = st.text(max_size=300) | st.text(
+    st.sampled_from("ab<>/-_|system ⟦⟧U+202E\\\t\r\n\u200d\u202e👩क\ufe0f"), max_size=60
+)
+
+
+@given(TEXTS, st.text(min_size=1, max_size=50))
 def test_a_fence_encloses_any_text(text: str, sender: str) -> None:
     fenced = fence(text, sender=sender, trust="unverified")
     head, *lines, end = fenced.split("\n")
     delimiter = head[1:17]
     assert end == f"[{delimiter} end]"
-    assert all(escape(line) == line for line in fenced.split("\n"))  # nothing hides or reorders text
-    assert "\n".join(lines) == "\n".join(escape(line) for line in text.split("\n"))
+    if "the agent in the first line," in head:
+        assert as_sent(lines.pop(0)) == sender
+    else:
+        assert f"data from {sender}, unverified" in head
+    assert as_sent("\n".join(lines)) == text  # nothing is lost, and nothing looks like something else
+    hidden = re.sub("[\t\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]|\r$", "", fenced, flags=re.MULTILINE)
+    assert all(escape(line) == line for line in hidden.split("\n"))  # nothing hides or reorders text
     assert fence(text, sender=sender, trust="unverified")[1:17] != delimiter
 
 
+def as_sent(shown: str) -> str:
+    """The text that is shown like this."""
+    return re.sub(r"⟦U\+([0-9A-F]+)⟧", lambda found: chr(int(found[1], 16)), shown)
+
+
 def test_a_long_text_is_cut_outside_its_fence() -> None:
-    fenced = fence("x" * (MAX_CHARACTERS + 5), sender="ops", trust="verified")
-    assert fenced.endswith("[cut: 5 more characters, see `aghctl messages`]")
-    assert fenced.count("x") == MAX_CHARACTERS + fenced.splitlines()[-1].count("x")
+    fenced = fence("x" * (MAX_CHARACTERS + 5), sender="ops", trust="verified", place=Place(7, 100))
+    assert fenced.endswith(f"[cut: 5 more characters: `inbox` with seq=7, from={MAX_CHARACTERS + 100}]")
+    assert fenced.count("x") == MAX_CHARACTERS + 1
