@@ -27,8 +27,8 @@ from aghbus.store.tables.envelopes import OTHERS_PRUNED, PRUNED, fetch
 
 SWEEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
 SWEEP_IDS: Final = 1_024  # ids of the dedup window that one job forgets: less than a millisecond
-VACUUM_PAGES: Final = 64  # pages (256 KiB) that one job gives back to the file system: 4 ms there
-_SPARE_PAGES: Final = 1_024  # free pages (4 MiB) that stay in the file for the next messages
+VACUUM_PAGES: Final = 64  # pages (128 KiB) that one job gives back to the file system: some 4 ms there
+_SPARE_PAGES: Final = 2_048  # free pages (4 MiB) that stay in the file for the next messages
 
 _CANDIDATES: Final = f"""
 SELECT e.seq, e.received_ms, {INBOX_STATE}, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,

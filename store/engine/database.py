@@ -39,14 +39,16 @@ _log = logging.getLogger("aghbus.store")
 T = TypeVar("T")
 Synchronous = Literal["full", "normal"]
 
-# Pages are 4 KiB, SQLite's default and the block of most disks.
+_PAGE_BYTES: Final = (
+    2_048  # a step writes one row into each of up to ten pages; a file that was made with other pages keeps them
+)
 _WRITER_CACHE_KIB: Final = 16_384  # the hot ends of four B-trees and their inner pages at 10^7 rows
 _READER_CACHE_KIB: Final = 4_096  # pages of a listing are read once
 _DEFERRED_WAIT: Final = 0.5  # seconds that a read waits for the store to commit what was deferred
 _MAX_DEFERRED_BACKLOG: Final = 20_000  # jobs in the queue; above it `write_deferred` drops its job
-_CHECKPOINT_PAGES: Final = (
-    4_096  # 16 MiB of WAL, which a COMMIT then copies: a page that changes often, once for many commits
-)
+_CHECKPOINT_BYTES: Final = (
+    16 << 20
+)  # of WAL, which a COMMIT then copies: a page that changes often, once for many commits
 _READER_BUSY_TIMEOUT_MS: Final = 5_000  # only while WAL recovery or a foreign tool holds the file
 
 
@@ -329,14 +331,16 @@ def _make_private(path: Path) -> None:
 
 
 def _configure(db: sqlite3.Connection, synchronous: Synchronous) -> None:
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only has an effect on an empty file; retention gives pages back
+    db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")  # only has an effect on an empty file, as the next one
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # retention gives pages back
     db.execute("PRAGMA journal_mode = WAL")
     db.execute(f"PRAGMA synchronous = {'FULL' if synchronous == 'full' else 'NORMAL'}")
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA trusted_schema = OFF")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
-    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
+    db.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_BYTES // page_bytes}")
     db.execute(f"PRAGMA journal_size_limit = {WAL_LIMIT}")
 
 

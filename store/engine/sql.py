@@ -5,9 +5,8 @@ envelope compare the two by the SQL function `intact(seq, raw, checksum)`, which
 damage, not forgery: `aghd check-store` verifies the ledger.
 """
 
-import contextlib
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection, Cursor, OperationalError, connect
@@ -36,6 +35,7 @@ __all__ = [
     "OperationalError",
     "Query",
     "Reader",
+    "Reading",
     "as_struct",
     "encodable",
     "ends_in",
@@ -45,8 +45,6 @@ __all__ = [
     "primary_code",
     "read",
     "read_all",
-    "read_here",
-    "read_of_work",
     "with_bools",
 ]
 
@@ -83,6 +81,7 @@ _ENVIRONMENT: Final = frozenset(
 _CHUNK: Final = 64  # rows that an iteration takes from the thread at a time
 _MAX_SEQS: Final = 1_000  # damaged envelopes that are remembered
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 Query = tuple[str, Sequence[Any]]
 """A statement and its parameters."""
@@ -108,48 +107,44 @@ class Reader(AsyncConnection):
         await super().close()
         self.here.close()
 
-    async def all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
-        """All rows of each query, in one visit to the thread."""
-        return await self._execute(self._all_of, queries)  # type: ignore[no-untyped-call,no-any-return]
+    async def all_of(self, queries: Sequence[Query], rows_of: Callable[[Cursor], T]) -> list[T]:
+        """The rows of each query, as `rows_of` takes them from its cursor, in one visit to the thread."""
+        return await self._execute(self._all_of, queries, rows_of)  # type: ignore[no-untyped-call,no-any-return]
 
-    def _all_of(self, queries: Sequence[Query]) -> list[list[Any]]:
-        return [self._conn.execute(*query).fetchall() for query in queries]
+    def _all_of(self, queries: Sequence[Query], rows_of: Callable[[Cursor], T]) -> list[T]:
+        return [rows_of(self._conn.execute(*query)) for query in queries]
 
 
 async def read(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:
     """All rows of a query. Raises StoreUnavailable when the file cannot be read now."""
-    return (await read_all(reader, [(sql, params)]))[0]
+    return (await read_all(reader, [(sql, params)], Cursor.fetchall))[0]
 
 
-async def read_all(reader: Reader, queries: Sequence[Query]) -> list[list[Any]]:
-    """All rows of each query, for one wait. Raises StoreUnavailable when the file cannot be read now."""
-    with _readable(reader):
-        return await yield_gil_while(reader.all_of(queries))
+async def read_all(reader: Reader, queries: Sequence[Query], rows_of: Callable[[Cursor], T]) -> list[T]:
+    """The rows of each query, as `rows_of` takes them from its cursor, for one wait. Raises StoreUnavailable when the file
+    cannot be read now."""
+    with Reading(reader):
+        return await yield_gil_while(reader.all_of(queries, rows_of))
 
 
-async def read_of_work(reader: Reader, work_id: str, opened_seq: int, queries: Sequence[Query]) -> list[list[Any]]:
-    """As `read_all`, for queries about a work that was opened by envelope `opened_seq`: on the event loop if it is at hand."""
-    if reader.log.is_at_hand(work_id, opened_seq):
-        return [read_here(reader, *query) for query in queries]
-    return await read_all(reader, queries)
+class Reading:
+    """A block that reads, by `Reader.here` or by the thread. Raises StoreUnavailable when the file cannot be read now."""
 
+    __slots__ = ("_reader",)
 
-def read_here(reader: Reader, sql: str, params: Sequence[Any] = ()) -> list[Any]:
-    """All rows of a query for `Reader.here`. Raises StoreUnavailable when the file cannot be read now."""
-    with _readable(reader):
-        return reader.here.execute(sql, params).fetchall()
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
+    def __enter__(self) -> Connection:
+        """`Reader.here`."""
+        return self._reader.here
 
-@contextlib.contextmanager
-def _readable(reader: Reader) -> Iterator[None]:
-    try:
-        yield
-    except DatabaseError as error:
-        if not is_environment(error):
-            raise
-        reader.error = escape(str(error))
-        raise StoreUnavailable(f"the store cannot be read: {reader.error}", hint=READ_HINT) from error
-    reader.error = None
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and is_environment(error):
+            self._reader.error = escape(str(error))
+            raise StoreUnavailable(f"the store cannot be read: {self._reader.error}", hint=READ_HINT) from error
+        if error is None:
+            self._reader.error = None
 
 
 def primary_code(error: Exception) -> int:

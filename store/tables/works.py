@@ -1,13 +1,12 @@
 """Works as this daemon knows them: the lifecycle's view of one, the list, and a work with its history."""
 
-from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from aghbus.protocol.agh.bodies import Capability, Receipt, Say, Trace
-from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.decoding import decoder
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
@@ -21,14 +20,15 @@ from aghbus.store.engine.memory.cache import CachedWork
 from aghbus.store.engine.sql import (
     INTACT,
     INTACT_RAW,
-    Query,
+    Connection,
+    Cursor,
     Reader,
+    Reading,
     as_struct,
     ends_in,
     insert_into,
     placeholders,
-    read_here,
-    read_of_work,
+    read_all,
 )
 from aghbus.store.tables.envelopes import Row, fetch, within_bytes
 
@@ -82,23 +82,48 @@ FROM ({works} LIMIT ?) AS w LEFT JOIN log AS e ON e.seq = w.result_seq ORDER BY 
 # Each applied envelope is a row of the work's history (spec section 6), so the history needs no table. Retention removes
 # the envelopes of a work only together with the work.
 _HISTORY: Final = f"""
-FROM works AS w
-JOIN envelopes AS e ON e.work_id = w.work_id AND e.workspace_id = w.workspace_id AND e.channel = w.channel
-WHERE e.seq IN ({SEQS_OF_WORK}) AND e.seq >= w.opened_seq AND e.outcome IN ('opened', 'advanced', 'unchanged')
-    AND e.state_after IS NOT NULL AND w.work_id = ? AND w.workspace_id = ? AND w.channel = ?
-    AND e.seq < ?
+FROM envelopes AS e
+WHERE e.seq IN ({SEQS_OF_WORK}) AND e.outcome IN ('opened', 'advanced', 'unchanged') AND e.state_after IS NOT NULL
+    AND e.work_id = ? AND e.workspace_id = ? AND e.channel = ? AND e.seq >= ? AND e.seq < ?
 """
 _SELECT_STEPS: Final = f"""
-SELECT seq, msg_id, kind, event, sender, outcome, state_before, state_after, received_ms,
-    CASE WHEN intact(seq, raw, checksum) THEN raw END
-FROM (
-    SELECT e.*, sum(length(e.raw)) OVER (ORDER BY e.seq DESC) AS bytes {_HISTORY} ORDER BY e.seq DESC LIMIT ?
-) WHERE bytes <= ? ORDER BY seq
-"""  # noqa: S608 - constants
+SELECT e.seq, e.msg_id, e.kind, e.event, e.sender, e.outcome, e.state_before, e.state_after, e.received_ms,
+    {INTACT_RAW}, length(e.raw)
+{_HISTORY} ORDER BY e.seq DESC
+"""
 _COUNT_STEPS: Final = f"SELECT count(*) {_HISTORY}"
 _PLACES: Final = {"updated": "last_seq", "opened": "opened_seq"}
 _FIRST: Final = 1  # the first sequence
 _END: Final = (1 << 63) - 1  # beyond every sequence
+
+
+class _Body(msgspec.Struct):
+    """What a history shows of a body, of whatever type it is there."""
+
+    message: Any = None
+    detail: Any = None
+    text: Any = None
+    reason_code: Any = None
+    result: Any = None
+    artifact_refs: Any = None
+
+
+class _Step(msgspec.Struct):
+    """What a history shows of an envelope, as it is stored."""
+
+    body: _Body = msgspec.field(default_factory=_Body)
+    causation_id: Any = None
+
+
+_decode_step: Final = decoder(_Step)
+_DAMAGED: Final = _Step()
+
+
+class _Newest(NamedTuple):
+    """The newest steps of a history, newest first; `complete` if there are no others."""
+
+    rows: list[Row]
+    complete: bool
 
 
 def load(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> WorkView | None:
@@ -319,15 +344,28 @@ async def work(
     Of a long history the newest HISTORY_ENTRIES, as far as their envelopes fit HISTORY_BYTES. A work that was handed over is the
     one that took its place, with the history of both.
     """
-    row = _row(reader, work_id, channel)
-    while row is not None and row[18] is not None and (then := _row(reader, row[18], row[2])) is not None:
-        row = then
-    if row is None:
-        return None
-    kept, end = _handover(row), _END if before is None else before
-    tried = () if kept is None else kept.tried
-    ids = [row[0], *(one.work_id for one in reversed(tried))]
-    steps, omitted = await _history(reader, ids, row, end) if end > _FIRST else ([], 0)
+    end = _END if before is None else before
+    with Reading(reader) as db:
+        row = _row(db, work_id, channel)
+        while row is not None and row[18] is not None and (then := _row(db, row[18], row[2])) is not None:
+            row = then
+        if row is None:
+            return None
+        kept = _handover(row)
+        tried = () if kept is None else kept.tried
+        rows = [row, *(_row(db, one.work_id, row[2]) for one in reversed(tried))] if end > _FIRST else []
+        params = [(*reader.log.of_work(each[0]), *each[:3], each[20], end) for each in rows if each is not None]
+        found = None
+        if not tried and reader.log.is_at_hand(row[0], row[20]):
+            found = [_newest(db.execute(_SELECT_STEPS, each)) for each in params]
+    if found is None:
+        found = await read_all(reader, [(_SELECT_STEPS, each) for each in params], _newest)
+    steps = [step for newest in found for step in newest.rows][:HISTORY_ENTRIES]
+    omitted = 0
+    if not all(newest.complete for newest in found) or len(steps) < sum(len(newest.rows) for newest in found):
+        counts = await read_all(reader, [(_COUNT_STEPS, each) for each in params], Cursor.fetchone)
+        omitted = sum(count for (count,) in counts) - len(steps)
+    steps.reverse()
     return WorkResponse(
         work=_work_of(row),
         history=[_step_of(step) for step in steps],
@@ -339,26 +377,24 @@ async def work(
     )
 
 
-async def _history(reader: Reader, ids: Sequence[str], row: Row, end: int) -> tuple[list[Row], int]:
-    """The rows of the steps before sequence `end`, oldest first, of the work `row` and those that it took the place of, `ids`,
-    latest first; and how many more there are."""
-    queries: list[Query] = []
-    for each in ids:
-        params = [*reader.log.of_work(each), each, *row[1:3], end]
-        queries += [(_SELECT_STEPS, [*params, HISTORY_ENTRIES, HISTORY_BYTES]), (_COUNT_STEPS, params)]
-    opened_seq = row[20] if len(ids) == 1 else 0
-    found = await read_of_work(reader, row[0], opened_seq, queries)
-    steps: list[Row] = []
-    for of_work in found[::2]:
-        steps = [*of_work, *steps][-HISTORY_ENTRIES:]
-    return steps, sum(count for ((count,),) in found[1::2]) - len(steps)
+def _newest(cursor: Cursor) -> _Newest:
+    """The rows of _SELECT_STEPS that fit HISTORY_ENTRIES and HISTORY_BYTES."""
+    rows: list[Row] = []
+    room = HISTORY_BYTES
+    for row in cursor:
+        room -= row[-1]
+        if room < 0 or len(rows) == HISTORY_ENTRIES:
+            cursor.close()
+            return _Newest(rows, complete=False)
+        rows.append(row)
+    return _Newest(rows, complete=True)
 
 
-def _row(reader: Reader, work_id: str, channel: str | None) -> Row | None:
+def _row(db: Connection, work_id: str, channel: str | None) -> Row | None:
     clause, params = ("", []) if channel is None else (" AND w.channel = ?", [channel])
     sql = f"{_SELECT_WORK} WHERE w.work_id = ?{clause} ORDER BY w.last_seq DESC LIMIT 1"
-    rows = read_here(reader, sql, [1 << 62, work_id, *params])
-    return rows[0] if rows else None
+    row: Row | None = db.execute(sql, [1 << 62, work_id, *params]).fetchone()
+    return row
 
 
 async def counts(reader: Reader) -> dict[str, int]:
@@ -425,12 +461,12 @@ def _opening_text(envelope: Envelope) -> str:
 def _work_of(row: Row) -> Work:
     surface, container = row[3], row[4]
     rooms = (container if surface == "thread" else None, container if surface == "direct" else None)
-    body = {} if row[16] is None else _envelope(row[16])["body"]
+    body = _DAMAGED.body if row[16] is None else _decode_step(row[16]).body
     kept = _handover(row)
     return as_struct(
         Work,
         (*row[:4], *rooms, *row[5:16]),
-        result=body.get("result"),
+        result=body.result,
         artifacts=_references(body),
         capability=None if kept is None else kept.capability,
         first_id=kept.tried[0].work_id if kept is not None and kept.tried else None,
@@ -449,30 +485,28 @@ def _handover(row: Row) -> Handover | None:
 
 
 def _step_of(row: Row) -> HistoryEntry:
-    envelope = {} if row[9] is None else _envelope(row[9])
-    body = envelope.get("body", {})
-    return as_struct(
-        HistoryEntry,
-        row[:9],
-        causation_id=envelope.get("causation_id"),
-        message=_first_text(body, "message", "detail", "text"),
-        reason=_first_text(body, "reason_code"),
-        result=body.get("result"),
+    step = _DAMAGED if row[9] is None else _decode_step(row[9])
+    body = step.body
+    seq, message_id, kind, event, sender, outcome, before, after, at_ms = row[:9]
+    return HistoryEntry(
+        seq=seq,
+        id=message_id,
+        kind=kind,
+        event=event,
+        actor=sender,
+        outcome=outcome,
+        before=before,
+        after=after,
+        at_ms=at_ms,
+        causation_id=step.causation_id,
+        message=next((said for said in (body.message, body.detail, body.text) if isinstance(said, str)), None),
+        reason=body.reason_code if isinstance(body.reason_code, str) else None,
+        result=body.result,
         artifacts=_references(body),
         damaged=row[9] is None,
     )
 
 
-def _envelope(raw: bytes) -> dict[str, Any]:
-    document: dict[str, Any] = decode_json(raw)
-    return document
-
-
-def _references(body: dict[str, Any]) -> list[Any] | None:
-    refs = body.get("artifact_refs")
+def _references(body: _Body) -> list[Any] | None:
+    refs = body.artifact_refs
     return refs if isinstance(refs, list) and refs else None
-
-
-def _first_text(body: dict[str, Any], *keys: str) -> str | None:
-    values = (body.get(key) for key in keys)
-    return next((value for value in values if isinstance(value, str)), None)

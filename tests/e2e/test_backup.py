@@ -315,7 +315,7 @@ async def test_an_instance_that_is_moved_goes_on_at_once_and_only_there(home: Ho
             during = ops.post("/v1/works", to=handle, text="during the move")["work_id"]
             new = Daemon(Home(tmp_path / "new"), "worker", *options)
             assert restored(new.home, "--name", "worker", str(copy))["restored"] is None
-            with new.start():
+            with new:
                 taken = [new.post("/v1/inbox/next", wait=30)["item"]["message"]["work_id"] for _ in range(2)]
                 assert taken == [earlier, during]
                 assert new.get("/v1/status")["restored"] is None

@@ -255,10 +255,11 @@ def test_a_daemon_ends_when_the_check_after_a_kill_finds_damage(tmp_path: Path) 
     ops.kill()
     db = sqlite3.connect(ops.store_path)
     (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'works_by_id'").fetchone()
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     with ops.store_path.open("r+b") as file:
-        file.seek((page - 1) * 4096 + 1)
+        file.seek((page - 1) * page_bytes + 1)
         file.write(os.urandom(7))
     ops.start(wait=False)
     assert ops.process is not None

@@ -43,7 +43,7 @@ asyncio.run(main())
 ROOT = Path(__file__).parents[2]
 SENT = 40
 _numbers = itertools.count()
-WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096  # sqlite.org/fileformat2.html#the_write_ahead_log
+WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 2048  # sqlite.org/fileformat2.html#the_write_ahead_log
 
 
 def crashed(path: Path, count: int = SENT) -> None:

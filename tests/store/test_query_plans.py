@@ -81,7 +81,7 @@ async def test_a_work_is_read_by_keys_with_one_visit_to_the_thread_at_most(
     assert (len(here), visited) == (1, [])
     found = await works.work(store.reader, "work_1")
     assert found is not None and len(found.history) == 1
-    assert (len(here), len(visited)) == ((4, 0) if at_hand else (2, 2))
+    assert (len(here), len(visited)) == ((3, 0) if at_hand else (2, 1))
     assert store.stats.commits == commits
     await store.reader.set_trace_callback(lambda _sql: None)
     plans = [plan for sql in here[:2] for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]

@@ -64,11 +64,29 @@ def garble_index(path: Path, name: str) -> None:
     db = sqlite3.connect(path)
     db.execute("UPDATE meta SET value = 0 WHERE key IN ('closed', 'boot')")
     (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (name,)).fetchone()
+    (page_bytes,) = db.execute("PRAGMA page_size").fetchone()
     db.commit()
     db.close()
     with path.open("r+b") as file:
-        file.seek((page - 1) * 4096 + 3)
+        file.seek((page - 1) * page_bytes + 3)
         file.write(b"\x7f\xff\x7f\xff")
+
+
+async def test_a_new_store_has_small_pages_and_one_with_others_keeps_them(path: Path) -> None:
+    store = await Store.open(path)
+    assert await rows(store, "PRAGMA page_size") == [(2048,)]
+    await store.close()
+    db = sqlite3.connect(path)
+    db.executescript("PRAGMA journal_mode = DELETE; PRAGMA page_size = 4096; VACUUM")  # as an earlier version made it
+    db.close()
+    store = await Store.open(path)
+    try:
+        await receive(store, say())
+        assert await rows(store, "PRAGMA page_size") == [(4096,)]
+        assert await rows(store, "SELECT count(*) FROM envelopes") == [(1,)]
+        assert store.problems == ()
+    finally:
+        await store.close()
 
 
 async def test_a_new_store_is_private_and_in_wal_mode(path: Path) -> None:
