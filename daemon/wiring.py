@@ -57,6 +57,7 @@ from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.session_leases import SessionLeases
 from aghbus.daemon.services.status import BrokerView, StatusService
 from aghbus.daemon.services.trust_explain import TrustExplainer
 from aghbus.daemon.services.trust_rules import TrustRuleService
@@ -307,8 +308,11 @@ class DaemonParts:
         services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         self.diagnostics = Diagnostics(self.queue)
-        self.operations = bind((*services, *agents, self.questions, McpSessions(clock), self.diagnostics))
-        mcp = mount.endpoint(MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, notifier)
+        leases = SessionLeases(clock, inbox)
+        self.operations = bind((*services, *agents, self.questions, McpSessions(clock, leases), self.diagnostics))
+        mcp = mount.endpoint(
+            MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, leases, notifier
+        )
         self.mounted = {mount.PATH: mcp}
 
     def _acks_flooded(self) -> None:

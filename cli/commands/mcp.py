@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
     from aghbus.cli.mcp.session import HostSession
     from aghbus.cli.mcp.waker import Rung
+    from aghbus.client.http import Endpoint
 
+AWAY_SECONDS = 15.0
+"""How long a message of the host waits for a daemon that is away: Claude Code gives up a server that is silent for 30 s."""
 HOOK_SECONDS = 3000.0
 """How long the Stop hook waits: less than the time that its installation allows it (cli/mcp/hosts.py)."""
 MAY_WAKE = ("contacts", "all", "none")
@@ -32,7 +35,6 @@ _REWAKE = 2  # the exit code by which the host begins a turn, with the text on s
 def run(context: Context, values: dict[str, Any]) -> int:
     """Relay between standard input and output and the daemon."""
     from aghbus.cli.mcp.relay import Relay
-    from aghbus.client.locate import find
 
     lock, out = threading.Lock(), sys.stdout.buffer
 
@@ -43,11 +45,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     signal.signal(signal.SIGTERM, _end)
     stop = _own_daemon(context) if values["peer_per_session"] else None
-    session, close = _session(context, deliver, wake=values["wake"])
+    find = _finder(context, start=not (stop or values["no_start"]))
+    session_id = f"{os.getpid()}-{os.urandom(4).hex()}"
+    session, close = _session(context, find, deliver, session_id, wake=values["wake"])
+    headers = {"Aghbus-Session": session_id, "Aghbus-Wake": values["wake"]}
+    patience = AWAY_SECONDS if context.options["timeout"] is None else context.timeout
     try:
-        Relay(lambda: find(context.options, context.env), deliver, session, context.timeout, values["wake"]).run(
-            iter(sys.stdin.buffer.readline, b"")
-        )
+        Relay(find, deliver, session, patience, headers).run(iter(sys.stdin.buffer.readline, b""))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is ending already
         close()
@@ -60,9 +64,23 @@ def _end(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(YES)
 
 
+def _finder(context: Context, *, start: bool) -> Callable[[], Endpoint]:
+    """What finds the daemon, which is started now if none runs and it is one of this host's instances."""
+    from aghbus.client.locate import find
+
+    def found() -> Endpoint:
+        return find(context.options, context.env)
+
+    if not start or context.options["socket"] or context.options["api"] or context.env.get("AGHD_API_SOCKET"):
+        return found
+    from aghbus.cli.mcp.daemons import start_if_away
+
+    return start_if_away(found, context.instance, context.places, context.env)
+
+
 def _own_daemon(context: Context) -> Callable[[], None]:
     """Start a daemon for this session, which the options name from now on; returns what ends it. Raises UsageError."""
-    from aghbus.cli.mcp.session_daemon import SessionDaemon, session_name
+    from aghbus.cli.mcp.daemons import SessionDaemon, session_name
 
     if context.options["socket"] or context.options["api"]:
         raise UsageError("--peer-per-session starts a daemon of its own", "leave out --socket and --api")
@@ -72,7 +90,12 @@ def _own_daemon(context: Context) -> Callable[[], None]:
 
 
 def _session(
-    context: Context, deliver: Callable[[bytes], None], *, wake: str
+    context: Context,
+    find: Callable[[], Endpoint],
+    deliver: Callable[[bytes], None],
+    session_id: str,
+    *,
+    wake: str,
 ) -> tuple[HostSession, Callable[[], None]]:
     """The session of the host, and what to call at its end."""
     from aghbus.cli.mcp.hook import HookListener
@@ -80,15 +103,14 @@ def _session(
     from aghbus.cli.mcp.session import HostSession
     from aghbus.cli.mcp.waker import Waker
     from aghbus.client.api import Api
-    from aghbus.client.locate import find
 
     waker = Waker(
-        lambda: Api(find(context.options, context.env), context.timeout),
-        f"{os.getpid()}-{os.urandom(4).hex()}",
+        lambda: Api(find(), context.timeout),
+        session_id,
         context.output.note,
         contacts=wake == "contacts",
     )
-    session = HostSession(context.env, waker.tool, waker.changed)
+    session = HostSession(context.env, waker.tool, waker.task, waker.changed)
     ways: list[Rung] = []
     hooks = HookListener(context.places.socket_dir, waker.changed)
     if wake != "none":
@@ -111,20 +133,24 @@ def run_sessions(context: Context, _values: dict[str, Any]) -> int:
 
 
 def _human(answer: dict[str, Any]) -> str:
-    return table(["ID", "HOST", "WOKEN BY", "LATEST NOTICE", "HELD BACK"], map(_row, answer["sessions"]))
+    titles = ["ID", "HOST", "STARTED", "LAST CALL", "WOKEN BY", "LATEST NOTICE", "HELD BACK"]
+    return table(titles, map(_row, answer["sessions"]))
 
 
 def _row(session: dict[str, Any]) -> tuple[object, ...]:
     host = f"{session['host'] or '-'} {session['host_version']}".strip()
-    ways = ", ".join(session["wakes_by"]) or "none"
-    return (session["id"], host, ways, _notice(session["notice"]), ", ".join(session["held_back"]) or "-")
+    ways = (", ".join(session["wakes_by"]) or "none") if session["open"] else "none: its terminal is closed"
+    called = ago(session["called_ms"]) if session["called_ms"] else "-"
+    held_back = ", ".join(session["held_back"]) or "-"
+    return (session["id"], host, ago(session["started_ms"]), called, ways, _notice(session["notice"]), held_back)
 
 
 def _notice(notice: dict[str, Any] | None) -> str:
     if notice is None:
         return "-"
     how = f" ({notice['how']})" if notice["how"] else ""
-    return f"{notice['state']}{how} {ago(notice['changed_ms'])}: {counted(notice['messages'], 'message')}"
+    held = ", perhaps held by the host" if notice["state"] == "noticed" and notice["attempts"] > 1 else ""
+    return f"{notice['state']}{how} {ago(notice['changed_ms'])}: {counted(notice['messages'], 'message')}{held}"
 
 
 def run_stop_hook(context: Context, values: dict[str, Any]) -> int:
@@ -145,8 +171,9 @@ COMMANDS = {
         run,
         description=(
             "Serve the Model Context Protocol on standard input and output, for a host that starts it (docs/mcp.md). Every\n"
-            "message goes to the daemon; while the daemon restarts, messages wait for it. When messages for the agent arrive,\n"
-            "the host's session is woken with a notice, in the best way that the host offers."
+            "message goes to the daemon, which is started if none runs: by systemctl --user where the unit aghd@ is installed.\n"
+            "While the daemon is away, messages wait for it for 15 seconds. When messages for the agent arrive, the session of\n"
+            "the host is woken with a notice, in the best way that the host offers."
         ),
         examples=["aghctl mcp", "aghctl --name ops mcp"],
         arguments=[
@@ -156,6 +183,7 @@ COMMANDS = {
                 default=MAY_WAKE[0],
                 help="whose messages wake the session (default contacts); those of others are named in the next notice",
             ),
+            Argument("--no-start", action="store_true", help="do not start the daemon"),
             Argument(
                 "--peer-per-session",
                 action="store_true",

@@ -9,7 +9,7 @@ from aghbus.cli.app.errors import YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.commands.mcp import MAY_WAKE
 from aghbus.cli.context import Context
-from aghbus.cli.mcp.hosts import HOSTS, SCOPES, changes, scopes
+from aghbus.cli.mcp.hosts import APPROVAL, HOSTS, SCOPES, changes, scopes
 from aghbus.client.errors import UsageError
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
@@ -53,6 +53,8 @@ def _apply(context: Context, values: dict[str, Any], command: list[str] | None) 
     context.output.answer({"host": host, "files": done}, _human)
     if any(file["changed"] for file in done):
         context.output.note(f"sessions of {host} that run already do not notice: start a new one")
+        if host == "codex" and command is not None:
+            context.output.note(f"codex calls these tools without asking you, because of {APPROVAL} in that file")
     return YES
 
 
@@ -107,7 +109,8 @@ COMMANDS = {
         run_install,
         description=(
             "Add `aghctl mcp` to the configuration of an agent host, with the absolute path of aghctl and the name of the\n"
-            "daemon; for claude also the Stop hook. Everything else in the files stays as it is."
+            "daemon; for claude also the Stop hook, for codex the setting by which it calls these tools without asking.\n"
+            "Everything else in the files stays as it is."
         ),
         examples=["aghctl --name ops mcp install claude", "aghctl mcp install codex --print"],
         arguments=[

@@ -10,8 +10,10 @@ from functools import partial
 from aghbus.cli.mcp.config_text import Broken, Edit, edit_json, edit_toml, member
 from aghbus.protocol.base.annotations import Any
 
-HOSTS = ("claude", "codex", "gemini", "cursor", "vscode")
+HOSTS = ("claude", "codex", "gemini", "opencode", "cursor", "vscode")
 SCOPES = ("user", "project")
+APPROVAL = "default_tools_approval_mode"
+"""Codex's setting of one server. Without it Codex asks a person at each call that changes something, or refuses it."""
 HOOK_WORDS = "mcp hook stop"
 HOOK_SECONDS = 3600
 """How long Claude Code lets the hook run: longer than the hook waits by itself."""
@@ -31,7 +33,8 @@ class Change:
 
 
 def _set_server(servers: str, name: str, entry: Mapping[str, Any] | None, document: dict[str, Any]) -> None:
-    """Put an entry into the object of servers; None removes it. Members of the entry that are not ours stay."""
+    """Put an entry into the object of servers; None removes it. Members of the entry that are not ours stay, and APPROVAL as a
+    person has changed it."""
     all_servers = member(document, servers)
     found = None if all_servers is None else member(all_servers, name)
     if entry is None:
@@ -47,7 +50,7 @@ def _set_server(servers: str, name: str, entry: Mapping[str, Any] | None, docume
         for key, value in entry.items():
             if isinstance(value, dict) and isinstance(found.get(key), dict):
                 found[key].update(value)
-            elif found.get(key) != value:
+            elif found.get(key) != value and (key != APPROVAL or key not in found):
                 found[key] = value
 
 
@@ -108,7 +111,7 @@ def changes(
     """
     project = scope == "project"
     entry = None if command is None else _entry(host, command, env)
-    servers = {"codex": "mcp_servers", "vscode": "servers"}.get(host, "mcpServers")
+    servers = {"codex": "mcp_servers", "vscode": "servers", "opencode": "mcp"}.get(host, "mcpServers")
     edits = {_file(host, env, home, folder, project=project): partial(_set_server, servers, name, entry)}
     if host == "claude":
         settings = f"{folder}/.claude" if project else env.get("CLAUDE_CONFIG_DIR") or f"{home}/.claude"
@@ -123,6 +126,8 @@ def _file(host: str, env: Mapping[str, str], home: str, folder: str, *, project:
         return f"{folder}/.mcp.json" if project else f"{env.get('CLAUDE_CONFIG_DIR') or home}/.claude.json"
     if host == "codex":
         return f"{folder}/.codex/config.toml" if project else f"{env.get('CODEX_HOME') or home + '/.codex'}/config.toml"
+    if host == "opencode" and not project:
+        return f"{env.get('XDG_CONFIG_HOME') or home + '/.config'}/opencode/opencode.json"
     if host == "vscode" and project:
         return f"{folder}/.vscode/mcp.json"
     if host == "vscode":
@@ -130,12 +135,16 @@ def _file(host: str, env: Mapping[str, str], home: str, folder: str, *, project:
         if sys.platform == "darwin":
             user = f"{home}/Library/Application Support/Code/User"
         return f"{user}/mcp.json"
-    return f"{folder if project else home}/" + {"gemini": ".gemini/settings.json", "cursor": ".cursor/mcp.json"}[host]
+    inside = {"gemini": ".gemini/settings.json", "cursor": ".cursor/mcp.json", "opencode": "opencode.json"}
+    return f"{folder if project else home}/{inside[host]}"
 
 
 def _entry(host: str, command: list[str], env: Mapping[str, str]) -> dict[str, Any]:
     """The members of an entry that are ours. A host may start its servers without these variables, by which a daemon is found."""
     names = ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", *(("CODEX_HOME",) if host == "codex" else ()))
     given = {name: env[name] for name in names if env.get(name)}
+    if host == "opencode":
+        return {"type": "local", "command": command, **({"environment": given} if given else {})}
     kind = {"type": "stdio"} if host in ("claude", "vscode", "cursor") else {}
-    return {**kind, "command": command[0], "args": command[1:], **({"env": given} if given else {})}
+    approval = {APPROVAL: "approve"} if host == "codex" else {}
+    return {**kind, "command": command[0], "args": command[1:], **approval, **({"env": given} if given else {})}

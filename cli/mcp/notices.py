@@ -15,6 +15,10 @@ FIRST_REPEAT, LAST_REPEAT = 30.0, 300.0
 """Seconds between a notice and its repetition: the first, and the longest that doubling leads to."""
 ADMISSION_SECONDS = 5.0
 """Seconds between two looks while only messages of others wait: their admission makes no event."""
+TURN_SECONDS = 30.0
+"""Seconds between two sessions that are told of the same messages: the one that called a tool last comes first."""
+HELD_SECONDS = 5.0
+"""Seconds between two looks while another consumer holds messages, or may fetch them first: that makes no event."""
 COLLECT_SECONDS = 0.2
 """Messages that arrive within this time after the first one share a notice."""
 WAKES, WINDOW = 20, 600.0
@@ -25,24 +29,34 @@ NEVER = float("inf")
 
 
 class Waiting:
-    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS."""
+    """A message of the inbox that nobody has acknowledged. `cause` is its sender, or OTHERS; `state` is `held` when another
+    consumer has leased it; `is_end`: it is ready, and ends its work."""
 
-    def __init__(self, seq: int, cause: str, work_id: str | None, state: str) -> None:
+    def __init__(self, seq: int, cause: str, work_id: str | None, state: str, *, is_end: bool = False) -> None:
         self.seq = seq
         self.cause = cause
         self.work_id = work_id
         self.state = state
+        self.is_end = is_end
 
 
 class Look:
     """The inbox at one moment: the number of ready messages, those after the ones that are covered, the oldest ready or leased
-    ones, and the number of messages of OTHERS where these are none of them."""
+    ones, and the number of messages of OTHERS where these are none of them. `before`: how many sessions are told first."""
 
-    def __init__(self, ready: int, fresh: list[Waiting], oldest: list[Waiting], others: int = 0) -> None:
+    def __init__(
+        self, ready: int, fresh: list[Waiting], oldest: list[Waiting], others: int = 0, before: int = 0
+    ) -> None:
         self.ready = ready
         self.fresh = fresh
         self.oldest = oldest
         self.others = others
+        self.before = before
+
+    @property
+    def newest(self) -> int:
+        """The last sequence of these messages."""
+        return max(each.seq for each in (*self.fresh, *self.oldest))
 
 
 class LoopGuard:
@@ -81,11 +95,13 @@ class Notices:
         self.how: str | None = None
         self.messages = 0
         self.attempts = 0
+        self.number = 1  # of the next notice
         self.through = 0
         self.covered = 0
         """The session was told of the messages up to this sequence, or fetched since they came."""
         self.due = NEVER
         """When the inbox is to be looked at next."""
+        self._wanted_since = NEVER
         self._repeat_at = NEVER
         self._repeats = Backoff(FIRST_REPEAT, LAST_REPEAT)
         self._seen = 0
@@ -128,7 +144,10 @@ class Notices:
         """The peers because of whose messages the session is to be told now; empty when it is not. Sets `due`."""
         if not look.oldest or (self.state != "stored" and look.oldest[0].seq > self.covered):
             self._all_acked()
+        if any(each.state == "held" for each in look.oldest):
+            self.look_soon(now, HELD_SECONDS)
         if not look.oldest:
+            self._wanted_since = NEVER
             if look.others:
                 self.look_soon(now, ADMISSION_SECONDS)
             return []
@@ -140,10 +159,20 @@ class Notices:
         ready = {each.cause for each in waiting if each.state == "ready"}
         held = ready.intersection(self.guard.held_back(now))
         if ready - held:
-            return sorted(ready - held)
+            return self._in_turn(sorted(ready - held), look.before, now)
+        self._wanted_since = NEVER
         if now >= self._repeat_at:
             self._repeat_at = now + LAST_REPEAT
         self.due = min(self.due, self._repeat_at, self.guard.next_end(held), now + LAST_REPEAT)
+        return []
+
+    def _in_turn(self, causes: list[str], before: int, now: float) -> list[str]:
+        """The causes, once the sessions that are told first have had their time to fetch."""
+        self._wanted_since = min(self._wanted_since, now)
+        turn = self._wanted_since + before * TURN_SECONDS
+        if now >= turn:
+            return causes
+        self.look_soon(now, min(HELD_SECONDS, turn - now))
         return []
 
     def _all_acked(self) -> None:
@@ -158,12 +187,14 @@ class Notices:
         if self.state not in ("stored", "noticed"):
             self.attempts, self.how = 0, None
         self.messages = look.ready
-        self.through = max(each.seq for each in (*look.fresh, *look.oldest))
+        self._wanted_since = NEVER
+        self.through = look.newest
         self._repeat_at = now + self._repeats.next()
         self.due = min(self.due, self._repeat_at)
         if how is not None:
             self.how = how
             self.attempts += 1
+            self.number += 1
             self.covered = max(self.covered, self.through)
         self.state = "noticed" if self.attempts else "stored"
         if self._fetched_since_look:  # the host was faster than the return from telling it
@@ -171,13 +202,16 @@ class Notices:
         return self.guard.count(causes, now) if how is not None and self.attempts == 1 else []
 
 
-def text_of(look: Look) -> str:
-    """The notice for a model: how many messages wait, and ids that no peer can have written sentences into."""
+def text_of(look: Look, number: int) -> str:
+    """The notice for a model: how many messages wait, and ids that no peer can have written sentences into.
+
+    A host may drop a message that says the same as the one before (Claude Code does, for 30 s): number and sequence differ.
+    """
     named = [each.work_id for each in look.fresh or look.oldest if each.work_id is not None and is_plain(each.work_id)]
     ids = ", ".join(list(dict.fromkeys(named))[:MAX_IDS])
-    count = f"{look.ready} message{'s wait' if look.ready != 1 else ' waits'}"
+    count = f"{look.ready} message{'s wait' if look.ready != 1 else ' waits'} up to seq {look.newest}"
     others = f"; {look.others} from others wait: aghctl requests" if look.others else ""
-    return f"aghbus: {count}{f' ({ids})' if ids else ''}{others}. Call the inbox tool."
+    return f"aghbus notice {number}: {count}{f' ({ids})' if ids else ''}{others}. Call the inbox tool."
 
 
 MAX_IDS = 5

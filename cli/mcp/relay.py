@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 
 from aghbus.cli.mcp.messages import (
@@ -47,15 +47,15 @@ class Relay:
         deliver: Callable[[bytes], None],
         host: HostSession,
         timeout: float,
-        wake: str,
+        headers: Mapping[str, str],
     ) -> None:
-        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away. `wake` says
-        whose messages the session is told of."""
+        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away. `headers`
+        say to the daemon which session it is, and whose messages that is told of."""
         self._find = find
         self._deliver = deliver
         self._host = host
         self._timeout = timeout
-        self._wake = wake
+        self._headers = headers
         self._session = ""
         self._slots = threading.BoundedSemaphore(MAX_IN_FLIGHT)
         self._lock = threading.Lock()
@@ -125,11 +125,11 @@ class Relay:
 
     def _exchange(self, connection: Connection, line: bytes, message: Message, flight: _Flight) -> None:
         headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-        headers["Aghbus-Wake"] = self._wake
-        headers |= {"Content-Length": str(len(line)), **headers_of(message, self._session)}
+        headers |= {**self._headers, "Content-Length": str(len(line)), **headers_of(message, self._session)}
         self._relay(run(exchange(connection, "POST", "/mcp", [line], headers)), message, flight)
 
     def _relay(self, response: Incoming, message: Message, flight: _Flight) -> None:
+        answer = b""
         try:
             if message.get("method") == "initialize":
                 self._session = response.headers.get("mcp-session-id", "")
@@ -141,7 +141,7 @@ class Relay:
                 self._deliver(with_subscriptions(answer) if message.get("method") == "initialize" else answer)
         finally:
             response.close()
-        self._host.answered(message)
+        self._host.answered(message, answer)
 
 
 class _Flight:

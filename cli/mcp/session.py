@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from aghbus.cli.mcp.messages import VERSION, Message, error, params_of
+from aghbus.cli.mcp.messages import VERSION, Message, error, params_of, parse
 from aghbus.protocol.base.annotations import Any
 
 INBOX = "aghbus://inbox"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 CODEX_METADATA = "x-codex-turn-metadata"
 INVALID_PARAMS = -32602
+TASK_ENDED = ("completed", "failed", "cancelled")
 OPENING = ("initialize", "server/discover")
 """A host that only asks for health sends no more than these: it is not told of messages."""
 _MAX_LABEL = 100  # characters of a name or version
@@ -25,16 +26,22 @@ class HostSession:
     """One session of a host. `thread_id` is that of Codex; `subscribed`: a legacy host wants to know when the inbox changes."""
 
     def __init__(
-        self, env: Mapping[str, str], on_tool: Callable[[str, bool], None], on_change: Callable[[], None]
+        self,
+        env: Mapping[str, str],
+        on_tool: Callable[[str, bool], None],
+        on_task: Callable[[str, bool], None],
+        on_change: Callable[[], None],
     ) -> None:
-        """`on_tool` is called with a tool's name, False as its call starts and True once it was answered; `on_change` when
-        the session begins after its opening, and when the facts change by which the host can be woken."""
+        """`on_tool` is called with a tool's name, False as its call starts and True once it was answered; `on_task` when the
+        host got the state of a task, with the id of its work and whether it has ended; `on_change` when the session begins
+        after its opening, and when the facts change by which the host can be woken."""
         self.env = env
         self.host = ""
         self.version = ""
         self.thread_id = ""
         self.subscribed = False
         self._on_tool = on_tool
+        self._on_task = on_task
         self._on_change = on_change
         self._started = False
 
@@ -54,10 +61,17 @@ class HostSession:
             self._on_change()
         return answer
 
-    def answered(self, message: Message) -> None:
-        """The host got the answer to a message."""
-        if message.get("method") == "tools/call":
-            self._on_tool(str(params_of(message).get("name")), True)
+    def answered(self, message: Message, answer: bytes) -> None:
+        """The host got the answer to a message; of one that came as a stream, `answer` is empty."""
+        method, tool = message.get("method"), params_of(message).get("name")
+        if method == "tasks/get" or (method == "tools/call" and tool == "open_work"):
+            self._note_task((parse(answer) or {}).get("result"))
+        if method == "tools/call":
+            self._on_tool(str(tool), True)
+
+    def _note_task(self, result: Any) -> None:
+        if isinstance(result, dict) and isinstance(result.get("taskId"), str):
+            self._on_task(result["taskId"], result.get("status") in TASK_ENDED)
 
     def _note_host(self, info: Any) -> None:
         if isinstance(info, dict) and isinstance(info.get("name"), str):

@@ -6,12 +6,14 @@ the best available way (rungs.py), and reports. Both outlive restarts of the dae
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aghbus.cli.app.text import safe, span
-from aghbus.cli.mcp.notices import OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.background import terminals
+from aghbus.cli.mcp.notices import NEVER, OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
 from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
 from aghbus.cli.mcp.session import HostSession
 from aghbus.client.api import Api
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
 
     Rung = ClaudeSocket | HookListener | CodexQueue | Notification
 
-REPORT_SECONDS = 300.0
-"""A session is reported so often at least, and forgotten by the daemon after three times as long."""
+REPORT_SECONDS = 30.0
+"""A session is reported so often at least, and forgotten by the daemon after three times as long, with what it has leased."""
 _FRESH, _OLDEST = 50, 10  # messages of one look
 _MAX_PAGES = 20
+_ENDED = ("completed", "failed", "canceled")  # states of works
+FOLLOWED_SECONDS = 20.0
+"""How long after its last look at a task a host counts as following it."""
 _CLOSING_SECONDS = 1.0
 
 
@@ -41,7 +46,7 @@ class Waker:
     ) -> None:
         """`connect` finds the daemon, or raises Unreachable. `note` tells a person. `contacts`: only they wake the session."""
         self._connect = connect
-        self._path = f"/v1/mcp/sessions/{session_id}"
+        self._id = session_id
         self._note = note
         self._contacts = contacts
         self._notices = Notices(LoopGuard())
@@ -51,9 +56,15 @@ class Waker:
         self._report_at = 0.0
         self._reporting = threading.Lock()  # a report that is being sent never overtakes the last one
         self._closed = False
+        self._started_ms = _now_ms()
+        self._called_ms: int | None = None
+        self._host_pid = os.getppid()
+        self._is_open = True
         self._changed: tuple[object, int] = (None, 0)  # what is reported of the notice, and since when (Unix ms)
+        self._unanswered: dict[str, int] = {}  # notices by way
         self._said_none = False
         self._started = False
+        self._tasks: dict[str, float] = {}  # works that the host follows, and until when (NEVER: it got the end)
 
     # called by other threads
 
@@ -68,11 +79,24 @@ class Waker:
     def tool(self, name: str, answered: bool) -> None:
         """The session called a tool, or got its answer."""
         with self._condition:
+            self._report_at = 0.0
+            if not answered:
+                self._called_ms = _now_ms()
+            if name == "inbox" and self._notices.how is not None:
+                self._unanswered.pop(self._notices.how, None)
             if name == "inbox":
                 self._notices.fetched(time.monotonic()) if answered else self._notices.fetching()
             elif answered and self._notices.state == "fetched":
                 self._notices.look_soon(time.monotonic())  # perhaps all are acknowledged
             self._condition.notify_all()
+
+    def task(self, work_id: str, ended: bool) -> None:
+        """The host got the state of a work that it follows as a task: it begins a turn by itself at the end."""
+        with self._condition:
+            self._tasks[work_id] = NEVER if ended else time.monotonic() + FOLLOWED_SECONDS
+            if ended:
+                self._notices.look_soon(time.monotonic())
+                self._condition.notify_all()
 
     def attach(self, session: HostSession, rungs: Sequence[Rung]) -> None:
         """The session, and the ways to wake it, best first."""
@@ -99,7 +123,7 @@ class Waker:
     # the event stream
 
     def _follow(self) -> None:
-        pauses = Backoff(0.2, 30.0)
+        pauses = Backoff(0.2, 5.0)
         since: int | None = None
         while True:
             try:
@@ -123,7 +147,7 @@ class Waker:
     # notices
 
     def _run(self) -> None:
-        pauses = Backoff(0.2, 30.0)
+        pauses = Backoff(0.2, 5.0)
         while True:
             with self._condition:
                 while (left := min(self._notices.due, self._report_at) - time.monotonic()) > 0:
@@ -144,40 +168,86 @@ class Waker:
 
     def _look(self, api: Api) -> None:
         """Look at the inbox, and tell the host if it is time to."""
-        held = self._notices.guard.held_back(time.monotonic())
-        look = look_at(api, self._notices.covered, held, contacts=self._contacts)
+        now = time.monotonic()
         with self._condition:
+            self._tasks = {work_id: until for work_id, until in self._tasks.items() if until > now}
+            followed = dict(self._tasks)
+        held = self._notices.guard.held_back(now)
+        own = f"lease_{self._id}_"
+        look, ends = look_at(api, self._notices.covered, held, followed, own, contacts=self._contacts)
+        look.before = self._sessions_before(api)
+        for work_id, seq in ends.items():
+            if followed[work_id] == NEVER:
+                api.post(f"/v1/inbox/{seq}/ack", {})
+        with self._condition:
+            for work_id in ends:
+                if followed[work_id] == NEVER:
+                    self._tasks.pop(work_id, None)
+                else:
+                    self._notices.look_soon(followed[work_id])  # the end is told if the host does not ask for it
             causes = self._notices.causes(look, time.monotonic())
             self._report_at = 0.0
         if not causes:
             return
-        how = self._tell(text_of(look))
+        how = self._tell(text_of(look, self._notices.number)) if self._is_open else None
         with self._condition:
             limited = self._notices.told(look, causes, how, time.monotonic())
         for peer in limited:
             self._note(
                 f"{safe(peer)} woke this session too often: those messages wait for {span(WINDOW)} without a notice"
             )
-        if how is None and not self._said_none:
+        if how is None and self._is_open and not self._said_none:
             self._said_none = True
             self._note("messages wait, and there is no way to tell this host: see docs/mcp.md")
 
+    def _others(self, api: Api) -> list[dict[str, Any]]:
+        """The other sessions of the daemon."""
+        return [each for each in api.get("/v1/mcp/sessions")["sessions"] if each["id"] != self._id]
+
+    def _sessions_before(self, api: Api) -> int:
+        """How many sessions are told before this one: those that called a tool later, and can be woken."""
+        others, mine = self._others(api), self._called_ms or 0
+        self._is_open = self._has_terminal(others)
+        return sum(each["open"] and bool(each["wakes_by"]) and (each["called_ms"] or 0) > mine for each in others)
+
+    def _has_terminal(self, others: list[dict[str, Any]]) -> bool:
+        """Whether a person can see this session. Nobody says which session a terminal of Codex's background server shows: the
+        terminals are taken to show the sessions that were used last."""
+        assert self._session is not None
+        count = terminals(self._session.env)
+        if count is None:
+            return True
+        mine = self._called_ms or self._started_ms
+        used: list[int] = [
+            each["called_ms"] or each["started_ms"] for each in others if each["host_pid"] == self._host_pid
+        ]
+        return sum(each > mine for each in used) < count
+
     def _tell(self, notice: str) -> str | None:
-        """Tell the host in the first way that works; a repetition begins with the next one, because no way says that the host
-        accepted the notice."""
-        ways = [rung for rung in self._rungs if rung.available()]
-        start = self._notices.attempts % len(ways) if ways and self._notices.state == "noticed" else 0
-        return next((rung.name for rung in (*ways[start:], *ways[:start]) if rung.tell(notice)), None)
+        """Tell the host in the first way that works. One that the session did not answer by a fetch comes last from now on: no way
+        says that the host accepted a notice, and Claude Code may hold those of its socket for approval."""
+        if self._notices.state == "noticed" and self._notices.how is not None:
+            self._unanswered[self._notices.how] = self._unanswered.get(self._notices.how, 0) + 1
+        ways = sorted(self._rungs, key=lambda rung: self._unanswered.get(rung.name, 0))
+        return next((rung.name for rung in ways if rung.available() and rung.tell(notice)), None)
 
     # reports
 
     def _report(self, api: Api, expires_in: float) -> None:
         assert self._session is not None
+        was_open = self._is_open
+        if expires_in and terminals(self._session.env) is not None:
+            self._is_open = self._has_terminal(self._others(api))
         with self._condition:
+            if self._is_open and not was_open:
+                self._notices.look_soon(time.monotonic())
             self._report_at = time.monotonic() + REPORT_SECONDS
             body = {
                 "host": self._session.host,
                 "host_version": self._session.version,
+                "host_pid": self._host_pid,
+                "open": self._is_open,
+                "called_ms": self._called_ms,
                 "wakes_by": [rung.name for rung in self._rungs if rung.available()],
                 "held_back": self._notices.guard.held_back(time.monotonic())[:100],
                 "notice": self._notice(),
@@ -187,7 +257,7 @@ class Waker:
             with self._reporting:
                 if expires_in and self._closed:
                     return
-                api.put(self._path, body)
+                api.put(f"/v1/mcp/sessions/{self._id}", body)
         except ClientError:
             self._report_at = 0.0
             raise
@@ -198,7 +268,7 @@ class Waker:
             return None
         kept = (notices.state, notices.attempts, notices.through)
         if self._changed[0] != kept:
-            self._changed = (kept, int(time.time() * 1000))
+            self._changed = (kept, _now_ms())
         return {
             "state": notices.state,
             "how": notices.how,
@@ -209,27 +279,39 @@ class Waker:
         }
 
 
-def look_at(api: Api, covered: int, held_back: Sequence[str], *, contacts: bool) -> Look:
+def look_at(
+    api: Api, covered: int, held_back: Sequence[str], followed: Collection[str], own: str, *, contacts: bool
+) -> tuple[Look, dict[str, int]]:
     """The inbox now, or what contacts have there. Of the messages after `covered`, the first page that is not only of peers that
-    are held back."""
-    chosen = ("contacts", contacts)
+    are held back. The ends of works that are `followed` are left out: their sequences by work, the second result. `own` is the
+    beginning of this session's leases."""
+    chosen, ends = ("contacts", contacts), dict[str, int]()
+
+    def waiting(page: dict[str, Any]) -> list[Waiting]:
+        items = [_item(item, item["message"], own) for item in page["items"]]
+        found = {each.work_id: each.seq for each in items if each.is_end and each.work_id in followed}
+        ends.update({work_id: seq for work_id, seq in found.items() if work_id is not None})
+        return [each for each in items if each.seq not in found.values()]
+
     found = api.get("/v1/inbox", [("state", ["ready", "leased"]), ("limit", _OLDEST), chosen])
-    oldest = _waiting(found)
+    oldest = waiting(found)
     since, fresh = covered, list[Waiting]()
     for _ in range(_MAX_PAGES):
         page = api.get("/v1/inbox", [("state", "ready"), ("since", str(since)), ("limit", _FRESH), chosen])
-        fresh = _waiting(page)
+        fresh = waiting(page)
         if page["next_since"] is None or any(each.cause not in held_back for each in fresh):
             break
         since = page["next_since"]
     others = page["others"] if contacts else 0  # of the last page: `fresh` and the numbers are of one moment
-    return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others)
+    return Look(max(1, page["counts"]["ready"] - others), fresh, oldest, others), ends
 
 
-def _waiting(page: dict[str, Any]) -> list[Waiting]:
-    return [_item(item, item["message"]) for item in page["items"]]
-
-
-def _item(item: dict[str, Any], message: dict[str, Any]) -> Waiting:
+def _item(item: dict[str, Any], message: dict[str, Any], own: str) -> Waiting:
+    state = "held" if item["state"] == "leased" and not str(item["lease"]).startswith(own) else item["state"]
     cause = OTHERS if item["lane"] == "other" else message["sender"]
-    return Waiting(item["seq"], cause, message["work_id"], item["state"])
+    ended = message["kind"] in ("trace", "receipt") and item["state"] == "ready" and item["work_state"] in _ENDED
+    return Waiting(item["seq"], cause, message["work_id"], state, is_end=ended)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -21,6 +21,7 @@ from aghbus.daemon.mcp.rpc import (
     Request,
     RpcError,
 )
+from aghbus.daemon.services.session_leases import SESSION
 
 MODERN_VERSIONS: Final = ("2026-07-28",)
 LEGACY_VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
@@ -50,21 +51,26 @@ Headers = Mapping[bytes, Sequence[bytes]]
 
 class McpCaller(NamedTuple):
     """What is known of the caller. `version` is that of the protocol; `elicits`: it can ask its user with a form; `wake`: whose
-    messages it is told of, and with `all` gets."""
+    messages it is told of, and with `all` gets; `session`: the one that its relay reports, empty without a relay."""
 
     modern: bool
     version: str
     elicits: bool = False
     tasks: bool = False
     wake: Wake = "contacts"
+    session: str = ""
 
 
 def client_of(headers: Headers, request: Request) -> McpCaller:
-    """The client of a request. Raises RpcError for a request that its era forbids, and a wrong header Aghbus-Wake."""
+    """The client of a request. Raises RpcError for a request that its era forbids, and a wrong header Aghbus-Wake or
+    Aghbus-Session."""
     wake = _single(headers, b"aghbus-wake") or "contacts"
     if wake not in get_args(Wake):
         raise RpcError(INVALID_PARAMS, f"Invalid params: Aghbus-Wake: must be one of {', '.join(get_args(Wake))}")
-    return _client_of(headers, request)._replace(wake=cast(Wake, wake))
+    session = _single(headers, b"aghbus-session") or ""
+    if session and SESSION.fullmatch(session) is None:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: Aghbus-Session: must match {SESSION.pattern}")
+    return _client_of(headers, request)._replace(wake=cast(Wake, wake), session=session)
 
 
 def _client_of(headers: Headers, request: Request) -> McpCaller:

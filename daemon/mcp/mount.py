@@ -12,6 +12,7 @@ from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.session_leases import SessionLeases
 from aghbus.daemon.services.works import WorkService
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def endpoint(
     messages: MessageService,
     works: WorkService,
     inbox: InboxService,
+    leases: SessionLeases,
     notifier: Notifier,
 ) -> Mounted:
     """The application for PATH. `max_body` in bytes."""
@@ -42,8 +44,8 @@ def endpoint(
         from aghbus.daemon.mcp.tools import BusTools
         from aghbus.daemon.mcp.work_waiter import WorkWaiter
 
-        waiter = WorkWaiter(works, notifier, inbox.clock)
-        tools = BusTools(questions, peers, messages, works, inbox, waiter, Deliveries(messages, peers, notifier)).all()
+        waiter, deliveries = WorkWaiter(works, notifier, inbox.clock), Deliveries(messages, peers, notifier)
+        tools = BusTools(questions, peers, messages, works, inbox, leases, waiter, deliveries).all()
         offer = bus_offer(peer_id, tools, BusResources(peers, messages, works, inbox), waiter)
         return McpEndpoint(McpServer(offer), max_body=max_body)
 

@@ -21,6 +21,7 @@ from aghbus.daemon.mcp.work_waiter import WorkWaiter
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
+from aghbus.daemon.services.session_leases import FIRST_SECONDS, SessionLeases
 from aghbus.daemon.services.works import WorkService
 from aghbus.host.tracing import carrier_in
 from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxLeaseRequest, InboxNextRequest
@@ -33,7 +34,7 @@ from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused, Reque
 _A = TypeVar("_A", bound=t.Arguments)
 
 LEASE_SECONDS: Final = 600
-"""How long a fetched message stays with the session that fetched it."""
+"""How long a fetched message stays with a client that has no relay, which would report its session."""
 _LISTED_WORKS: Final = 20
 
 
@@ -46,6 +47,7 @@ class BusTools:
     messages: MessageService
     works: WorkService
     inbox: InboxService
+    leases: SessionLeases
     waiter: WorkWaiter
     deliveries: Deliveries
 
@@ -75,8 +77,20 @@ class BusTools:
                 t.SentOutput,
             ),
             _tool("say", self._say, "Send a message, or answer a question inside a work.", t.SentOutput),
-            _tool("inbox", self._inbox, "Fetch messages for you. Ack them when they are handled.", t.InboxOutput),
-            _tool("ack", self._ack, "Acknowledge fetched messages, so that they do not come again.", t.AckOutput),
+            _tool(
+                "inbox",
+                self._inbox,
+                "Fetch messages for you. Ack them when they are handled.",
+                t.InboxOutput,
+                local=True,
+            ),
+            _tool(
+                "ack",
+                self._ack,
+                "Acknowledge fetched messages, so that they do not come again.",
+                t.AckOutput,
+                local=True,
+            ),
         )
         return {each.name: each for each in tools}
 
@@ -168,11 +182,11 @@ class BusTools:
             return await self._search(ask, ask.text)
         leased: list[InboxItem] = []
         try:
-            messages = await self._fetch(ask, leased)
+            messages = await self._fetch(ask, leased, call.client.session)
             left = await self.inbox.list_items(InboxQuery(limit=1))
         except BaseException:
             for item in leased:
-                self.inbox.give_back(item)
+                self.inbox.give_back(item.seq, str(item.lease))
             raise
         ready, others = left.counts.get("ready", 0), 0 if ask.others else left.others
         return rendering.result_of(
@@ -181,8 +195,18 @@ class BusTools:
                 now=rendering.stamp(self._now_ms),
                 waiting=max(0, ready - others),
                 others=others,
+                note=UNSET if messages else self._held_by_others(call.client.session),
             )
         )
+
+    def _held_by_others(self, session: str) -> str | UnsetType:
+        """Who has messages that this session does not get, and since when; nothing when nobody has."""
+        held = [
+            f"{each.messages} held by "
+            + (f"session {each.session} since {rendering.stamp(each.since_ms)}" if each.session else "another consumer")
+            for each in self.leases.of_others(session)
+        ]
+        return f"{', '.join(held)}: they come here unless they are acked there." if held else UNSET
 
     async def _stored(self, seq: int, start: int) -> Object:
         """One message from a character on, whoever has it leased."""
@@ -201,11 +225,11 @@ class BusTools:
     def _is_admitted(self, message: Message) -> bool:
         return message.direction == "out" or not self.inbox.is_other(message.sender)
 
-    async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem]) -> list[t.InboxMessage]:
+    async def _fetch(self, ask: t.InboxArguments, leased: list[InboxItem], session: str) -> list[t.InboxMessage]:
         """Lease messages into `leased` while one more fits into the answer."""
         messages: list[t.InboxMessage] = []
         room = rendering.MAX_ANSWER
-        async for item in self._leases(ask):
+        async for item in self._leased(ask, session):
             leased.append(item)
             messages.append(message_rendering.message(item, self._now_ms))
             room -= len(msgspec.json.encode(messages[-1]))
@@ -213,15 +237,16 @@ class BusTools:
                 break
         return messages
 
-    async def _leases(self, ask: t.InboxArguments) -> AsyncIterator[InboxItem]:
+    async def _leased(self, ask: t.InboxArguments, session: str) -> AsyncIterator[InboxItem]:
         """The messages asked for, oldest first, each leased as it is taken."""
-        lease = self.inbox.new_lease()
+        lease = self.leases.new_token(session) if session else self.inbox.new_lease()
+        visibility = FIRST_SECONDS if session else LEASE_SECONDS
         if ask.others or ask.work_id is not None:
-            request = InboxNextRequest(visibility=LEASE_SECONDS, work_id=ask.work_id)
+            request = InboxNextRequest(visibility=visibility, work_id=ask.work_id)
             while (item := (await self.inbox.next_under(lease, request)).item) is not None:
                 yield item
             return
-        form = InboxLeaseRequest(lease=lease, visibility=LEASE_SECONDS)
+        form = InboxLeaseRequest(lease=lease, visibility=visibility)
         since: int | None = 0
         while since is not None:
             page = await self.inbox.list_items(InboxQuery(states=frozenset({"ready"}), contacts=True, since=since))
@@ -234,7 +259,7 @@ class BusTools:
                 ):  # another session has it, it is not due yet, or an earlier one is not settled
                     continue
                 except asyncio.CancelledError:
-                    self.inbox.give_back(msgspec.structs.replace(each, lease=form.lease))
+                    self.inbox.give_back(each.seq, lease)
                     raise
                 yield item
             since = page.next_since
@@ -264,7 +289,9 @@ def _tool(
     output: type[t.ToolResult],
     *,
     reads: bool = False,
+    local: bool = False,
 ) -> Tool:
+    """`reads`: it changes nothing; `local`: it changes only what this daemon keeps."""
     kind: type[_A] = perform.__annotations__["ask"]
 
     async def convert(call: ToolCall, arguments: Object) -> Object:
@@ -283,7 +310,9 @@ def _tool(
         "description": description,
         "inputSchema": t.schema_of(kind),
         "outputSchema": t.schema_of(output),
-        "annotations": {"readOnlyHint": True} if reads else {"destructiveHint": False},
+        "annotations": {"readOnlyHint": True}
+        if reads
+        else {"destructiveHint": False, **({"openWorldHint": False} if local else {})},
         "_meta": {"anthropic/alwaysLoad": True},
     }
     return Tool(tool, definition, convert)

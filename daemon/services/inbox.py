@@ -83,12 +83,12 @@ class InboxService:
         """As `next`, under a token of `new_lease`: messages that it leased before hold no later ones back."""
         self._check_identity()
         deadline, consumer = self.clock.monotonic() + request.wait, None
-        take, give_back = partial(self._lease, request=request, lease=lease), partial(self._give_back, lease=lease)
+        take = partial(self._lease, request=request, lease=lease)
         admits = None if request.others else self._admits
         try:
             while True:
                 waits = self.clock.monotonic() < deadline and not self.waiters.closed
-                consumer = InboxWaiter(request.work_id, take, give_back, admits)
+                consumer = InboxWaiter(request.work_id, take, lambda held: self.give_back(held.seq, lease), admits)
                 item, due_ms = None, None
                 if waits and not self.store.memory.inbox.has_any(request.work_id):
                     self.waiters.join(None, consumer)  # nothing is ready or leased for it: there is nothing to write
@@ -148,15 +148,10 @@ class InboxService:
             return sender in self.identity.signers
         return "@" not in sender or self._in_lane(inbox.item(tx, seq)).lane != "other"
 
-    def give_back(self, item: InboxItem) -> None:
-        """Return a leased message that did not reach its client, as if it had never been leased."""
-        if item.lease is not None:
-            self._give_back(item, item.lease)
-
-    def _give_back(self, item: InboxItem, lease: str) -> None:
-        """Return a message whose client disconnected, or whose request the drain ended."""
+    def give_back(self, seq: int, lease: str) -> None:
+        """Return a message that did not reach its client, or whose client ended, as if it had never been leased."""
         self.counters.add("inbox.given_back")
-        self.store.write_deferred(partial(self._return, seq=item.seq, lease=lease), start_commit=True)
+        self.store.write_deferred(partial(self._return, seq=seq, lease=lease), start_commit=True)
 
     def _return(self, tx: Transaction, seq: int, lease: str) -> None:
         now_ms = self.clock_changes.now_after_clock_check(tx)

@@ -3,24 +3,29 @@
 from typing import Final
 
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.services.session_leases import SessionLeases
 from aghbus.protocol.api.mcp import McpSession, McpSessionReport, McpSessionsResponse
 from aghbus.protocol.base.errors import InvalidRequest
 
 MAX_SESSIONS: Final = 256
 """Beyond that the session whose report is the oldest is forgotten."""
 
+RUNNING_SECONDS: Final = 120.0
+"""How long after its last call of a tool the thread of a closed terminal counts as one that runs."""
 _MAX_ID: Final = 128  # characters
 
 
 class McpSessions:
     """The sessions of one daemon."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, leases: SessionLeases) -> None:
         self._clock = clock
+        self._leases = leases
         self._sessions: dict[str, tuple[float, McpSession]] = {}  # by id: when it ends (monotonic); latest report last
 
     async def report(self, session_id: str, report: McpSessionReport) -> McpSession:
-        """Record one session, or what changed of it."""
+        """Record one session, or what changed of it. What it has leased stays with it for as long as the report holds; when it
+        ends, or its terminal was closed and it has called no tool for a while, that goes back."""
         if not 0 < len(session_id) <= _MAX_ID:
             raise InvalidRequest(f"id: must be 1 to {_MAX_ID} characters")
         now, now_ms = self._clock.monotonic(), self._clock.millis()
@@ -29,6 +34,9 @@ class McpSessions:
             id=session_id,
             host=report.host,
             host_version=report.host_version,
+            host_pid=report.host_pid,
+            open=report.open,
+            called_ms=report.called_ms,
             wakes_by=report.wakes_by,
             held_back=report.held_back,
             notice=report.notice,
@@ -36,6 +44,8 @@ class McpSessions:
             reported_ms=now_ms,
         )
         self._forget_expired(now)
+        runs = report.open or now_ms - (report.called_ms or 0) < RUNNING_SECONDS * 1000
+        await self._leases.keep(session_id, report.expires_in if runs else 0.0)
         if report.expires_in:
             while len(self._sessions) >= MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]

@@ -34,6 +34,10 @@ class McpSessionReport(RequestModel):
 
     host: _Label  # name of the host program
     host_version: _Label  # its version; may be empty
+    host_pid: int  # the process that started the relay
+    # false: its terminal was closed, and the host keeps the session in the background
+    open: bool
+    called_ms: int | None  # when it called a tool last, null before the first call
     wakes_by: Annotated[list[Wake], Meta(max_length=8)]  # the ways to wake it now, best first; empty when there is none
     # peers whose messages do not wake it for now, because they did so too often
     held_back: Annotated[list[_Peer], Meta(max_length=100)]
@@ -48,6 +52,9 @@ class McpSession(ResponseModel):
     id: str  # of the session
     host: str  # name of the host program
     host_version: str  # its version; may be empty
+    host_pid: int  # the process that started the relay
+    open: bool  # false: its terminal was closed, and the host keeps the session in the background
+    called_ms: int | None  # when it called a tool last, null before the first call
     wakes_by: list[Wake]  # the ways to wake it now, best first; empty when there is none
     held_back: list[str]  # peers whose messages do not wake it for now, because they did so too often
     notice: McpNotice | None  # the latest one, null when there was none

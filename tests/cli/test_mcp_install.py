@@ -1,4 +1,4 @@
-"""`aghctl mcp install` and `uninstall`: the files of five hosts, with any content that is not ours."""
+"""`aghctl mcp install` and `uninstall`: the files of six hosts, with any content that is not ours."""
 
 import json
 import tomllib
@@ -16,6 +16,7 @@ from tests.support.daemons import Home
 FILES = {
     "claude": (".claude.json", "mcpServers"),
     "gemini": (".gemini/settings.json", "mcpServers"),
+    "opencode": ("config/opencode/opencode.json", "mcp"),
     "cursor": (".cursor/mcp.json", "mcpServers"),
     "vscode": ("config/Code/User/mcp.json", "servers"),
 }
@@ -85,6 +86,7 @@ def test_toml_of_others_survives_install_and_uninstall(fragments: list[str], env
     assert found["mcp_servers"].pop("aghbus") == {
         "command": "/bin/aghctl",
         "args": ["mcp"],
+        "default_tools_approval_mode": "approve",
         **({"env": env} if env else {}),
     }
     assert {"mcp_servers": {}, **before} == found
@@ -121,14 +123,19 @@ def test_order_indentation_and_what_a_person_added_to_a_json_file_stay() -> None
 
 def test_a_table_keeps_the_keys_that_a_person_added() -> None:
     path = "/home/u/.codex/config.toml"
-    text = (
-        '[mcp_servers.aghbus]\ncommand = "old" # mine\nstartup_timeout_sec = 5\n\n[mcp_servers.aghbus.env]\nA = "b"\n'
-    )
+    text = """\
+[mcp_servers.aghbus]
+command = "old" # mine
+default_tools_approval_mode = "prompt"
+
+[mcp_servers.aghbus.env]
+A = "b"
+"""
     changed = applied("codex", {path: text}, ["/bin/aghctl", "mcp"], {"CODEX_HOME": "/home/u/.codex"})
     assert tomllib.loads(changed[path])["mcp_servers"]["aghbus"] == {
         "command": "/bin/aghctl",
         "args": ["mcp"],
-        "startup_timeout_sec": 5,
+        "default_tools_approval_mode": "prompt",
         "env": {"A": "b", "CODEX_HOME": "/home/u/.codex"},
     }
     assert applied("codex", changed, None, {})[path].strip() == ""
@@ -174,6 +181,9 @@ def test_the_command_installs_an_entry_that_starts_a_relay_and_removes_it(host: 
     else:
         file, key = FILES[host]
         entry = json.loads((tmp_path / file).read_text())[key]["aghbus"]
+    if host == "opencode":
+        assert entry["type"] == "local"
+        entry = {"command": entry["command"][0], "args": entry["command"][1:], "env": entry["environment"]}
     assert Path(entry["command"]).is_absolute()
     assert Path(entry["command"]).name == "aghctl"
     assert entry["args"] == ["--name", "ops", "mcp"]

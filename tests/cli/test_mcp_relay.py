@@ -66,7 +66,7 @@ def test_a_call_that_may_have_been_done_is_not_repeated(home: Home) -> None:
 
 
 def test_a_host_is_told_when_there_is_no_daemon(tmp_path: Path) -> None:
-    with RelayProcess(Home(tmp_path), "ops", "--timeout", "0.2s") as relay:
+    with RelayProcess(Home(tmp_path), "ops", "--timeout", "0.2s", options=("--no-start",)) as relay:
         relay.request(1, "server/discover")
         assert "aghd run" in relay.receive()["error"]["message"]
         relay.send(b"not json")

@@ -1,6 +1,11 @@
 """The real Claude Code and Codex with real daemons; a script takes the place of their model."""
 
+import contextlib
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.agent_hosts import HOSTS, AgentHost, ClaudeCode, Codex
+from tests.support.daemons import Daemon, Home, stop_daemon, wait_for
 from tests.support.model_scripts import colleague
-from tests.support.terminals import TerminalProgram
+from tests.support.terminals import TerminalProgram, shell_env
 from tests.support.tools import require_agent_hosts
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -77,6 +82,21 @@ def test_a_host_lists_the_tools_and_its_model_uses_them(kind: type[AgentHost], b
         assert [each["text"] for each in peer.get("/v1/works?role=target")["works"]] == ["Sort these"]
 
 
+@pytest.mark.parametrize("name", ["gemini", "opencode"])
+def test_a_host_without_a_way_to_wake_it_connects(name: str, home: Home) -> None:
+    """Its program reads what `mcp install` wrote, starts the relay, and with it the daemon."""
+    env = {**shell_env(home.root), **home.env, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    env["PATH"] = os.pathsep.join((require_agent_hosts(), str(Path(sys.executable).parent), env["PATH"]))
+    home.ctl_json("--name", "agent", "mcp", "install", name)
+    try:
+        done = subprocess.run(
+            [name, "mcp", "list"], env=env, cwd=home.root, capture_output=True, text=True, timeout=120, check=True
+        )
+        assert re.search(r"✓ aghbus.*connected", done.stdout + done.stderr, re.DOTALL | re.IGNORECASE), done
+    finally:
+        stop_daemon(home, "agent")
+
+
 @EACH_HOST
 def test_an_idle_session_is_woken_by_a_work(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
     agent, peer = bus
@@ -121,6 +141,57 @@ def test_twenty_messages_give_one_notice(kind: type[AgentHost], bus: tuple[Daemo
         wait_for(lambda: notice(agent)["state"] == "acked", 30, "the end of the notice")
         assert len(host.model.prompts) - turns == 1
         assert notice(agent)["attempts"] == 1
+
+
+@EACH_HOST
+def test_messages_in_a_row_are_each_told_at_once(kind: type[AgentHost], bus: tuple[Daemon, Daemon]) -> None:
+    """Claude Code drops a message that says the same as the one before, for 30 seconds."""
+    agent, peer = bus
+    with kind(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host, idle(host, agent):
+        for number in range(3):
+            turns = host.model.finished
+            peer.post("/v1/messages", kind="say", body={"text": f"{number}: {WORDS}"}, to="agent")
+            wait_for(lambda: host.model.finished > turns, 15, "the turn")  # noqa: B023 - called at once
+            wait_for(lambda: not agent.get("/v1/inbox")["items"], 15, "the acknowledgement")
+
+
+def close(program: TerminalProgram) -> None:
+    """End Codex's terminal program as a person does, and no more: its server goes on in the background."""
+    for _ in range(5):  # a turn that is being drawn takes the first one
+        program.type("\x03")
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: b"Disconnected from this task" in program.shown, 3, "the end")
+            break
+    program.wait()
+
+
+def test_a_closed_session_of_codex_does_nothing_until_it_is_opened_again(bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    with Codex(agent.home, require_agent_hosts(), colleague("peer", "Sort these")) as host:
+        with idle(host, agent) as program:
+            close(program)
+            wait_for(lambda: [each["open"] for each in sessions(agent)] == [False], 60, "the closed session")
+            turns = len(host.model.prompts)
+            (work,) = given(peer, agent)
+            wait_for(lambda: (notice(agent) or {}).get("state") == "stored", 30, "the notice")
+        assert (peer.state_of(work), len(host.model.prompts)) == ("submitted", turns)
+        with host.open("resume", "--last", "Do what waits"):
+            wait_for(lambda: peer.state_of(work) == "completed", 90, "the result")
+
+
+def test_the_open_session_of_codex_is_woken_not_the_closed_one(bus: tuple[Daemon, Daemon]) -> None:
+    agent, peer = bus
+    script = colleague("peer", "Sort these")
+    with Codex(agent.home, require_agent_hosts(), script) as host, idle(host, agent) as first:
+        second = host.open("Do what waits")
+        with second:
+            wait_for(lambda: len([each for each in sessions(agent) if each["called_ms"]]) == 2, 60, "the second one")
+            wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of its turn")
+            close(first)
+            wait_for(lambda: [each["open"] for each in sessions(agent)] == [False, True], 60, "the closed session")
+            (work,) = given(peer, agent)
+            wait_for(lambda: peer.state_of(work) == "completed", 60, "the result")
+            assert [bool(each["notice"]) for each in sessions(agent)] == [False, True]
 
 
 @EACH_HOST

@@ -1,14 +1,13 @@
 """docs/mcp.md, "Two coding agents in five minutes": its commands, and what the real hosts do then."""
 
 import shlex
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.support.agent_hosts import AgentHost, ClaudeCode, Codex
-from tests.support.daemons import Home, wait_for
+from tests.support.daemons import Home, stop_daemon, wait_for
 from tests.support.manuals import Step, fits, steps_of
 from tests.support.model_scripts import colleague
 from tests.support.terminals import TerminalProgram
@@ -18,6 +17,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SECONDS = 90
+DAEMONS = {"claude": "writer", "codex": "reviewer"}
+"""The hosts start them."""
 
 
 def test_two_agents_hand_work_to_each_other_as_the_manual_shows(home: Home) -> None:
@@ -25,6 +26,8 @@ def test_two_agents_hand_work_to_each_other_as_the_manual_shows(home: Home) -> N
     steps = steps_of(PAGE, "Two coding agents in five minutes")
     assert {step.where for step in steps} == {"console", "claude", "codex"}
     with ExitStack() as stack:
+        for name in DAEMONS.values():
+            stack.callback(stop_daemon, home, name)
         claude = stack.enter_context(ClaudeCode(home, path, colleague("reviewer", "Review parser.py")))
         codex = stack.enter_context(Codex(home, path, colleague("writer", "none")))
         reader = Reader({"claude": claude, "codex": codex}, stack)
@@ -33,6 +36,14 @@ def test_two_agents_hand_work_to_each_other_as_the_manual_shows(home: Home) -> N
                 reader.run(step)
             else:
                 reader.use(step)
+
+
+def type_prompt(program: TerminalProgram, prompt: str) -> None:
+    """Type a prompt, and send it once it is drawn: Codex takes the end of a fast line for a part of pasted text."""
+    before, last = len(program.shown), prompt.split()[-1].encode()
+    program.type(prompt)
+    wait_for(lambda: last in program.shown[before:], SECONDS, "what was typed")
+    program.type("\r")
 
 
 class Reader:
@@ -46,21 +57,12 @@ class Reader:
     def run(self, step: Step) -> None:
         """A command of the shell; repeated until it shows what the manual has, because states follow each other."""
         command = step.given.removeprefix("$ ")
-        if command.endswith(" &"):
-            self._start(command.removesuffix(" &"))
-        else:
-            wait_for(lambda: fits(step.shown, self._output(command)), SECONDS, f"what {command!r} shows")
+        wait_for(lambda: fits(step.shown, self._output(command)), SECONDS, f"what {command!r} shows")
 
     def _output(self, command: str) -> list[str]:
         done = self._hosts["claude"].run("sh", "-c", command)
         assert done.returncode == 0, done
         return done.stdout.splitlines()
-
-    def _start(self, command: str) -> None:
-        host = self._hosts["claude"]
-        daemon = subprocess.Popen(shlex.split(command), env=host.env, cwd=host.folder)
-        self._stack.callback(daemon.wait, 30)
-        self._stack.callback(daemon.terminate)
 
     def use(self, step: Step) -> None:
         """What happens in a host; `step.shown` are prompts of its model, calls and answers."""
@@ -70,10 +72,10 @@ class Reader:
             self._terminals[step.where] = self._stack.enter_context(host.open(*args))
         elif step.given:
             self._await_connection(host)
-            self._terminals[step.where].type(step.given.removeprefix("> ") + "\r")
+            type_prompt(self._terminals[step.where], step.given.removeprefix("> "))
         wait_for(lambda: fits(step.shown, list(host.model.events)), SECONDS, f"{step} in {host.model.events}")
 
     def _await_connection(self, host: AgentHost) -> None:
-        """A host connects within the second that a person needs to begin with a sentence."""
-        listed = "aghctl --name writer mcp sessions"
-        wait_for(lambda: host.name in " ".join(self._output(listed)), SECONDS, "the connection")
+        """A host connects, and its daemon starts, within the seconds that a person needs to begin with a sentence."""
+        listed = ("aghctl", "--name", DAEMONS[host.name], "mcp", "sessions")
+        wait_for(lambda: host.name in host.run(*listed).stdout, SECONDS, "the connection")

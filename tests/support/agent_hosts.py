@@ -1,7 +1,8 @@
 """The real agent hosts, Claude Code and Codex, in a home that has nothing of the person who runs the tests.
 
-Their model is a script behind a port of this machine (tests/support/model_api.py). Nothing asks for permission: the
-settings written here allow the tools of the bus.
+Their model is a script behind a port of this machine (tests/support/model_api.py). The settings written here are what a person
+who has used the host before has: where its model is, no first questions, trust in the project. For Claude Code there is also the
+rule of docs/mcp.md that allows the tools of the bus.
 """
 
 import contextlib
@@ -128,8 +129,6 @@ class Codex(AgentHost):
         (folder / "config.toml").write_text(f"""\
 model = "standin"
 model_provider = "standin"
-approval_policy = "never"
-sandbox_mode = "danger-full-access"
 check_for_update_on_startup = false
 
 [model_providers.standin]

@@ -209,6 +209,14 @@ class Daemon:
         return {peer["peer_id"] for peer in self.get("/v1/peers")["peers"]} >= set(peers)
 
 
+def stop_daemon(home: Home, name: str) -> None:
+    """End a daemon that the program under test has started, if it runs."""
+    done = home.ctl("--name", name, "status", "-o", "json")
+    if done.returncode != 3:
+        os.kill(json.loads(done.stdout)["pid"], signal.SIGTERM)
+        wait_for(lambda: home.ctl("--name", name, "status").returncode == 3, 30, f"the end of {name}")
+
+
 def wait_for(condition: Callable[[], object], timeout: float, what: str) -> None:
     """Until `condition()` is true; fails the test after `timeout` seconds. The pause is between looks, not instead of one.
 

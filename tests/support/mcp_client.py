@@ -39,15 +39,23 @@ class Reply:
 
 
 class McpClient:
-    """A client with `capabilities`, in the modern era unless `session` names a legacy session."""
+    """A client with `capabilities`, in the modern era unless `session` names a legacy session. `relay` is what a relay says of
+    its session."""
 
     def __init__(
-        self, socket: Path, capabilities: dict[str, Any] | None = None, *, modern: bool = True, wake: str = "contacts"
+        self,
+        socket: Path,
+        capabilities: dict[str, Any] | None = None,
+        *,
+        modern: bool = True,
+        wake: str = "contacts",
+        relay: str = "",
     ) -> None:
         self.socket = socket
         self.capabilities = capabilities or {}
         self.modern = modern
         self.wake = wake
+        self.relay = relay
         self.session = ""
         self._next = 0
 
@@ -86,6 +94,7 @@ class McpClient:
         named = {"resources/read": "uri", "tasks/get": "taskId", "tasks/update": "taskId", "tasks/cancel": "taskId"}
         name = params.get(named.get(method, "name"))
         found = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Aghbus-Wake": self.wake}
+        found |= {"Aghbus-Session": self.relay} if self.relay else {}
         return {**found, "Mcp-Name": str(name)} if name is not None else found
 
     def post(self, body: Any, headers: dict[str, str]) -> Reply:

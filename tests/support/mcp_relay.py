@@ -17,10 +17,16 @@ class RelayProcess:
     """A context manager: started on entry; at the exit its input ends, and it must end by itself."""
 
     def __init__(
-        self, home: Home, name: str, *args: str, env: dict[str, str] | None = None, options: tuple[str, ...] = ()
+        self,
+        home: Home,
+        name: str,
+        *args: str,
+        env: dict[str, str] | None = None,
+        options: tuple[str, ...] = (),
+        parent: tuple[str, ...] = (),
     ) -> None:
-        """`args` are global options, `options` those of `mcp`."""
-        command = [sys.executable, "-m", "aghbus.cli", "--name", name, *args, "mcp", *options]
+        """`args` are global options, `options` those of `mcp`. `parent` is a program that starts the command after it."""
+        command = [*parent, sys.executable, "-m", "aghbus.cli", "--name", name, *args, "mcp", *options]
         self.process = subprocess.Popen(
             command,
             env={**home.env, **(env or {})},

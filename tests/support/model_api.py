@@ -15,6 +15,7 @@ SERVER = "aghbus"
 """The name under which the hosts know the MCP server."""
 _FENCED = re.compile(r"\[([0-9a-f]{16}) data from .*?\[\1 end\]", re.DOTALL)
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+_TASK_ENDED = re.compile(r"<task-notification>.*?<summary>(.*?)</summary>", re.DOTALL)
 
 
 class Use(NamedTuple):
@@ -180,7 +181,8 @@ class Messages:
         blocks = [{"type": "text", "text": last}] if isinstance(last, str) else last
         results = {each["tool_use_id"]: _text_of(each["content"]) for each in blocks if each["type"] == "tool_result"}
         prompt = "\n".join(each["text"] for each in blocks if each["type"] == "text")
-        return Asked(headers.get("x-claude-code-session-id", ""), tools, results, _REMINDER.sub("", prompt).strip())
+        said = _REMINDER.sub("", prompt).strip() or "".join(_TASK_ENDED.findall(prompt)[-1:])
+        return Asked(headers.get("x-claude-code-session-id", ""), tools, results, said)
 
     def call(self, call_id: str, use: Use) -> bytes:
         block = {"type": "tool_use", "id": call_id, "name": self._PREFIX + use.tool, "input": {}}

@@ -22,16 +22,16 @@ def colleague(
     """
 
     def script(prompt: str) -> Turn:
-        if not prompt:  # only words of the host itself: a task that it watches has ended
-            return _noted()
+        if prompt.startswith("MCP task "):  # words of the host itself: a task that it follows has ended
+            return _noted(prompt)
         return _hand_over(to, task) if "help" in prompt else _work_off(first, between)
 
     return script
 
 
-def _noted() -> Turn:
+def _noted(prompt: str) -> Turn:
     yield from ()
-    return "Noted."
+    return f"{_work_id_in(prompt)} is completed."
 
 
 def _hand_over(to: str, task: str) -> Turn:

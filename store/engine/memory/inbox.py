@@ -137,6 +137,11 @@ class InboxMemory:
         """The messages of a group that were leased and are not settled, by sequence."""
         return self._taken.get(group, _NONE)
 
+    def leases(self) -> list[tuple[int, str]]:
+        """The messages that are leased, or were when their lease ended, with its token."""
+        taken = (each for of_group in self._taken.values() for each in of_group.items())
+        return [(seq, each.lease) for seq, each in taken if each.lease is not None]
+
     def is_untouched(self, seq: int) -> bool:
         """Whether no consumer has taken the delivered message `seq`."""
         return seq > self.seq and seq not in self._out_of_order

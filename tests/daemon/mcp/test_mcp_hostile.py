@@ -162,7 +162,7 @@ async def test_leases_go_back_when_a_client_disconnects_during_a_fetch(tmp_path:
         await desk.admit("bob")
         for _ in range(20):
             await desk.offer(desk.say("bob"))
-        tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox, ABSENT, ABSENT).all()
+        tools = BusTools(ABSENT, ABSENT, ABSENT, ABSENT, desk.parts.inbox, ABSENT, ABSENT, ABSENT).all()
         call = ToolCall(Request(1, "tools/call", {}), McpCaller(modern=False, version=""), ABSENT, PendingAnswers())
         fetch = asyncio.ensure_future(tools["inbox"].perform(call, {"limit": 20, "others": others}))
         while len(desk.store.memory.inbox.untouched()) > 18:
