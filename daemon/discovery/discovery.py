@@ -15,13 +15,13 @@ from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane
 from aghbus.daemon.state.limited_peers import LimitedPeers
 from aghbus.daemon.state.own_card import OwnCard
-from aghbus.daemon.state.own_instance import INSTANCE_KEY
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.daemon.state.rate_limits import RateLimits
 from aghbus.protocol.agh.bodies import PeerCard
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY
 from aghbus.protocol.agh.discovery import (
     CATALOG_KEY,
+    INSTANCE_KEY,
     LAST_ANSWER_KEY,
     SUMMARY_KEY,
     rich_response,

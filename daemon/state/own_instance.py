@@ -11,14 +11,10 @@ from typing import Any, Final, Literal
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.protocol.agh.discovery import COPY_KEY, INSTANCE_KEY
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import LEAVING_KEY
 
-INSTANCE_KEY: Final = "aghbus.instance"
-"""In ext of greets and of answers to whois: the start of the daemon in Unix milliseconds (13 digits, 0 with `take_over`), `-`, and
-16 random hexadecimal digits. It also announces acknowledgements (protocol/agh/delivery/acks.py)."""
-COPY_KEY: Final = "aghbus.copy"
-"""Beside it: a MAC by which a copy of the store recognizes the other one. Whoever has no copy cannot make a daemon give way."""
 INTERVALS: Final = 3
 """Greets of the other daemon that may be missed before it counts as gone."""
 _FORM: Final = re.compile("[0-9]{13}-[0-9a-f]{16}")
@@ -55,9 +51,11 @@ class OwnInstance:
         """
         ext = envelope.extensions()
         other = ext.get(INSTANCE_KEY)
-        if other == self.text or envelope.ts <= self._since:
+        if not isinstance(other, str) or not _FORM.fullmatch(other):
+            return "ours" if envelope.ts <= self._since else "unrelated"
+        if other == self.text or (envelope.ts <= self._since and other < self.text):
             return "ours"
-        if not isinstance(other, str) or not _FORM.fullmatch(other) or not self._is_copy(envelope, ext, other):
+        if not self._is_copy(envelope, ext, other):
             return "unrelated"
         if other > self.text:
             return "later"
