@@ -54,12 +54,12 @@ _TEXT: Final = "x" * 320  # gives an envelope of about 614 bytes
 
 
 class Recorder:
-    """In the daemon's process: counts calls in the main thread from SIGUSR1 to SIGUSR2. Each signal prints those since the one
+    """In the daemon's process: counts calls in the main thread from SIGRTMIN to SIGUSR2. Each signal prints those since the one
     before as a JSON line."""
 
     def __init__(self) -> None:
         self._codes: collections.Counter[CodeType] = collections.Counter()
-        signal.signal(signal.SIGUSR1, self._start)
+        signal.signal(signal.SIGRTMIN, self._start)
         signal.signal(signal.SIGUSR2, self._stop)
 
     def _start(self, *_: object) -> None:
@@ -102,10 +102,10 @@ class CountedDaemon(Daemon):
 
     def count(self, act: Callable[[], None], settle: float) -> tuple[Counts, Counts]:
         """The calls from the start of `act` until its end, and from then on until `settle` seconds after it."""
-        self._signal(signal.SIGUSR1)
+        self._signal(signal.SIGRTMIN)
         act()
         time.sleep(_ANSWERED)
-        first = self._signal(signal.SIGUSR1)
+        first = self._signal(signal.SIGRTMIN)
         time.sleep(settle)
         return first, self._signal(signal.SIGUSR2)
 
