@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -87,6 +88,8 @@ def test_a_host_without_a_way_to_wake_it_connects(name: str, home: Home) -> None
     """Its program reads what `mcp install` wrote, starts the relay, and with it the daemon."""
     env = {**shell_env(home.root), **home.env, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
     env["PATH"] = os.pathsep.join((require_agent_hosts(), str(Path(sys.executable).parent), env["PATH"]))
+    if shutil.which(name, path=env["PATH"]) is None:  # its packages for other systems cannot be locked
+        pytest.skip("opencode is not installed: npm install --global opencode-ai@1.18.33")
     home.ctl_json("--name", "agent", "mcp", "install", name)
     try:
         done = subprocess.run(

@@ -83,7 +83,7 @@ def require_agent_hosts() -> str:
     root = Path(__file__).parent.parent.parent / ".tools"
     folders = (root / "node_modules" / ".bin", root / "node" / "bin")
     found = os.pathsep.join(map(str, folders))
-    for program in ("claude", "codex", "gemini", "opencode", "node"):
+    for program in ("claude", "codex", "gemini", "node"):
         if shutil.which(program, path=found) is None:
             pytest.skip(f"{program} is not in .tools: run `make mcp-hosts`, which needs the npm registry")
     return found
