@@ -36,7 +36,8 @@ OURS = {
     "NatsFiles.warnings", "Notifier._waiters", "OpenFlows._flows", "OpenFlows._last", "own_terminal_messages",
     "Publisher._carried", "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "Publisher._unsubscribed",
     "Relay._in_flight", "ServerPool._discovered", "StreamCleanup._observed", "TrustRules._counts", "TrustRules.admitted",
-    "UnresponsivePeers._probes", "UnresponsivePeers.subjects", "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
+    "UnresponsivePeers._probes", "UnresponsivePeers.subjects", "Waker._tasks", "Waker._unanswered",
+    "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
 }  # fmt: skip
 """What only our agent, our operator or our broker fills."""
 

@@ -124,12 +124,17 @@ async def same(store: Store, wanted: EnvelopeFilter, since: int, top: int, *, ke
 
 
 def as_it_came(event: Event) -> Event:
-    """The event before something else showed that an own envelope had arrived, or ended the work of an opening."""
+    """The event before something else showed that an own envelope had arrived or was in vain, or ended the work of an opening."""
     message = event.message
-    before = {"receipted": "queued", "acked": "ready"}.get((message and message.delivery) or "")
-    if message is None or before is None:
+    if message is None or message.delivery is None:
         return event
-    return msgspec.structs.replace(event, message=msgspec.structs.replace(message, delivery=before))
+    if message.direction == "out":
+        before = msgspec.structs.replace(message, delivery="queued", delivery_detail=None)
+    elif message.delivery == "acked":
+        before = msgspec.structs.replace(message, delivery="ready")
+    else:
+        return event
+    return msgspec.structs.replace(event, message=before)
 
 
 def seqs(tail: EventBuffer, since: int = 0, upto: int = 0, limit: int = 10_000) -> list[int] | None:
