@@ -209,7 +209,7 @@ class BusTools:
         return f"{', '.join(held)}: they come here unless they are acked there." if held else UNSET
 
     async def _stored(self, seq: int, start: int) -> Object:
-        """One message from a character on, whoever has it leased."""
+        """One message from a character on, also one that another consumer has leased."""
         found = (await self.messages.list_messages(MessagesQuery(since=seq - 1, limit=1))).messages
         if not found or found[0].seq != seq:
             raise NotFound(f"seq: no message {seq} is stored here")

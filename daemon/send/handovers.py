@@ -193,7 +193,7 @@ class Handovers:
     def gone(self, tx: Transaction) -> list[tuple[WorkView, str]]:
         """The works of ours whose peer is gone, with the reason, that go on: those that it may not have, and with `hedge` all.
 
-        Nobody's word moves an accepted work, only the silence of its peer.
+        No message moves an accepted work: only the expired presence of its peer does.
         """
         found: list[tuple[WorkView, str]] = []
         now_ms, second = self.context.clock.millis(), self.context.clock.monotonic()

@@ -37,7 +37,7 @@ class OwnInstance:
 
     @property
     def gives_way(self) -> bool:
-        """Whether another daemon with our peer id was started before this one, and was heard recently."""
+        """Whether another daemon with our peer id was started before this one, and has greeted recently."""
         return self._clock.monotonic() < self._gives_way_until
 
     def extension(self, message_id: str, ts: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ INSTANCE_KEY: Final = "aghbus.instance"
 """In ext of greets and of answers to whois: the start of the daemon in Unix milliseconds (13 digits, 0 with `take_over`), `-`, and
 16 random hexadecimal digits. It also announces acknowledgements (protocol/agh/delivery/acks.py)."""
 COPY_KEY: Final = "aghbus.copy"
-"""Beside it: a MAC by which a copy of the store recognizes the other one. Whoever has no copy cannot make a daemon give way."""
+"""Beside it: a MAC by which a copy of the store recognizes the other one. Without a copy nobody can make a daemon give way."""
 MAX_SUMMARY_CHARS: Final = 1_024  # of a peer's summary that are kept
 
 _VERSION: Final = re.compile(r"[0-9A-Za-z.+-]{1,32}").fullmatch

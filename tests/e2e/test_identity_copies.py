@@ -141,11 +141,11 @@ def test_a_restart_is_no_conflict(tmp_path: Path, server: NatsServer, stack: Exi
     assert not problem(ops, "two daemons")
 
 
-async def test_a_stranger_with_our_name_makes_nobody_give_way(tmp_path: Path, server: NatsServer) -> None:
+async def test_another_peer_with_our_name_makes_nobody_give_way(tmp_path: Path, server: NatsServer) -> None:
     with Daemon(Home(tmp_path), "worker", "--nats", server.url, *OFTEN) as worker:
-        async with foreign_peer(server.url, "worker") as stranger:
+        async with foreign_peer(server.url, "worker") as other:
             later = int(time.time()) + 2  # than the start of the daemon
             older = {"aghbus.instance": "0000000000000-0123456789abcdef", "aghbus.copy": "0" * 32}
-            await stranger.greet(ts=later, ext=older)
+            await other.greet(ts=later, ext=older)
             wait_for(lambda: problem(worker, "another daemon uses our peer id worker"), 30, "the report")
             assert worker.post("/v1/inbox/next")["item"] is None
