@@ -104,7 +104,7 @@ class Exporter:
         shown = _BY_NAME["aghbus_works"].labels
         return {
             "aghbus_commits_total": {("ok",): store.stats.commits, ("failed",): store.stats.failed_commits},
-            "aghbus_inbox_messages": _by(await inbox_list.counts(store.reader, store.memory.inbox.waiting)),
+            "aghbus_inbox_messages": _by(await inbox_list.counts(store.reader, store.memory.inbox)),
             "aghbus_outbox_messages": _by(await outbox.counts(store.reader)),
             "aghbus_works": {
                 (state, role): found.get((state, role), 0) for state in shown["state"] for role in shown["role"]

@@ -66,7 +66,7 @@ class InboxService:
         page = await inbox_list.items(
             reader, states=query.states, since=query.since, limit=query.limit, senders=senders
         )
-        counts = await inbox_list.counts(reader, memory.waiting)
+        counts = await inbox_list.counts(reader, memory)
         items = [self._in_lane(item) for item in page.items]
         return InboxResponse(items=items, next_since=page.next_since, counts=counts, others=sum(others.values()))
 

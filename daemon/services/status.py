@@ -146,7 +146,7 @@ class StatusService:
             broker=self.broker.status(),
             store=await self.store.status(),
             queues={"receive": self.queue.depth},
-            inbox=await inbox_list.counts(reader, self.store.memory.inbox.waiting),
+            inbox=await inbox_list.counts(reader, self.store.memory.inbox),
             inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),
             works=await works.counts(reader),

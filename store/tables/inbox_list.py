@@ -7,7 +7,7 @@ import msgspec
 
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
-from aghbus.store.engine.memory.inbox import HELD
+from aghbus.store.engine.memory.inbox import HELD, InboxMemory
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Reader, placeholders
 from aghbus.store.tables.envelopes import Params, Row, fetch, fetch_messages, last_seq, message_of, within_bytes
 from aghbus.store.tables.inbox import MAX_ATTEMPTS, SELECT_ITEM, read_item
@@ -96,12 +96,11 @@ async def by_sender(
     return found, max(0, len(rows) - limit)
 
 
-async def counts(reader: Reader, unread: int) -> dict[str, int]:
-    """How many are ready, leased and dead, of which `unread` are ready or leased. Acked ones are history, and not
-    counted."""
+async def counts(reader: Reader, memory: InboxMemory) -> dict[str, int]:
+    """How many are ready, leased and dead. Acked ones are history, and not counted; nor is what a page cannot have yet."""
     sql = "SELECT state, count(*) FROM inbox WHERE state IN ('leased', 'dead') GROUP BY state"
     found: dict[str, int] = dict(await fetch(reader, sql, []))
-    leased = found.get("leased", 0)
+    unread, leased = memory.waiting_through(await last_seq(reader)), found.get("leased", 0)
     return {"ready": max(0, unread - leased), "leased": leased, "dead": found.get("dead", 0)}
 
 

@@ -348,7 +348,7 @@ class InboxMachine(RuleBasedStateMachine):
             held = self.store.memory.inbox.messages
             assert (held.senders, held.works) == self.run(self.waiting())
             counts = {state: found.count(state) for state in ("ready", "leased", "dead")}
-            assert self.run(inbox_list.counts(self.store.reader, waiting)) == counts
+            assert self.run(inbox_list.counts(self.store.reader, self.store.memory.inbox)) == counts
 
     @invariant()
     def every_death_is_told_once(self) -> None:

@@ -4,6 +4,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from aghbus.protocol.agh.envelope import OPENING_KINDS
@@ -115,6 +116,11 @@ class InboxMemory:
     def waiting(self) -> int:
         """How many messages are ready or leased."""
         return self.messages.count + self.reactions.count
+
+    def waiting_through(self, seq: int) -> int:
+        """`waiting` without the messages after sequence `seq`: those of a transaction that is not committed."""
+        later = takewhile(lambda each: each > seq, reversed(self._untouched))
+        return self.waiting - sum(each in self._waiting for each in later)
 
     @property
     def oldest(self) -> int | None:
