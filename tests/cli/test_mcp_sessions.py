@@ -18,19 +18,6 @@ ONE = "aghbus: 1 message waits. Call the inbox tool."
 
 
 @pytest.fixture
-def ops(home: Home) -> Iterator[Daemon]:
-    with Daemon(home, "ops") as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def peer(home: Home, ops: Daemon) -> Iterator[Daemon]:
-    with Daemon(home, "worker") as daemon:
-        wait_for(lambda: ops.knows("worker") and daemon.knows("ops"), 30, "each other")
-        yield daemon
-
-
-@pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[tuple[MessagingSocket, MessagingSocket]]:
     with MessagingSocket(tmp_path / "first.sock") as first, MessagingSocket(tmp_path / "second.sock") as second:
         yield first, second
