@@ -78,11 +78,11 @@ $(TOOLS)/.installed: $(TOOLS)/.python $(NPM_LOCK)
 
 tools: $(TOOLS)/.installed ## other programs that tests run: MCP, Node, generators of clients, a second type checker
 
-$(TOOLS)/.hosts: $(TOOLS)/.installed
+$(TOOLS)/.hosts: $(TOOLS)/.python $(NPM_LOCK)
 	@$(NPM_CI)
-	@touch $@
+	@touch $(TOOLS)/.installed $@
 
-mcp-hosts: $(TOOLS)/.hosts ## the agent hosts that the long tests run
+mcp-hosts: $(TOOLS)/.hosts ## the same with the agent hosts: Claude Code, Codex, Gemini CLI
 
 npm-lock: $(TOOLS)/.python ## adapt requirements/package-lock.json to package.json
 	@cd requirements && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved

@@ -13,7 +13,7 @@ from tests.support.model_scripts import colleague
 from tests.support.terminals import TerminalProgram
 from tests.support.tools import require_agent_hosts
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SECONDS = 90
