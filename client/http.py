@@ -2,7 +2,7 @@
 
 Ours and not http.client, whose import takes as long as the whole of a short command (email, urllib.parse, ssl). For the
 same reason Unix sockets are those of _socket, the part of socket in C. `aghctl` makes a connection for each request; clients
-keep them (core/threads.py).
+keep them (core/threads.py), and so does the relay of agent hosts (cli/mcp/link.py).
 """
 
 from __future__ import annotations
@@ -195,6 +195,18 @@ class Connection:
         except OSError:
             pass  # closed by us, after a fork
         return False
+
+
+def take(kept: list[Connection]) -> Connection | None:
+    """One of the connections that are free, for any number of threads."""
+    while True:
+        try:
+            connection = kept.pop()
+        except IndexError:
+            return None
+        if connection.is_usable():
+            return connection
+        connection.close()
 
 
 class Incoming:

@@ -34,6 +34,7 @@ _REWAKE = 2  # the exit code by which the host begins a turn, with the text on s
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Relay between standard input and output and the daemon."""
+    from aghbus.cli.mcp.link import Link
     from aghbus.cli.mcp.relay import Relay
 
     lock, out = threading.Lock(), sys.stdout.buffer
@@ -45,13 +46,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     signal.signal(signal.SIGTERM, _end)
     stop = _own_daemon(context) if values["peer_per_session"] else None
-    find = _finder(context, start=not (stop or values["no_start"]))
+    link = Link(_finder(context, start=not (stop or values["no_start"])))
     session_id = f"{os.getpid()}-{os.urandom(4).hex()}"
-    session, close = _session(context, find, deliver, session_id, wake=values["wake"])
+    session, close = _session(context, link, deliver, session_id, wake=values["wake"])
     headers = {"Aghbus-Session": session_id, "Aghbus-Wake": values["wake"]}
     patience = AWAY_SECONDS if context.options["timeout"] is None else context.timeout
     try:
-        Relay(find, deliver, session, patience, headers).run(iter(sys.stdin.buffer.readline, b""))
+        Relay(link, deliver, session, patience, headers).run(iter(sys.stdin.buffer.readline, b""))
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is ending already
         close()
@@ -91,7 +92,7 @@ def _own_daemon(context: Context) -> Callable[[], None]:
 
 def _session(
     context: Context,
-    find: Callable[[], Endpoint],
+    link: Endpoint,
     deliver: Callable[[bytes], None],
     session_id: str,
     *,
@@ -105,7 +106,7 @@ def _session(
     from aghbus.client.api import Api
 
     waker = Waker(
-        lambda: Api(find(), context.timeout),
+        lambda: Api(link, context.timeout),
         session_id,
         context.output.note,
         contacts=wake == "contacts",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 
+from aghbus.cli.mcp.link import Link
 from aghbus.cli.mcp.messages import (
     INTERNAL_ERROR,
     PARSE_ERROR,
@@ -28,7 +29,7 @@ from aghbus.cli.mcp.session import HostSession, with_subscriptions
 from aghbus.client.api import Retry
 from aghbus.client.errors import ClientError, Unreachable
 from aghbus.client.events import messages as event_data
-from aghbus.client.http import Connection, Endpoint, Incoming, exchange, iterate, run
+from aghbus.client.http import Connection, Incoming, exchange, iterate, run
 from aghbus.protocol.base.annotations import Any
 
 MAX_IN_FLIGHT = 64
@@ -43,15 +44,15 @@ class Relay:
 
     def __init__(
         self,
-        find: Callable[[], Endpoint],
+        link: Link,
         deliver: Callable[[bytes], None],
         host: HostSession,
         timeout: float,
         headers: Mapping[str, str],
     ) -> None:
-        """`find` finds the daemon, or raises Unreachable. A request waits `timeout` seconds for a daemon that is away. `headers`
+        """A request waits `timeout` seconds for a daemon that is away. `headers`
         say to the daemon which session it is, and whose messages that is told of."""
-        self._find = find
+        self._link = link
         self._deliver = deliver
         self._host = host
         self._timeout = timeout
@@ -112,7 +113,7 @@ class Relay:
         while True:
             connection: Connection | None = None
             try:
-                connection = flight.connection = self._find().open(_CALL_SECONDS)
+                connection = flight.connection = self._link.open_once(_CALL_SECONDS)
                 self._exchange(connection, line, message, flight)
                 return
             except Unreachable as failure:

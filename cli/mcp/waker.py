@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from aghbus.cli.app.text import safe, span
 from aghbus.cli.mcp.background import terminals
-from aghbus.cli.mcp.notices import NEVER, OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
+from aghbus.cli.mcp.notices import COLLECT_SECONDS, NEVER, OTHERS, WINDOW, Look, LoopGuard, Notices, Waiting, text_of
 from aghbus.cli.mcp.rungs import ClaudeSocket, CodexQueue, Notification
 from aghbus.cli.mcp.session import HostSession
 from aghbus.client.api import Api
@@ -44,7 +44,7 @@ class Waker:
     def __init__(
         self, connect: Callable[[], Api], session_id: str, note: Callable[[str], None], *, contacts: bool
     ) -> None:
-        """`connect` finds the daemon, or raises Unreachable. `note` tells a person. `contacts`: only they wake the session."""
+        """`note` tells a person. `contacts`: only they wake the session."""
         self._connect = connect
         self._id = session_id
         self._note = note
@@ -79,15 +79,16 @@ class Waker:
     def tool(self, name: str, answered: bool) -> None:
         """The session called a tool, or got its answer."""
         with self._condition:
-            self._report_at = 0.0
+            now = time.monotonic()
             if not answered:
                 self._called_ms = _now_ms()
+                self._report_at = min(self._report_at, now + COLLECT_SECONDS)
             if name == "inbox" and self._notices.how is not None:
                 self._unanswered.pop(self._notices.how, None)
             if name == "inbox":
-                self._notices.fetched(time.monotonic()) if answered else self._notices.fetching()
+                self._notices.fetched(now) if answered else self._notices.fetching()
             elif answered and self._notices.state == "fetched":
-                self._notices.look_soon(time.monotonic())  # perhaps all are acknowledged
+                self._notices.look_soon(now, COLLECT_SECONDS)  # perhaps all are acknowledged
             self._condition.notify_all()
 
     def task(self, work_id: str, ended: bool) -> None:

@@ -6,12 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any
 from weakref import WeakSet, finalize
 
 from aghbus.client.core.watch import Signal, Watch
-from aghbus.client.http import Connection, Endpoint, run
+from aghbus.client.http import Connection, Endpoint, run, take
 
 CONNECT_SECONDS = 1.0
 """How long the kernel may take to connect on this machine, which is its work alone."""
@@ -43,11 +42,7 @@ class Threads:
 
     def kept(self) -> Connection | None:
         """A connection that is free."""
-        with suppress(IndexError):  # another thread may take it
-            while not (connection := self._kept.pop()).is_usable():
-                connection.close()
-            return connection
-        return None
+        return take(self._kept)
 
     async def connect(self, timeout: float) -> Connection:
         """A new connection whose every step may take `timeout` seconds. Raises Unreachable."""
