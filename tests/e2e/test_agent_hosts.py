@@ -62,7 +62,10 @@ def notice(agent: Daemon) -> dict[str, Any]:
 def idle(host: AgentHost, agent: Daemon) -> Iterator[TerminalProgram]:
     """The host's terminal program, connected and without a turn that runs. Codex can be woken after its first turn."""
     host.connect(agent.name)
-    with host.open(*(["Do what waits"] if host.name == "codex" else [])) as program:
+    with host.open() as program:
+        wait_for(lambda: sessions(agent), 60, "the connection")
+        if host.name == "codex":
+            program.send("Do what waits")
         wait_for(lambda: any(session["wakes_by"] for session in sessions(agent)), 60, "the session")
         wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of the first turn")
         yield program
@@ -185,7 +188,9 @@ def test_a_closed_session_of_codex_does_nothing_until_it_is_opened_again(bus: tu
             (work,) = given(peer, agent)
             wait_for(lambda: (notice(agent) or {}).get("state") == "stored", 30, "the notice")
         assert (peer.state_of(work), len(host.model.prompts)) == ("submitted", turns)
-        with host.open("resume", "--last", "Do what waits"):
+        with host.open("resume", "--last") as program:
+            wait_for(lambda: any(each["open"] for each in sessions(agent)), 60, "the session")
+            program.send("Do what waits")
             wait_for(lambda: peer.state_of(work) == "completed", 90, "the result")
 
 
@@ -193,16 +198,16 @@ def test_a_closed_session_of_codex_does_nothing_until_it_is_opened_again(bus: tu
 def test_the_open_session_of_codex_is_woken_not_the_closed_one(bus: tuple[Daemon, Daemon]) -> None:
     agent, peer = bus
     script = colleague("peer", "Sort these")
-    with Codex(agent.home, require_agent_hosts(), script) as host, idle(host, agent) as first:
-        second = host.open("Do what waits")
-        with second:
-            wait_for(lambda: len([each for each in sessions(agent) if each["called_ms"]]) == 2, 60, "the second one")
-            wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of its turn")
-            close(first)
-            wait_for(lambda: [each["open"] for each in sessions(agent)] == [False, True], 60, "the closed session")
-            (work,) = given(peer, agent)
-            wait_for(lambda: peer.state_of(work) == "completed", 60, "the result")
-            assert [bool(each["notice"]) for each in sessions(agent)] == [False, True]
+    with Codex(agent.home, require_agent_hosts(), script) as host, idle(host, agent) as first, host.open() as second:
+        wait_for(lambda: len(sessions(agent)) == 2, 60, "the second connection")
+        second.send("Do what waits")
+        wait_for(lambda: len([each for each in sessions(agent) if each["called_ms"]]) == 2, 60, "the second one")
+        wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of its turn")
+        close(first)
+        wait_for(lambda: [each["open"] for each in sessions(agent)] == [False, True], 60, "the closed session")
+        (work,) = given(peer, agent)
+        wait_for(lambda: peer.state_of(work) == "completed", 60, "the result")
+        assert [bool(each["notice"]) for each in sessions(agent)] == [False, True]
 
 
 @LONG

@@ -38,14 +38,6 @@ def test_two_agents_hand_work_to_each_other_as_the_manual_shows(home: Home) -> N
                 reader.use(step)
 
 
-def type_prompt(program: TerminalProgram, prompt: str) -> None:
-    """Type a prompt, and send it once it is drawn: Codex takes the end of a fast line for a part of pasted text."""
-    before, last = len(program.shown), prompt.split()[-1].encode()
-    program.type(prompt)
-    wait_for(lambda: last in program.shown[before:], SECONDS, "what was typed")
-    program.type("\r")
-
-
 class Reader:
     """Does what the manual says, and compares. What it starts ends with `stack`."""
 
@@ -72,7 +64,7 @@ class Reader:
             self._terminals[step.where] = self._stack.enter_context(host.open(*args))
         elif step.given:
             self._await_connection(host)
-            type_prompt(self._terminals[step.where], step.given.removeprefix("> "))
+            self._terminals[step.where].send(step.given.removeprefix("> "))
         wait_for(lambda: fits(step.shown, list(host.model.events)), SECONDS, f"{step} in {host.model.events}")
 
     def _await_connection(self, host: AgentHost) -> None:
