@@ -28,6 +28,7 @@ from aghbus.store.tables.envelopes import OTHERS_PRUNED, PRUNED, fetch
 SWEEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
 SWEEP_IDS: Final = 1_024  # ids of the dedup window that one job forgets: less than a millisecond
 VACUUM_PAGES: Final = 64  # pages (128 KiB) that one job gives back to the file system: some 4 ms there
+_PEER_AGE_MS: Final = 7 * 86_400_000  # for which a peer is known after its last greet, however short messages are kept
 _SPARE_PAGES: Final = 2_048  # free pages (4 MiB) that stay in the file for the next messages
 
 _CANDIDATES: Final = f"""
@@ -150,7 +151,8 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
         end = store.memory.ledger.head.last_seq
         await _sweep_others(store, policy.max_bytes, msgspec.structs.replace(bound, through=end), now_ms, swept)
         await _sweep_surplus(store, policy.max_bytes, msgspec.structs.replace(bound, through=end), now_ms, swept)
-    while stale := await peers.stale(store.reader, before_ms, SWEEP_ROWS):
+    unseen_ms = min(before_ms, now_ms - _PEER_AGE_MS)
+    while stale := await peers.stale(store.reader, unseen_ms, SWEEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
     while count := await store.write(_vacuum):
