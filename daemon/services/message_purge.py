@@ -9,6 +9,7 @@ from typing import Final
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.base.clock import Clock
+from aghbus.daemon.base.failpoints import failpoint
 from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.identifiers import is_key_id, is_peer
@@ -82,6 +83,7 @@ class MessagePurge:
         removed = await self.store.write(
             lambda tx: purge.remove(tx, chosen, found.seqs, self.clock.millis()),
         )
+        failpoint("purge.removed")
         return removed._replace(unread=found.unread, undelivered=found.undelivered)
 
     async def _purge_others(
