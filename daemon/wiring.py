@@ -55,6 +55,7 @@ from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
+from aghbus.daemon.services.message_purge import MessagePurge
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.session_leases import SessionLeases
@@ -302,10 +303,14 @@ class DaemonParts:
             works,
         )
         purge = InboxPurge(clock, store, self.lanes, self.closer, self.publisher, notifier)
+        erasure = MessagePurge(clock, store, identity, bridge.artifacts, bridge.log)
         self.trust_rules = TrustRuleService(settings, identity, clock, store, trust, purge, self.waiters)
         explainer = TrustExplainer(identity, store, trust)
         chains = ChainService(settings, identity, clock, store, self.chains)
-        services = (self.status, peers, stored, works, inbox, purge, admission, self.trust_rules, explainer, chains)
+        services = (
+            *(self.status, peers, stored, erasure, works, inbox, purge, admission),
+            *(self.trust_rules, explainer, chains),
+        )
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         self.diagnostics = Diagnostics(self.queue)
         leases = SessionLeases(clock, inbox)

@@ -28,11 +28,12 @@ from aghbus.store.tables.envelopes import OTHERS_PRUNED, PRUNED, fetch
 SWEEP_ROWS: Final = 64  # rows that one job looks at or removes: 3 ms on a slow core
 SWEEP_IDS: Final = 1_024  # ids of the dedup window that one job forgets: less than a millisecond
 VACUUM_PAGES: Final = 64  # pages (128 KiB) that one job gives back to the file system: some 4 ms there
+_PEER_AGE_MS: Final = 7 * 86_400_000  # for which a peer is known after its last greet, however short messages are kept
 _SPARE_PAGES: Final = 2_048  # free pages (4 MiB) that stay in the file for the next messages
 
 _CANDIDATES: Final = f"""
 SELECT e.seq, e.received_ms, {INBOX_STATE}, iif(o.next_ms IS NULL, o.state, 'queued'), w.id, w.state, w.role, w.updated_ms,
-    w.last_seq, w.opened_seq, length(e.raw), e.sender, e.recipient,
+    w.last_seq, w.opened_seq, length(e.raw), e.sender, e.recipient, e.kind,
     w.next IS NOT NULL AND EXISTS (
         SELECT 1 FROM works AS n WHERE n.work_id = w.next AND n.channel = w.channel AND n.workspace_id = w.workspace_id)
 FROM envelopes AS e
@@ -41,7 +42,7 @@ LEFT JOIN works AS w
     ON w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND e.seq >= w.opened_seq
 """  # noqa: S608 - constants
 _NEXT: Final = f"{_CANDIDATES} WHERE e.seq > ? ORDER BY e.seq LIMIT ?"
-_LISTED: Final = f"{_CANDIDATES} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - as above
+LISTED: Final = f"{_CANDIDATES} WHERE e.seq IN (SELECT value FROM json_each(?)) ORDER BY e.seq"  # noqa: S608 - as above
 _PAIRS: Final = "SELECT DISTINCT sender, coalesce(recipient, '') FROM flows"
 _FLOWS_OF: Final = """
 SELECT id FROM flows
@@ -95,7 +96,9 @@ class _Bound(msgspec.Struct, frozen=True):
         return at_ms < self.before_ms or seq <= self.through
 
 
-class _Candidate(msgspec.Struct, frozen=True, array_like=True):
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
+    """A row of LISTED: an envelope, its delivery, and its work."""
+
     seq: int
     received_ms: int
     inbox: str | None
@@ -109,14 +112,28 @@ class _Candidate(msgspec.Struct, frozen=True, array_like=True):
     size: int
     sender: str
     recipient: str | None
+    kind: str
     handed_over: int  # 1: the work to which it was handed over is still here, and its id stands for that one
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is ready or leased in the inbox, or still to be sent or answered."""
+        return self.inbox in ("ready", "leased") or self.outbox == "queued"
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether its work has ended, or is one of others."""
+        return self.work_state in TERMINAL_STATES or self.work_role == "observer"
+
     def may_remove_work(self, bound: _Bound) -> bool:
-        ended = (self.work_state in TERMINAL_STATES or self.work_role == "observer") and not self.handed_over
-        return ended and bound.includes(self.work_updated_ms or 0, self.work_last_seq or 0)
+        return (
+            self.is_ended
+            and not self.handed_over
+            and bound.includes(self.work_updated_ms or 0, self.work_last_seq or 0)
+        )
 
     def may_remove(self, bound: _Bound) -> bool:
-        if self.inbox in ("ready", "leased") or self.outbox == "queued":
+        if self.is_waiting:
             return False
         return bound.includes(self.received_ms, self.seq) if self.work is None else self.may_remove_work(bound)
 
@@ -150,7 +167,8 @@ async def sweep(store: Store, policy: RetentionPolicy, now_ms: int) -> Swept:
         end = store.memory.ledger.head.last_seq
         await _sweep_others(store, policy.max_bytes, msgspec.structs.replace(bound, through=end), now_ms, swept)
         await _sweep_surplus(store, policy.max_bytes, msgspec.structs.replace(bound, through=end), now_ms, swept)
-    while stale := await peers.stale(store.reader, before_ms, SWEEP_ROWS):
+    unseen_ms = min(before_ms, now_ms - _PEER_AGE_MS)
+    while stale := await peers.stale(store.reader, unseen_ms, SWEEP_ROWS):
         await store.write(partial(peers.forget, rows=stale))
         swept.peers += len(stale)
     while count := await store.write(_vacuum):
@@ -222,28 +240,20 @@ def _step(tx: Transaction, bound: _Bound, after: int, now_ms: int) -> _Step:
     """One window after sequence `after`. The sweep ends when a whole window holds nothing past the bounds: single rows
     may be out of order in time, after the clock was set."""
     tx.flush()
-    return _remove(tx, bound, [_Candidate(*row) for row in tx.db.execute(_NEXT, (after, SWEEP_ROWS))], now_ms, PRUNED)
+    return _remove(tx, bound, [Candidate(*row) for row in tx.db.execute(_NEXT, (after, SWEEP_ROWS))], now_ms, PRUNED)
 
 
 def _step_of_others(tx: Transaction, bound: _Bound, seqs: list[int], now_ms: int) -> _Step:
     """One window of these sequences. They are not the oldest of the store: others begin after them."""
     tx.flush()
-    found = tx.db.execute(_LISTED, (msgspec.json.encode(seqs).decode(),))
-    return _remove(tx, bound, [_Candidate(*row) for row in found], now_ms, OTHERS_PRUNED)
+    found = tx.db.execute(LISTED, (msgspec.json.encode(seqs).decode(),))
+    return _remove(tx, bound, [Candidate(*row) for row in found], now_ms, OTHERS_PRUNED)
 
 
-def _remove(tx: Transaction, bound: _Bound, found: list[_Candidate], now_ms: int, mark: str) -> _Step:
+def _remove(tx: Transaction, bound: _Bound, found: list[Candidate], now_ms: int, mark: str) -> _Step:
     """Removes what may be removed of a window; the value `mark` of table `meta` is the last sequence removed."""
-    works = {row.work for row in found if row.seq == row.work_opened_seq and row.may_remove_work(bound)}
     removed = [row for row in found if row.may_remove(bound)]
-    tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
-    if works:
-        tx.memory.works.clear()
-    memory = tx.memory
-    record_removal(tx, now_ms, [row.seq for row in removed])
-    emptied = rooms.forget_empty(tx, remove(tx, memory.log, memory.dedup, [row.seq for row in removed]))
-    if removed:
-        meta.put(tx.db, mark, max(removed[-1].seq, meta.get(tx.db, mark) or 0))
+    works, emptied = remove_candidates(tx, removed, now_ms, mark)
     ended = not any(bound.includes(row.received_ms, row.seq) for row in found)
     gone = {row.seq for row in removed}
     kept = [row for row in found if row.seq not in gone]
@@ -251,7 +261,22 @@ def _remove(tx: Transaction, bound: _Bound, found: list[_Candidate], now_ms: int
         row.size for row in kept if bound.is_other(row.sender) or (row.recipient and bound.is_other(row.recipient))
     ]
     cursor = None if ended else found[-1].seq
-    return _Step(cursor, len(removed), len(works), emptied, sum([row.size for row in kept]), sum(of_others))
+    return _Step(cursor, len(removed), works, emptied, sum([row.size for row in kept]), sum(of_others))
+
+
+def remove_candidates(tx: Transaction, removed: list[Candidate], now_ms: int, mark: str) -> tuple[int, int]:
+    """Removes these envelopes, ascending, and the works that they opened. Returns how many works, and how many threads and rooms
+    have no envelope any more. The value `mark` of table `meta` is the last sequence removed."""
+    memory, seqs = tx.memory, [row.seq for row in removed]
+    works = {row.work for row in removed if row.seq == row.work_opened_seq}
+    tx.db.executemany("DELETE FROM works WHERE id = ?", [(work,) for work in works])
+    if works:
+        memory.works.clear()
+    record_removal(tx, now_ms, seqs)
+    emptied = rooms.forget_empty(tx, remove(tx, memory.log, memory.dedup, seqs))
+    if seqs:
+        meta.put(tx.db, mark, max(seqs[-1], meta.get(tx.db, mark) or 0))
+    return len(works), emptied
 
 
 def _surplus(tx: Transaction, max_bytes: int) -> int:

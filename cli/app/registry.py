@@ -38,6 +38,7 @@ COMMANDS = {
     "messages list": ("messages", "list stored envelopes"),
     "messages search": ("messages", "list the messages with a text"),
     "messages show": ("messages", "show one envelope, its effect and its delivery"),
+    "messages purge": ("messages_purge", "remove the stored messages of a peer, a work or a time"),
     "threads": ("conversations", "list threads, latest activity first"),
     "directs": ("conversations", "list our direct rooms, latest activity first"),
     "capability list": ("capability", "list our own catalog"),

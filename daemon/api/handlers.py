@@ -16,6 +16,7 @@ from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
 from aghbus.daemon.services.mcp_sessions import McpSessions
+from aghbus.daemon.services.message_purge import MessagePurge
 from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.status import StatusService
@@ -45,6 +46,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.send_message: MessageService.send,
     Operations.list_messages: MessageService.list_messages,
     Operations.get_message: MessageService.get_message,
+    Operations.purge_messages: MessagePurge.purge_messages,
     Operations.list_works: WorkService.list_works,
     Operations.open_work: WorkService.open_work,
     Operations.get_work: WorkService.get_work,

@@ -171,6 +171,19 @@ class Bucket:
             raise
         return stored
 
+    async def erase(self, stored: StoredObject) -> None:
+        """Remove an object; the server overwrites its messages in its files. The chunks go first: the description names them."""
+        subject, sequence = f"$O.{self._name}.C.{stored.chunks}", 1
+        while (chunk := await self._get(partial(_next_message, self._stream, subject, sequence))) is not None:
+            await self._delete(chunk)
+            sequence = (chunk.seq or 0) + 1
+        description = await self._last(stored.name)
+        if description is not None and _stored(stored.name, description.data or b"") == stored:
+            await self._delete(description)
+
+    async def _delete(self, message: RawStreamMsg) -> None:
+        await self._call(lambda js: js.delete_msg(self._stream, message.seq or 0))
+
     async def _announce(self, stored: StoredObject, count: int, chunk_bytes: int, after: int) -> None:
         description = {
             "name": stored.name,

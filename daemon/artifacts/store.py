@@ -6,7 +6,7 @@ written to the bucket: names, sizes and digests are checked.
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterator
 
 from aghbus.daemon.artifacts.bucket import Bucket, DamagedObject, NameTaken, StoredObject
 from aghbus.daemon.config.settings import ArtifactSettings
@@ -94,6 +94,26 @@ class Artifacts:
             found = await bucket.describe(names[:limit])
         artifacts = [_artifact(stored.name, stored) for stored in found]
         return ArtifactsResponse(artifacts=artifacts, more=len(names) > limit)
+
+    async def remove(
+        self, work_ids: Collection[str], own_ids: Container[str | None], *, dry_run: bool
+    ) -> tuple[int, list[str]]:
+        """Remove what we, under one of `own_ids`, have put for these works. Returns how many, and the URIs of what others have put.
+
+        Without JetStream there is nothing. Raises Unavailable when the bucket cannot be reached.
+        """
+        bucket = Bucket(self._link, self._settings().bucket)
+        removed, kept = 0, list[str]()
+        with _translated(), contextlib.suppress(NoJetStream):
+            names = [name for name in await bucket.names() if name.partition("/")[0] in work_ids]
+            for stored in await bucket.describe(names):
+                if stored.put_by not in own_ids:
+                    kept.append(artifact_uri_of(stored.name))
+                    continue
+                if not dry_run:
+                    await bucket.erase(stored)
+                removed += 1
+        return removed, kept
 
 
 def _key(work_id: str, name: str) -> str:

@@ -27,6 +27,7 @@ POINTS: Final = (
 RARE_POINTS: Final = (
     "bridge.appended",  # log entries of a foreign format are in their file, the store does not record it
     "chains.applied",  # a chain's files are written, the store does not record it
+    "purge.removed",  # some of the messages of a purge are removed, and not overwritten
     "inbox.dead",  # an opening is dead, its work has not ended
 )
 """Points that traffic does not pass by itself."""

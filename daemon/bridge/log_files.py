@@ -10,10 +10,10 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.base.failpoints import failpoint
@@ -24,6 +24,7 @@ from aghbus.daemon.bridge.sentient_chain import NAME
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.host.file_lock import lock
 from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.protocol.base.errors import Unavailable
 from aghbus.protocol.formats.model import Conversion
 from aghbus.protocol.formats.sentient.log import log_path
 from aghbus.store.engine.commit.transaction import Transaction
@@ -39,6 +40,7 @@ _RECHECK_BYTES: Final = 16 * 1024 * 1024  # at the end of the file, searched for
 _RETRY_DELAY: Final = 5.0  # seconds before a failed append is retried
 _LOCK_WAIT: Final = 2.0  # seconds: an append takes milliseconds; also delays our exit
 _END: Final = b"---\n"  # the last line of an entry
+_ERASED: Final = b"[PURGED]"  # begins an entry that was overwritten; every entry is longer
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +81,21 @@ class LogFiles:
                 self._report(error)
                 await asyncio.sleep(_RETRY_DELAY)
 
+    async def erase(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Overwrite the entries of these records in the files below the present root. Raises Unavailable when a file cannot be
+        written."""
+        root = self.settings.current.sentient.log_root
+        of_day: dict[str, list[bytes]] = {}
+        for record in records:
+            if root is not None and isinstance(record.get("day"), str) and isinstance(record.get("entry"), str):
+                of_day.setdefault(record["day"], []).append(record["entry"].encode())
+        for day, texts in of_day.items():
+            try:
+                await asyncio.to_thread(overwrite, Path(root or ""), day, texts)
+            except (OSError, ValueError) as error:
+                why = f"the audit log below sentient.log_root: {getattr(error, 'strerror', None) or error}"
+                raise Unavailable(why, hint="make it writable, and purge again") from None
+
     async def _append(self, rows: Sequence[BridgeLogEntry]) -> None:
         root = self.settings.current.sentient.log_root
         if root is not None:  # without a root the entries stay in the store only
@@ -114,6 +131,32 @@ def append(root: Path, day: str, texts: Sequence[bytes], *, skip_existing: bool)
         file.flush()
         os.fsync(fd)
     sync_folder(path.parent)
+
+
+def overwrite(root: Path, day: str, texts: Sequence[bytes]) -> None:
+    """Overwrite these entries in the file of `day` with spaces, up to their last line, so that all others stay where they are.
+
+    Does nothing where the file or an entry is missing. Raises OSError, or ValueError for an invalid day.
+    """
+    path = root.joinpath(*log_path(day))
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    with os.fdopen(fd, "r+b") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(0, f"{path.name} is not a regular file")
+        if not lock(fd, _LOCK_WAIT):
+            raise OSError(0, f"{path.name} is locked by another process")
+        content = file.read()
+        for text in texts:
+            at = content.find(text)
+            while at >= 0:
+                file.seek(at)
+                file.write(_ERASED.ljust(len(text) - len(_END) - 1) + b"\n" + _END)
+                at = content.find(text, at + len(text))
+        file.flush()
+        os.fsync(fd)
 
 
 def _to_append(fd: int, texts: Sequence[bytes], *, skip_existing: bool) -> bytes:

@@ -119,10 +119,9 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["full", "normal"],
         Key(choice("full", "normal"), "full survives a loss of power, normal only a crash of the daemon"),
     ] = "full"
-    # Below the longest life of an envelope a late duplicate could find its original gone (specification, section 5).
     retention_age: Annotated[
-        int, Key(Duration(MAX_LIFETIME, whole=True), "how long finished messages and works are kept", reload=True)
-    ] = MAX_LIFETIME
+        int, Key(Duration(3600, whole=True), "how long finished messages and works are kept", reload=True)
+    ] = 7 * 86_400
     retention_size: Annotated[
         int,
         Key(

@@ -43,6 +43,7 @@ from aghbus.protocol.api.messages import (
 )
 from aghbus.protocol.api.operation import AnyOperation, Operation, takes
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
+from aghbus.protocol.api.purge import PurgeRequest, PurgeResponse
 from aghbus.protocol.api.status import (
     HealthResponse,
     ProfileResponse,
@@ -118,6 +119,13 @@ class Operations:
         takes(q.NoParameters, q.IdPath),
         Message,
         errors=("not_found", "conflict"),
+    )
+    purge_messages = Operation(
+        "POST /v1/messages/purge",
+        "Remove stored messages of a peer, a work or a time",
+        takes(PurgeRequest),
+        PurgeResponse,
+        idempotent=False,
     )
     list_works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
     open_work = Operation(

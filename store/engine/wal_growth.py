@@ -28,10 +28,14 @@ def wal_problem(path: Path, size: int) -> str | None:
         return f"{said}: its checkpoint fails: {escape(str(error))}"
     if not busy and copied >= pages:
         return None  # the next COMMIT begins it anew
+    return f"{said}, and grows while {reader_of(path)} reads an old state of the store: end that transaction"
+
+
+def reader_of(path: Path) -> str:
+    """Who reads an old state of the store at `path`, as far as the kernel tells."""
     holders = _lock_holders(Path(f"{path}-shm"))
     others = " and ".join(_named(pid) for pid in holders if pid != os.getpid())
-    who = others or ("this daemon" if holders else "a process")
-    return f"{said}, and grows while {who} reads an old state of the store: end that transaction"
+    return others or ("this daemon" if holders else "a process")
 
 
 def _lock_holders(shm: Path) -> list[int]:

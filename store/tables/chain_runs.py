@@ -5,7 +5,7 @@ changes in the transaction that acts on it.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -51,6 +51,12 @@ DELETE FROM chain_runs WHERE run_id IN (
         FROM chain_runs WHERE state NOT IN ('running', 'waiting'))
     WHERE updated_ms < ? OR place > ? LIMIT ?
 )
+"""
+
+_ENDED: Final = "(state NOT IN ('running', 'waiting'))"
+_CHOSEN: Final = """
+(updated_ms < ?3 OR run_id IN (SELECT run_id FROM chain_steps
+    WHERE work_id IN (SELECT value FROM json_each(?1)) OR peer IN (SELECT value FROM json_each(?2))))
 """
 
 
@@ -221,6 +227,20 @@ def forget(tx: Transaction, before_ms: int, *, keep: int = KEEP, limit: int = 16
     """Drops up to `limit` ended runs that ended before `before_ms` or are not among the `keep` newest. Returns how
     many."""
     return tx.db.execute(_FORGET, (before_ms, keep, limit)).rowcount
+
+
+def remove(tx: Transaction, work_ids: Sequence[str], names: Sequence[str], before_ms: int) -> int:
+    """Drops the ended runs of which a step was one of these works, or of one of these peers, and those that changed last before
+    `before_ms`. Returns how many."""
+    sql = f"DELETE FROM chain_runs WHERE {_ENDED} AND {_CHOSEN}"  # noqa: S608 - constants
+    return tx.db.execute(sql, (json.dumps(list(work_ids)), json.dumps(list(names)), before_ms)).rowcount
+
+
+async def count(reader: Reader, work_ids: Sequence[str], names: Sequence[str], before_ms: int) -> tuple[int, int]:
+    """How many runs `remove` would drop, and how many like them are in progress."""
+    sql = f"SELECT total({_ENDED}), count(*) FROM chain_runs WHERE {_CHOSEN}"  # noqa: S608 - constants
+    ended, found = (await fetch(reader, sql, [json.dumps(list(work_ids)), json.dumps(list(names)), before_ms]))[0]
+    return int(ended), found - int(ended)
 
 
 async def pending(

@@ -204,12 +204,17 @@ def was_sent(tx: Transaction, workspace_id: str, message_id: str) -> bool:
 def received_ack(tx: Transaction, envelope: Envelope, work: WorkView | None) -> Ack:
     """The answer to a duplicate: what became of the first copy of `envelope`, which may belong to our `work`.
 
-    Without a row of the first copy: refused, as another one would be now, or as `duplicate`.
+    Of one that was removed from the log since, the dedup window has the answer. One that never was in it is refused, as another
+    one would be now, or as `duplicate`.
     """
     columns = "e.raw, e.outcome, e.state_after, e.reason"
     where = "e.direction = 'in' AND e.workspace_id = ? AND e.sender = ?"
     row = find_by_id(tx, columns, envelope.id, where, envelope.workspace_id, envelope.sender)
     if row is None:
+        memory = tx.memory
+        key = memory.log.ids.dedup_key(envelope.workspace_id, envelope.sender, envelope.id)
+        if (known := memory.dedup.answer(tx, key, envelope.fresh_until)) is not None:
+            return Ack(envelope.id, "refused" if known.refused else "committed", known.refused, known.digest.hex())
         again = Transition("unchanged", None) if envelope.work_id is None else transition(work, envelope)
         reason = again.reason if again.outcome in REFUSING_OUTCOMES else "duplicate"
         return Ack(envelope.id, "refused", reason, envelope.digest)

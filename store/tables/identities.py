@@ -56,6 +56,11 @@ def newest_of_key(db: Connection, fingerprint: str) -> str | None:
     return None if row is None else str(row[0])
 
 
+async def all_ids(reader: Reader) -> frozenset[str]:
+    """Every id that was ever ours."""
+    return frozenset(peer_id for (peer_id,) in await fetch(reader, "SELECT peer_id FROM identities", []))
+
+
 async def read_former(reader: Reader, self_id: str) -> list[Former]:
     """The same through the connection that only reads."""
     return [Former(*row) for row in await fetch(reader, _FORMER, [self_id])]

@@ -1,5 +1,6 @@
 """Quarantine: refused envelopes, kept for the operator within bounds; the oldest are dropped first (spec section 5)."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +22,9 @@ _ID_DIGITS: Final = 18  # of a number that SQLite can hold
 _INSERT: Final = insert_into(
     "quarantine", ("received_ms", "subject", "message_id", "sender", "reason", "detail", "size", "raw")
 )
+
+_CHOSEN: Final = "sender IN (SELECT value FROM json_each(?1)) OR instr(raw, CAST(?2 AS BLOB)) > 0 OR received_ms < ?3"
+_REMOVE: Final = f"DELETE FROM quarantine WHERE {_CHOSEN} RETURNING length(raw)"  # noqa: S608 - constants
 
 
 class QuarantinedEnvelope(msgspec.Struct, frozen=True):
@@ -91,6 +95,21 @@ async def stored_with_id(reader: Reader, message_id: str) -> list[tuple[Message,
     rows = await fetch(reader, sql, [*reader.log.of_id(message_id), message_id, _SAME_ID])
     messages = [message_of(message_row_of(row)) for row in rows]
     return [(message, bytes(message.envelope)) for message in messages]
+
+
+def remove(tx: Transaction, names: Sequence[str], work_id: str | None, before_ms: int) -> int:
+    """Removes the refused envelopes of these senders, those with this work's id in their bytes, and those received before
+    `before_ms`. Returns how many."""
+    removed = tx.db.execute(_REMOVE, (msgspec.json.encode(names).decode(), work_id, before_ms)).fetchall()
+    tx.memory.quarantine_rows -= len(removed)
+    tx.memory.quarantine_bytes -= sum(size for (size,) in removed)
+    return len(removed)
+
+
+async def count(reader: Reader, names: Sequence[str], work_id: str | None, before_ms: int) -> int:
+    """How many `remove` would remove."""
+    sql = f"SELECT count(*) FROM quarantine WHERE {_CHOSEN}"  # noqa: S608 - constants
+    return int((await fetch(reader, sql, [msgspec.json.encode(names).decode(), work_id, before_ms]))[0][0])
 
 
 def _drop_oldest(tx: Transaction) -> None:

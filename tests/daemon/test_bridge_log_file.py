@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.daemon.bridge.log_files import append
+from aghbus.daemon.bridge.log_files import append, overwrite
 
 DAY = "20260127"
 FIRST, SECOND, THIRD = (f"[TIMESTAMP: 14:30:5{n}]\n[MESSAGE_ID: m{n}]\n---\n".encode() for n in range(3))
@@ -115,3 +115,15 @@ def test_two_writers_never_mix_their_entries(tmp_path: Path) -> None:
     for name, wanted in entries.items():
         assert [entry for entry in found if entry.startswith(f"[AGENT: {name}]".encode())] == wanted
     assert len(found) == 80
+
+
+def test_an_overwritten_entry_leaves_all_others_where_they_are(tmp_path: Path) -> None:
+    append(tmp_path, DAY, [FIRST, SECOND, FIRST, THIRD], skip_existing=False)
+    overwrite(tmp_path, DAY, [FIRST, b"[TIMESTAMP: of another day]\n---\n"])
+    left = log(tmp_path).read_bytes()
+    erased = b"[PURGED]".ljust(len(FIRST) - 5) + b"\n---\n"
+    assert left == erased + SECOND + erased + THIRD
+    overwrite(tmp_path, DAY, [FIRST])
+    assert log(tmp_path).read_bytes() == left
+    overwrite(tmp_path / "elsewhere", DAY, [FIRST])
+    assert not (tmp_path / "elsewhere").exists()

@@ -396,7 +396,7 @@ async def test_a_rollback_loses_no_pending_discovery(tmp_path: Path) -> None:
     async with bench(tmp_path, link=RecordingLink()) as b:
 
         def fail(tx: Transaction) -> None:
-            tx.db.execute("INSERT INTO remembered_ids VALUES (1, 1)")
+            tx.db.execute("INSERT INTO remembered_ids (until, key) VALUES (1, 1)")
             raise RuntimeError("after it had written")
 
         asked = question(b)

@@ -135,14 +135,14 @@ def test_a_secret_and_its_file_exclude_each_other_only_within_a_layer(host: Host
 
 def test_all_problems_are_reported_at_once_with_key_origin_and_rule(host: Host) -> None:
     path = write(
-        host, "aghbus.toml", 'chanels = ["x"]\nobserve = "yes"\n[store]\nretention_age = "6d"\n[nope]\nx = 1\n'
+        host, "aghbus.toml", 'chanels = ["x"]\nobserve = "yes"\n[store]\nretention_age = "59m"\n[nope]\nx = 1\n'
     )
     problems = problems_of(host, {"name": "Bad Name", "api.tcp": "0.0.0.0:80"}, {"AGHD_LOG_LEVEL": "loud"})
     by_key = {problem.key: problem for problem in problems}
     assert set(by_key) == {"chanels", "observe", "store.retention_age", "nope", "name", "api.tcp", "log.level"}
     assert "channels" in by_key["chanels"].hint
     assert by_key["observe"].origin == f"file {path}"
-    assert "7d" in by_key["store.retention_age"].rule
+    assert "1h" in by_key["store.retention_age"].rule
     assert by_key["name"].origin == "flag --name"
     assert "'loud'" in by_key["log.level"].rule
     assert by_key["log.level"].origin == "environment AGHD_LOG_LEVEL"

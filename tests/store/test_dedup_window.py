@@ -10,8 +10,10 @@ from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log.dedup import GRACE, MessageIds
+from aghbus.store.engine.log.removal import remove
 from aghbus.store.retention import RetentionPolicy, sweep
-from tests.support.makers import EVE, NOW, receive, rows, say
+from aghbus.store.tables.envelopes import received_ack
+from tests.support.makers import EVE, NOW, receive, rows, say, trace
 
 TEXT = st.text(string.printable.replace("\0", "") + "äß€", max_size=8)
 
@@ -132,6 +134,25 @@ async def test_id_expired_by_a_fast_clock_can_be_stored_and_removed_twice(store:
     await sweep(store, RetentionPolicy(max_age=0, max_bytes=None), NOW * 1000 + 1)
     assert await rows(store, "SELECT count(*) FROM log") == [(0,)]
     assert (await receive(store, envelope, observe=True)).seq is None
+
+
+async def test_a_repetition_gets_the_same_answer_after_its_first_copy_was_removed(store: Store) -> None:
+    taken, refused = say(), trace("working", work_id="work_unknown")
+    for envelope in (taken, refused):
+        await receive(store, envelope)
+    seqs = [row[0] for row in await rows(store, "SELECT seq FROM log")]
+    before = [await store.write(lambda tx, one=one: received_ack(tx, one, None)) for one in (taken, refused)]  # type: ignore[misc]
+    await store.write(lambda tx: remove(tx, tx.memory.log, tx.memory.dedup, seqs) and None)
+    await store.close()
+    again = await Store.open(store.path)
+    try:
+        assert await rows(again, "SELECT count(*) FROM log") == [(0,)]
+        after = [await again.write(lambda tx, one=one: received_ack(tx, one, None)) for one in (taken, refused)]  # type: ignore[misc]
+        assert [(ack.outcome, ack.reason) for ack in after] == [("committed", None), ("refused", "not_found")]
+        assert after == before
+        assert (await receive(again, taken)).seq is None
+    finally:
+        await again.close()
 
 
 async def test_far_dates_are_kept(store: Store) -> None:

@@ -113,7 +113,9 @@ def _publish(network: Network, peer: str) -> list[str]:
             found += [f"{API}.CONSUMER.MSG.NEXT.{STREAM}.{name}", f"$JS.ACK.{STREAM}.{name}.>"]
     if network.bucket is not None:
         stream = f"OBJ_{network.bucket}"
-        found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "DIRECT.GET")]
+        found += [
+            f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "STREAM.MSG.DELETE", "DIRECT.GET")
+        ]
         found.append(f"{API}.DIRECT.GET.{stream}.$O.{network.bucket}.M.*")  # the last description of an object
         found += [f"$O.{network.bucket}.C.*", f"$O.{network.bucket}.M.*"]
     return found

@@ -25,6 +25,7 @@ from aghbus.protocol.api.messages import (
 from aghbus.protocol.api.operation import AnyOperation, Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.peers import CapabilitiesResponse, PeersResponse, WhoisMatch, WhoisResponse
+from aghbus.protocol.api.purge import PurgeKept, PurgeResponse
 from aghbus.protocol.api.queries import Query
 from aghbus.protocol.api.status import (
     HealthResponse,
@@ -196,6 +197,25 @@ _EXAMPLES: Final = (
         states=frozenset({"leased"}),
     ),
     _example(Operations.lease_next_message, InboxNextResponse(item=v.ITEM), wait=60, visibility=300),
+    _example(
+        Operations.purge_messages,
+        PurgeResponse(
+            messages={"say": 8, "receipt": 2, "trace": 4},
+            works=2,
+            chain_runs=0,
+            bridge_log=0,
+            quarantined=1,
+            artifacts=1,
+            kept=PurgeKept(works=0, unread=0, undelivered=0, chain_runs=0, artifacts=0),
+            kept_works=[],
+            kept_artifacts=[],
+            next_since=None,
+            overwritten=True,
+            problem=None,
+            not_reached=["what other peers have stored"],
+        ),
+        peer="patch-worker",
+    ),
     _example(Operations.purge_inbox, InboxPurgeResponse(messages=12, works=2), sender="mallory"),
     _example(Operations.lease_message, v.ITEM, 1, lease=v.LEASE, visibility=300),
     _example(Operations.ack_message, v.ACKED, 1, lease=v.LEASE),

@@ -91,6 +91,9 @@ class Writer:
         self._ledger = memory.ledger
         self._tx = Transaction(db, memory)
         self._queue: collections.deque[_QueuedJob] = collections.deque()
+        self._between: collections.deque[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]] = (
+            collections.deque()
+        )
         self._batch: list[_QueuedJob] = []
         self._awaited = 0  # jobs of the batch that a caller waits for
         self._was_concurrent = False  # whether several callers waited for the last transaction
@@ -137,6 +140,17 @@ class Writer:
             self._due.set_result(None)
         return future
 
+    def run_between(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Runs `function` in the store's thread, between two transactions; jobs wait meanwhile. The future has its result or
+        exception."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        if self._closing:
+            future.set_exception(StoreUnavailable("the store is closed", hint="the daemon is stopping"))
+            return future
+        self._between.append((function, future))
+        self._wake()
+        return future
+
     def stop(self) -> None:
         """Accepts no further jobs: `run` returns when the queued ones are done."""
         self._closing = True
@@ -149,7 +163,7 @@ class Writer:
     async def run(self) -> None:
         """Runs and commits jobs until `stop`; failures of the store go to the jobs' futures and never end it."""
         try:
-            while self._queue or not self._closing:
+            while self._queue or self._between or not self._closing:
                 await self._due
                 self._due = self._loop.create_future()
                 if self._timer is not None:
@@ -163,6 +177,8 @@ class Writer:
                         self._wake()  # the batch was full
                     if self._due.done():  # callers that waited for this commit continue before the next transaction
                         await asyncio.sleep(0)
+                while self._between:
+                    await self._run_between(*self._between.popleft())
         finally:
             self._closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the store was closed", hint=""))
@@ -297,6 +313,16 @@ class Writer:
         self.writable, self.last_error = True, None
         self.stats.commits += 1
 
+    async def _run_between(self, function: Callable[[sqlite3.Connection], T], future: asyncio.Future[T]) -> None:
+        try:
+            result = await self._in_thread(partial(function, self._db))
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
     async def _write_segment(self) -> None:
         """Writes the indexes of the oldest envelopes of the tail. Searches do without them when that fails."""
         rows = self._log.tail.rows[: self._segment]
@@ -357,8 +383,8 @@ class Writer:
         for queued in batch:
             queued.fail(error)
 
-    async def _in_thread(self, function: Callable[[], object]) -> None:
-        await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
+    async def _in_thread(self, function: Callable[[], T]) -> T:
+        return await yield_gil_while(asyncio.get_running_loop().run_in_executor(self._executor, function))
 
 
 def _hint_of(error: Exception) -> str:

@@ -10,7 +10,7 @@ import struct
 from collections import defaultdict
 from functools import partial
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ _IDENTITY_BYTES: Final = 8
 _SENDERS: Final = 8_192  # in memory
 _LATER: Final = GRACE + _BUCKET  # from the `until` of an id into its last minute: when that is over, the grace is too
 _INSERT: Final = BulkStatement.insert("remembered_ids", ("until", "key"), "ON CONFLICT DO NOTHING")
+_RETAIN: Final = BulkStatement.insert("remembered_ids", ("until", "key", "digest", "refused"), "ON CONFLICT DO NOTHING")
 """An id may be in the log twice: it was forgotten while the clock was ahead, and its envelope came again."""
 _SENDER_KEYS: Final = "CREATE TEMP TABLE sender_keys (flow INTEGER PRIMARY KEY, key INTEGER NOT NULL)"
 _FLOWS: Final = "SELECT id, workspace_id, sender FROM flows NOT INDEXED"
@@ -39,6 +40,14 @@ _TAIL: Final = "SELECT msg_id, flow, remember_until FROM log WHERE seq > ? AND r
 _HORIZON: Final = "ids_expired_through"
 _decode: Final = msgspec.json.Decoder(list[int]).decode
 _number: Final = struct.Struct("<q").unpack
+
+
+class Answer(NamedTuple):
+    """What became of an envelope: the SHA-256 of its bytes, and the reason for which the lifecycle refused it; None: it was
+    taken."""
+
+    digest: bytes
+    refused: str | None
 
 
 def _keyed(identity: int) -> blake2b:
@@ -122,10 +131,20 @@ class DedupWindow:
             tx.append(_INSERT, (until, key))
             self.remember_logged(tx, key, until)
 
-    def retain(self, tx: UnitOfWork, key: int, until: int) -> None:
+    def keeps(self, until: int) -> bool:
+        """Whether an id that is kept until Unix second `until` still is."""
+        return until >= _first_kept(self._horizon)
+
+    def retain(self, tx: UnitOfWork, key: int, until: int, answer: Answer) -> None:
         """The envelope of `key`, which is kept until Unix second `until`, is removed from the log."""
-        if until >= _first_kept(self._horizon):
-            tx.append(_INSERT, (until, key))
+        tx.append(_RETAIN, (until, key, *answer))
+
+    def answer(self, tx: UnitOfWork, key: int, until: int) -> Answer | None:
+        """What became of an envelope that was removed from the log since; None for one that was never in it."""
+        tx.flush()
+        sql = "SELECT digest, refused FROM remembered_ids WHERE until = ? AND key = ? AND digest IS NOT NULL"
+        row = tx.db.execute(sql, (until, key)).fetchone()
+        return None if row is None else Answer(*row)
 
     def _remove(self, minute: int, key: int) -> None:
         self.keys.discard(key)

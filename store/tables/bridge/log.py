@@ -1,6 +1,6 @@
 """The logs of the foreign formats, bounded: the oldest rows are dropped first."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,6 +22,12 @@ SELECT record FROM (
     SELECT id, record, sum(size) OVER (ORDER BY id DESC) AS bytes FROM bridge_log WHERE format = ? ORDER BY id DESC LIMIT ?
 ) WHERE bytes <= ? ORDER BY id
 """
+
+
+_NAMING: Final = (
+    "EXISTS (SELECT 1 FROM json_tree(CAST(l.record AS TEXT)) AS t JOIN json_each(?) AS n ON n.value = t.atom)"
+)
+_DETACHED: Final = "NOT EXISTS (SELECT 1 FROM log AS e WHERE e.seq = l.seq)"
 
 
 class BridgeLogEntry(NamedTuple):
@@ -128,6 +134,46 @@ async def unwritten(reader: Reader, limit: int) -> list[BridgeLogEntry]:
 def written(tx: Transaction, rows: list[int]) -> None:
     """These rows are written to their files."""
     tx.db.executemany("UPDATE bridge_log SET unwritten = 0 WHERE id = ?", [(row,) for row in rows])
+
+
+class Doomed(NamedTuple):
+    """A row that is to be removed, and what it has of a log file."""
+
+    id: int
+    format: str
+    record: dict[str, Any]
+
+
+async def of_envelopes(reader: Reader, seqs: Sequence[int]) -> list[Doomed]:
+    """The rows of these envelopes."""
+    return await _doomed(reader, "seq > 0 AND seq IN (SELECT value FROM json_each(?))", list(seqs))
+
+
+async def before(reader: Reader, at_ms: int) -> list[Doomed]:
+    """Rows whose message crossed the bridge before `at_ms` and whose envelope is not stored, if one was sent."""
+    return await _doomed(reader, f"at_ms < json_extract(?, '$[0]') AND {_DETACHED}", [at_ms])
+
+
+async def naming(reader: Reader, texts: Sequence[str]) -> list[Doomed]:
+    """Rows whose record has one of these texts as a value, and whose envelope is not stored. Reads the whole log."""
+    return await _doomed(reader, f"{_DETACHED} AND {_NAMING}", list(texts))
+
+
+def remove(tx: Transaction, rows: Sequence[Doomed]) -> int:
+    """Removes these rows. Returns how many were left."""
+    removed = 0
+    for row in rows:
+        found = tx.db.execute("DELETE FROM bridge_log WHERE id = ? RETURNING size", (row.id,)).fetchone()
+        if found is not None:
+            removed += 1
+            _grow(tx, row.format, -1, -found[0])
+    return removed
+
+
+async def _doomed(reader: Reader, where: str, values: Sequence[int | str]) -> list[Doomed]:
+    sql = f"SELECT id, format, record FROM bridge_log AS l WHERE {where}"  # noqa: S608 - constants
+    rows = await fetch(reader, sql, [msgspec.json.encode(values).decode()])
+    return [Doomed(number, name, msgspec.json.decode(record)) for number, name, record in rows]
 
 
 def _grow(tx: Transaction, name: str, rows: int, size: int) -> tuple[int, int]:
