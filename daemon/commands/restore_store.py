@@ -119,8 +119,10 @@ def _require_free(store: Path, keys: list[Path]) -> None:
 
 
 def _stage(copy: Path, staged: Path) -> None:
-    """A copy beside the store, checked as `aghd check-store` does: with the mark file of the backup, where it has one."""
+    """A copy beside the store, brought up to date and checked as `aghd check-store` does: with the mark file of the backup, where
+    it has one."""
     copying.copy_store(copy, staged, lambda _done, _all: None)
+    copying.update(staged)
     named = read_watermark(copy)
     if named is not None:
         watermark_path(staged).write_bytes(watermark_path(copy).read_bytes())
