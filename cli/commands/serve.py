@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from aghbus.cli.app.arguments import lifetime, seconds, whole
+from aghbus.cli.app.arguments import lifetime, positive, seconds
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
@@ -185,9 +185,9 @@ def _limit(text: str) -> tuple[str, int]:
             return name, max(1, round(lifetime(value)))
         if name in ("memory", "file-size"):
             unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(value[-1:], 1)
-            return name, _count(value if unit == 1 else value[:-1]) * unit
+            return name, positive(value if unit == 1 else value[:-1]) * unit
         if name == "files":
-            return name, _count(value)
+            return name, positive(value)
     raise ValueError("must be cpu=TIME, memory=BYTES, files=N or file-size=BYTES (also with K, M or G)")
 
 
@@ -197,13 +197,6 @@ def _variable(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    number = whole(text)
-    if not number:
-        raise ValueError("must be a whole number, 1 or more")
-    return number
-
-
 def _pattern(text: str) -> str:
     from aghbus.cli.worker.artifacts import check_pattern
 
@@ -211,9 +204,9 @@ def _pattern(text: str) -> str:
 
 
 RUNNING = (
-    Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
+    Argument("--concurrency", metavar="N", type=positive, default=1, help="commands at a time (default 1)"),
     Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default queue)"),
-    Argument("--queue", metavar="N", type=_count, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
+    Argument("--queue", metavar="N", type=positive, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
     Argument(
         "--without-work",
         choices=("run", "acknowledge", "leave"),
@@ -266,7 +259,7 @@ RUNNING = (
     Argument("--sandbox-read", metavar="PATH", action="append", help="what it may read and execute besides the system"),
     Argument("--sandbox-write", metavar="PATH", action="append", help="what it may write besides its folder"),
     Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),
-    Argument("--max-jobs", metavar="N", type=_count, help="exit after this number of jobs"),
+    Argument("--max-jobs", metavar="N", type=positive, help="exit after this number of jobs"),
     Argument("--once", action="store_true", help="run one job, and exit with its outcome"),
 )
 """How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""
