@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from aghbus.cli.worker.confine import Sandbox
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import CommandOptions
-    from aghbus.host.tracing import Tracing
 
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
@@ -34,7 +33,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     from aghbus.cli.worker.runner import CommandRunner
 
     plan, api = plan_of(values), context.api
-    journal = open_journal(str(api.get("/v1/status")["name"]), context, plan)
+    status = api.get("/v1/status")
+    plan = traced(plan, str(status["peer_id"]))
+    journal = open_journal(str(status["name"]), context, plan)
     return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output, context.command("requests")).run()
 
 
@@ -64,18 +65,20 @@ def plan_of(values: dict[str, Any]) -> CommandOptions:
         pass_env=frozenset(values["pass_env"]),
         limits=dict(values["limit"]),
         sandbox=_sandbox(values, cwd),
-        tracing=_tracing(),
         without_work=values["without_work"] or "acknowledge",
     )
 
 
-def _tracing() -> Tracing | None:
+def traced(plan: CommandOptions, peer_id: str) -> CommandOptions:
+    """The plan, with traces of the worker of this peer if the environment asks for them. Raises UsageError."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
-        return None
+        return plan
+    from dataclasses import replace
+
     from aghbus.host.tracing import TracingUnavailable, tracing_of
 
     try:
-        return tracing_of(os.environ, "aghctl", f"pid {os.getpid()}")
+        return replace(plan, tracing=tracing_of(os.environ, "aghctl", peer_id))
     except TracingUnavailable as error:
         raise UsageError(str(error), "or unset OTEL_EXPORTER_OTLP_ENDPOINT") from None
 
