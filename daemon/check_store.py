@@ -21,6 +21,7 @@ from aghbus.store.engine.commit.watermark import CommitWatermark, read_watermark
 from aghbus.store.engine.database import Store, open_to_inspect
 from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.check import index_problems
+from aghbus.store.engine.schema import earlier
 from aghbus.store.engine.schema_check import schema_problems
 from aghbus.store.engine.sql import Connection, DatabaseError
 from aghbus.store.engine.store_lock import is_locked
@@ -70,7 +71,7 @@ def _check(path: Path, *, quick: bool) -> list[StoreCheck]:
         return [_absent(path)]
     try:
         watermark = read_watermark(path)  # first: that of a running daemon is never ahead of the store read after it
-        db = open_to_inspect(path)
+        db = open_to_inspect(path, any_schema=True)
     except StoreError as error:
         return [StoreCheck("store file", "fail", str(error), error.hint)]
     except OSError as error:
@@ -132,15 +133,10 @@ def _check_open(db: Connection, path: Path, watermark: CommitWatermark | None, *
     if loss := integrity.recorded_loss(db):
         found.append(StoreCheck("earlier loss", "warn", str(loss), integrity.LOST_HINT))
     if not quick:
-        return [
-            *found,
-            _schema(db),
-            _pages(db, "PRAGMA integrity_check"),
-            _references(db),
-            _envelopes(db),
-            _indexes(db),
-            _ledger(db, watermark),
-        ]
+        found += [_schema(db), _pages(db, "PRAGMA integrity_check"), _references(db)]
+        if earlier(db):
+            return found  # the other checks read the tables of this program
+        return [*found, _envelopes(db), _indexes(db), _ledger(db, watermark)]
     if running or meta.get(db, "closed") == 1:
         how = "in use" if running else "closed cleanly"
         return [*found, StoreCheck("store pages", "ok", f"{how}; `aghd check-store` reads them all")]
@@ -162,6 +158,8 @@ def _schema(db: Connection) -> StoreCheck:
     if problems := schema_problems(db):
         hint = "another program has changed the file: restore a backup"
         return StoreCheck("store schema", "fail", "; ".join(map(escape, problems[:_SHOWN])), hint)
+    if cause := earlier(db):
+        return StoreCheck("store schema", "warn", f"it {cause}", "the next start updates it; then check again")
     return StoreCheck("store schema", "ok", "tables, indexes, views and triggers are those of this program")
 
 

@@ -5,10 +5,11 @@ Only the standard variables `OTEL_…` configure it. Without an endpoint nothing
 
 from __future__ import annotations
 
+import random
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from aghbus.host.version import VERSION
 from aghbus.protocol.base.text import escape, shorten
@@ -25,6 +26,7 @@ _FORMS: Final = {  # W3C Trace Context, sections 3.2 and 3.3; a tracestate of 51
     TRACESTATE: re.compile("[ -~]{1,512}"),
 }
 _MAX_ATTRIBUTE: Final = 256
+_ANY_PARENT: Final = f"00-{1:032x}-{1:016x}-"
 CLOSE_SECONDS: Final = 1.0
 """How long a process waits at its end for a collector."""
 
@@ -68,11 +70,37 @@ class Tracing:
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
         except ImportError as error:
             raise TracingUnavailable("traces need the extra `otel` of aghbus (docs/operations.md#traces)") from error
+        self._ids = _TraceIds()
         named = Resource.create({"service.name": service, "service.instance.id": instance, "service.version": VERSION})
-        self._provider = TracerProvider(resource=named.merge(OTELResourceDetector().detect()), shutdown_on_exit=False)
+        self._provider = TracerProvider(
+            resource=named.merge(OTELResourceDetector().detect()),
+            shutdown_on_exit=False,
+            id_generator=cast("Any", self._ids),
+        )
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("aghbus", VERSION)
         self._trace, self._propagate = trace, propagate
+        self._sampler: Any = self._provider.sampler if _decides_by_trace(self._provider.sampler) else None
+        self._parents = {flag: self._propagate.extract({TRACEPARENT: f"{_ANY_PARENT}{flag}"}) for flag in ("00", "01")}
+
+    def unsampled(self, parent: Mapping[str, str]) -> Mapping[str, str] | None:
+        """What to pass on in place of the context of a span below `parent` that is not sampled; None: `start` one.
+
+        It is asked before the name and the attributes of a span are made, which cost more than all else of most messages.
+        """
+        if self._sampler is None:
+            return None
+        if not parent:
+            trace_id = random.getrandbits(128)
+            if self._sampler.should_sample(None, trace_id, "").decision.is_sampled():
+                self._ids.chosen = trace_id
+                return None
+            return {TRACEPARENT: f"00-{trace_id:032x}-{random.getrandbits(64):016x}-00"}
+        context = parent[TRACEPARENT]
+        flag = "01" if int(context[-2:], 16) & 1 else "00"
+        if self._sampler.should_sample(self._parents[flag], int(context[3:35], 16), "").decision.is_sampled():
+            return None
+        return parent if flag == "00" else {**parent, TRACEPARENT: f"{context[:-2]}00"}
 
     def start(
         self, name: str, kind: Kind, parent: Mapping[str, str], attributes: Mapping[str, object], began_ms: int = 0
@@ -106,6 +134,29 @@ class Tracing:
         ending = Thread(target=self._provider.shutdown, name="aghbus-tracing", daemon=True)
         ending.start()
         ending.join(CLOSE_SECONDS)
+
+
+class _TraceIds:
+    """The ids of the SDK: random ones, but for a trace that `Tracing.unsampled` has decided to sample."""
+
+    chosen = 0
+
+    def generate_span_id(self) -> int:
+        return random.getrandbits(64) or 1
+
+    def generate_trace_id(self) -> int:
+        chosen, self.chosen = self.chosen, 0
+        return chosen or random.getrandbits(128) or 1
+
+    def is_trace_id_random(self) -> bool:
+        return True
+
+
+def _decides_by_trace(sampler: Any) -> bool:
+    """Whether it is one of the specification, which see the parent and the id of the trace only."""
+    from opentelemetry.sdk.trace.sampling import ParentBased, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased
+
+    return type(sampler) in (ParentBased, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased)
 
 
 class Span:

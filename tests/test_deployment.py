@@ -34,8 +34,15 @@ def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def pods() -> Iterator[tuple[str, dict[str, Any]]]:
     for where, document in manifests():
-        if document["kind"] == "StatefulSet":
+        if document["kind"] in ("StatefulSet", "Job"):
             yield where, document["spec"]["template"]["spec"]
+        elif document["kind"] == "CronJob":
+            yield where, document["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+
+
+def the_sidecar() -> dict[str, Any]:
+    (found,) = (one for where, pod in pods() if where.startswith("agent/") for one in pod["initContainers"])
+    return dict(found)
 
 
 def test_manifests_are_valid_and_every_file_of_a_folder_is_used() -> None:
@@ -66,22 +73,49 @@ def test_containers_run_closed() -> None:
 
 def test_dedup_window_takes_at_most_half_of_each_memory_limit() -> None:
     most = 165 * ReceiveSettings().remembered  # bytes of memory for each id, measured
-    (sidecar,) = (one for _, pod in pods() for one in pod.get("initContainers", []))
-    units = [path.read_text() for path in DEPLOY.glob("systemd/**/aghd@.service")]
+    sidecar = the_sidecar()
+    (drill,) = (pod["containers"][0] for where, pod in pods() if where.startswith("backup/"))
+    units = [path.read_text() for path in DEPLOY.glob("systemd/**/aghd*@.service")]
     limits = [int(re.findall(r"^MemoryMax=(\d+)G$", unit, re.MULTILINE)[0]) for unit in units]
-    limits.append(int(sidecar["resources"]["limits"]["memory"].removesuffix("Gi")))
-    assert len(limits) == 3
+    limits += [int(one["resources"]["limits"]["memory"].removesuffix("Gi")) for one in (sidecar, drill)]
+    assert len(limits) == 5
     assert all(2 * most <= limit << 30 for limit in limits)
 
 
 def test_daemon_is_a_native_sidecar_with_health_listener_probes() -> None:
-    (sidecar,) = (one for _, pod in pods() for one in pod.get("initContainers", []))
+    sidecar = the_sidecar()
     assert sidecar["restartPolicy"] == "Always"
     env = {one["name"]: one["value"] for one in sidecar["env"]}
     port = int(env["AGHD_HEALTH_LISTEN"].rsplit(":", 1)[1])
     assert {"name": "health", "containerPort": port} in sidecar["ports"]
     paths = {name: sidecar[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert paths == {"startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+
+
+def test_backup_and_restore_use_the_volume_and_user_of_the_peer() -> None:
+    there = {(where.partition("/")[0], one["kind"]): one for where, one in manifests()}
+    peer, copies = there["agent", "StatefulSet"], there["backup", "PersistentVolumeClaim"]["metadata"]["name"]
+    (template,) = peer["spec"]["volumeClaimTemplates"]
+    state = f"{template['metadata']['name']}-{peer['metadata']['name']}-0"
+    (mount,) = (one for one in the_sidecar()["volumeMounts"] if one["name"] == template["metadata"]["name"])
+    user = peer["spec"]["template"]["spec"]["securityContext"]["runAsUser"]
+    for where, pod in pods():
+        if where.startswith(("backup/", "restore/")):
+            claims = {
+                one["name"]: one["persistentVolumeClaim"]["claimName"]
+                for one in pod["volumes"]
+                if "persistentVolumeClaim" in one
+            }
+            assert claims == {"state": state, "backups": copies}, where
+            assert pod["securityContext"]["runAsUser"] == user
+            mounts = [one for part in ("initContainers", "containers") for one in pod.get(part, [])]
+            states = [one for container in mounts for one in container["volumeMounts"] if one["name"] == "state"]
+            assert [one["mountPath"] for one in states] == [mount["mountPath"]]
+    (rule,) = there["backup", "CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    labels = peer["spec"]["template"]["metadata"]["labels"]
+    assert rule["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_compose_has_no_default_token_and_runs_closed() -> None:

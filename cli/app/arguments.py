@@ -53,6 +53,14 @@ def whole(text: str) -> int:
     return int(text)
 
 
+def positive(text: str) -> int:
+    """A whole number, 1 or more. ValueError names the rule."""
+    number = whole(text)
+    if not number:
+        raise ValueError("must be a whole number, 1 or more")
+    return number
+
+
 def limit(text: str) -> int:
     """A number of rows: the API returns 1 to 1000 at a time."""
     number = whole(text)

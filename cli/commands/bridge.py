@@ -8,7 +8,7 @@ from aghbus.cli.app.arguments import lifetime
 from aghbus.cli.app.completers import works
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.options import CHANNEL
-from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of
+from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of, traced
 from aghbus.cli.context import Context
 from aghbus.cli.ids import whole_work
 from aghbus.client.errors import UsageError
@@ -81,6 +81,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         word = values["command"][0]
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
+    plan = traced(plan, str(status["peer_id"]))
     journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
     kinds = partial(BridgeJob, format=values["format"]), partial(ForeignMessages, format=values["format"])
     requests = context.command("requests")

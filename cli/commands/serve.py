@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from aghbus.cli.app.arguments import lifetime, seconds, whole
+from aghbus.cli.app.arguments import lifetime, positive, seconds
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from aghbus.cli.worker.confine import Sandbox
     from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import CommandOptions
-    from aghbus.host.tracing import Tracing
 
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
@@ -34,7 +33,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
     from aghbus.cli.worker.runner import CommandRunner
 
     plan, api = plan_of(values), context.api
-    journal = open_journal(str(api.get("/v1/status")["name"]), context, plan)
+    status = api.get("/v1/status")
+    plan = traced(plan, str(status["peer_id"]))
+    journal = open_journal(str(status["name"]), context, plan)
     return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output, context.command("requests")).run()
 
 
@@ -64,18 +65,20 @@ def plan_of(values: dict[str, Any]) -> CommandOptions:
         pass_env=frozenset(values["pass_env"]),
         limits=dict(values["limit"]),
         sandbox=_sandbox(values, cwd),
-        tracing=_tracing(),
         without_work=values["without_work"] or "acknowledge",
     )
 
 
-def _tracing() -> Tracing | None:
+def traced(plan: CommandOptions, peer_id: str) -> CommandOptions:
+    """The plan, with traces of the worker of this peer if the environment asks for them. Raises UsageError."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
-        return None
+        return plan
+    from dataclasses import replace
+
     from aghbus.host.tracing import TracingUnavailable, tracing_of
 
     try:
-        return tracing_of(os.environ, "aghctl", f"pid {os.getpid()}")
+        return replace(plan, tracing=tracing_of(os.environ, "aghctl", peer_id))
     except TracingUnavailable as error:
         raise UsageError(str(error), "or unset OTEL_EXPORTER_OTLP_ENDPOINT") from None
 
@@ -185,9 +188,9 @@ def _limit(text: str) -> tuple[str, int]:
             return name, max(1, round(lifetime(value)))
         if name in ("memory", "file-size"):
             unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(value[-1:], 1)
-            return name, _count(value if unit == 1 else value[:-1]) * unit
+            return name, positive(value if unit == 1 else value[:-1]) * unit
         if name == "files":
-            return name, _count(value)
+            return name, positive(value)
     raise ValueError("must be cpu=TIME, memory=BYTES, files=N or file-size=BYTES (also with K, M or G)")
 
 
@@ -197,13 +200,6 @@ def _variable(text: str) -> str:
     return text
 
 
-def _count(text: str) -> int:
-    number = whole(text)
-    if not number:
-        raise ValueError("must be a whole number, 1 or more")
-    return number
-
-
 def _pattern(text: str) -> str:
     from aghbus.cli.worker.artifacts import check_pattern
 
@@ -211,9 +207,9 @@ def _pattern(text: str) -> str:
 
 
 RUNNING = (
-    Argument("--concurrency", metavar="N", type=_count, default=1, help="commands at a time (default 1)"),
+    Argument("--concurrency", metavar="N", type=positive, default=1, help="commands at a time (default 1)"),
     Argument("--when-busy", choices=("reject", "queue"), help="what to do with further work (default queue)"),
-    Argument("--queue", metavar="N", type=_count, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
+    Argument("--queue", metavar="N", type=positive, default=QUEUE, help=f"works that may wait (default {QUEUE})"),
     Argument(
         "--without-work",
         choices=("run", "acknowledge", "leave"),
@@ -266,7 +262,7 @@ RUNNING = (
     Argument("--sandbox-read", metavar="PATH", action="append", help="what it may read and execute besides the system"),
     Argument("--sandbox-write", metavar="PATH", action="append", help="what it may write besides its folder"),
     Argument("--on-restart", choices=("fail", "rerun"), help="a command interrupted by a restart (default fail)"),
-    Argument("--max-jobs", metavar="N", type=_count, help="exit after this number of jobs"),
+    Argument("--max-jobs", metavar="N", type=positive, help="exit after this number of jobs"),
     Argument("--once", action="store_true", help="run one job, and exit with its outcome"),
 )
 """How commands are run, here and in `aghctl bridge FORMAT -- COMMAND`."""

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from aghbus.daemon.base import clock
-from aghbus.daemon.commands import OUTPUT
+from aghbus.daemon.commands import FAILED, OK, OUTPUT
 from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
-from aghbus.daemon.commands.restore_store import RestoreReport, restore
+from aghbus.daemon.commands.restore_store import RestoreReport, restore, verify
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.text import escape
@@ -20,6 +20,8 @@ from aghbus.store.errors import StoreError
 def run(values: dict[str, Any]) -> int:
     """Restore the store of the instance from a backup; 1 when it is refused."""
     clock.arm(os.environ)
+    if values["verify"]:
+        return _verify(Path(values["backup"]), as_json=values["output"] == "json")
     try:
         places = load(values).locations
     except ConfigError as error:
@@ -32,6 +34,16 @@ def run(values: dict[str, Any]) -> int:
     except StoreError as error:
         return fail(str(error), error.hint)
     return answer(msgspec.json.encode(report).decode() if values["output"] == "json" else _human(report))
+
+
+def _verify(source: Path, *, as_json: bool) -> int:
+    try:
+        report = verify(source)
+    except OSError as error:
+        return fail(str(error), "TMPDIR names the folder for temporary files")
+    verdict = "can" if report.ok else "cannot"
+    answer(report.as_json() if as_json else f"{escape(report.store)} {verdict} be restored\n{report.as_text()}")
+    return OK if report.ok else FAILED
 
 
 def _human(report: RestoreReport) -> str:
@@ -51,19 +63,22 @@ COMMANDS = {
         run,
         description=(
             "Restore the store of a stopped instance from a file or folder that `aghctl backup` made. The copy is checked as\n"
-            "`aghd check-store` does. The daemon holds openings that it may have processed before (docs/backup.md)."
+            "`aghd check-store` does. The daemon holds openings that it may have processed before (docs/backup.md).\n"
+            "With --verify the backup is restored into a folder for temporary files only, opened and checked."
         ),
         examples=[
             "aghd restore --name ops /var/backups/ops/",
             "aghd restore --name ops ops.db --replace",
+            "aghd restore --verify /var/backups/ops/",
         ],
         arguments=[
-            Argument("backup", metavar="FILE|DIR", help="the backup"),
+            Argument("backup", metavar="FILE|DIR", help="the backup; the newest in a folder of several"),
             Argument(
                 "--replace",
                 action="store_true",
                 help="replace an existing store, which is moved to a folder beside it",
             ),
+            Argument("--verify", action="store_true", help="a drill: change nothing, also while the daemon runs"),
             OUTPUT,
             *OPTIONS,
         ],

@@ -1,24 +1,22 @@
 """Restores a store from a backup, for `aghd restore`: the copy is checked before it takes the place of a store."""
 
+import asyncio
 import os
+import tempfile
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Final
 
 import msgspec
 
-from aghbus.daemon.check_store import check_store
+from aghbus.daemon.check_store import StoreCheck, StoreReport, check_store
 from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.host.key_files import is_private_key
 from aghbus.protocol.agh.delivery.restored import Restored
-from aghbus.store.engine.backup import copying, epoch, placing
+from aghbus.store.engine.backup import copies, copying, epoch, placing
 from aghbus.store.engine.commit.watermark import read_watermark, watermark_path
+from aghbus.store.engine.database import Store
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.errors import StoreDamaged, StoreError, StoreUnopenable
-
-STORE_NAME: Final = "store.db"
-"""Name of the copy in a folder that `aghctl backup` made."""
-_KEY_ENDINGS: Final = (".pem", ".rotation.json")
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
@@ -37,9 +35,7 @@ def restore(source: Path, store: Path, state_dir: Path, *, now_ms: int, replace:
     Raises StoreError: StoreLocked while the instance runs, StoreDamaged for a copy that fails its check. An existing store, or
     another key of the same name, is only replaced with `replace`, and is kept in a folder beside it.
     """
-    copy = source / STORE_NAME if source.is_dir() else source
-    if not copy.is_file():
-        raise StoreUnopenable(copy, "is not a file", hint="name a file or a folder that `aghctl backup` made")
+    source, copy = _backup(source)
     lock, owned = StoreLock(store), _Ownership(store.parent)
     try:
         for folder in (store.parent, state_dir):
@@ -57,6 +53,43 @@ def restore(source: Path, store: Path, state_dir: Path, *, now_ms: int, replace:
     finally:
         owned.hand_over([])
         lock.release()
+
+
+def verify(source: Path) -> StoreReport:
+    """Restore the file or folder `source` into a folder for temporary files, check it, and open it as a daemon does.
+
+    What `restore` would refuse is a failed check. Nothing is left. Raises OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="aghbus-restore-") as folder:
+        try:
+            source, copy = _backup(source)
+            if source.is_dir():
+                _keys_to_write(source, source)
+            staged = Path(folder, copies.STORE_NAME)
+            report = _stage(copy, staged)
+            if report.ok:
+                epoch.unseal(staged)
+                asyncio.run(_open(staged))
+        except StoreError as error:
+            return StoreReport(False, str(source), [StoreCheck("backup", "fail", str(error), error.hint)])
+    return msgspec.structs.replace(report, store=str(copy))
+
+
+async def _open(store: Path) -> None:
+    await (await Store.open(store, name="aghd restore")).close()
+
+
+def _backup(source: Path) -> tuple[Path, Path]:
+    """The backup that `source` means, the newest in a folder of several, and its copy of the store."""
+    try:
+        if source.is_dir() and not (source / copies.STORE_NAME).exists():
+            source = copies.newest(source) or source
+    except OSError as error:
+        raise StoreUnopenable(source, f"cannot be read: {error.strerror}", hint="check its permissions") from None
+    copy = source / copies.STORE_NAME if source.is_dir() else source
+    if not copy.is_file():
+        raise StoreUnopenable(copy, "is not a file", hint="name a file or a folder that `aghctl backup` made")
+    return source, copy
 
 
 class _Ownership:
@@ -97,7 +130,10 @@ def _restore(copy: Path, source: Path, store: Path, state_dir: Path, *, now_ms: 
     staged, aside = store.with_name(f"{store.name}.restoring"), placing.aside_folder(store, now_ms)
     copying.discard(staged)  # of a restore that was interrupted
     try:
-        _stage(copy, staged)
+        report = _stage(copy, staged)
+        if not report.ok:
+            failed = "; ".join(f"{one.check}: {one.detail}" for one in report.checks if one.state == "fail")
+            raise StoreDamaged(copy, f"failed its check: {failed}", hint="restore another backup")
         restored = None if epoch.unseal(staged) else epoch.begin(staged, now_ms, read_watermark(store))
         replaced = placing.exists(store)
         placing.put_in_place(staged, store, aside)
@@ -118,22 +154,23 @@ def _require_free(store: Path, keys: list[Path]) -> None:
             raise StoreError(store, f"another key exists already: {path}", hint=hint)
 
 
-def _stage(copy: Path, staged: Path) -> None:
-    """A copy beside the store, checked as `aghd check-store` does: with the mark file of the backup, where it has one."""
+def _stage(copy: Path, staged: Path) -> StoreReport:
+    """Make a copy, bring it up to date and check it as `aghd check-store` does: with the mark file of the backup, where it has
+    one."""
     copying.copy_store(copy, staged, lambda _done, _all: None)
+    copying.update(staged)
     named = read_watermark(copy)
     if named is not None:
         watermark_path(staged).write_bytes(watermark_path(copy).read_bytes())
-    report = check_store(staged, quick=False)
-    if not report.ok:
-        failed = "; ".join(f"{one.check}: {one.detail}" for one in report.checks if one.state == "fail")
-        raise StoreDamaged(copy, f"failed its check: {failed}", hint="restore another backup")
+    return check_store(staged, quick=False)
 
 
 def _keys_to_write(source: Path, state_dir: Path) -> dict[str, bytes]:
     """The key files of the backup by name, without those that are in place already."""
     try:
-        found = {path.name: _read_key(source, path) for path in source.iterdir() if path.name.endswith(_KEY_ENDINGS)}
+        found = {
+            path.name: _read_key(source, path) for path in source.iterdir() if path.name.endswith(copies.KEY_ENDINGS)
+        }
     except OSError as error:
         raise StoreUnopenable(source, f"cannot be read: {error.strerror}", hint="check its permissions") from None
     return {name: content for name, content in found.items() if _content(state_dir / name) != content}

@@ -138,7 +138,7 @@ class OutcomeHandler:
                 result = "accepted" if outcome.stored_only else result_of(outcome.effects)
                 counted[envelope.kind, result] += 1
                 if self.spans is not None and applied.seq is not None:
-                    self.spans.processed(envelope, outcome.message.received_ms)
+                    self.spans.processed(envelope, outcome.message.received_ms, outcome.effects)
             if not outcome.stored_only:
                 self._report(outcome)
             if outcome.receipts:

@@ -3,18 +3,22 @@
 Names and attributes follow OpenTelemetry's conventions for messaging. Ids come from peers: they are escaped and cut.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from aghbus.host.tracing import KEYS, Tracing, carrier_in
 from aghbus.protocol.agh.decoding import decode_json
+from aghbus.protocol.agh.effects import Effect, Open
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import raw_of
+
+_OPENINGS: Final = 4_096
+"""Works in memory with the context of the message that opened them: else each message of a work reads its opening."""
 
 
 class EnvelopeSpans:
@@ -22,6 +26,7 @@ class EnvelopeSpans:
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
+        self._openings: dict[tuple[str, str], Mapping[str, str]] = {}
 
     def sending(self, tx: Transaction, draft: Draft) -> Draft:
         """`draft` with the context of its span, which ends with the commit.
@@ -29,28 +34,46 @@ class EnvelopeSpans:
         The span is below the context that the draft carries, else below that of the message which opened its work.
         """
         parent = carrier_in(draft.ext) or self._of_opening(tx, draft)
-        attributes = _attributes("send", draft.channel, draft.id, draft.kind, draft.to, draft.work_id)
-        span = self._tracing.start(f"send {draft.channel}", "producer", parent, attributes)
-        tx.after_commit(span.end)
+        carrier = self._tracing.unsampled(parent)
+        if carrier is None:
+            attributes = _attributes("send", draft.channel, draft.id, draft.kind, draft.to, draft.work_id)
+            span = self._tracing.start(f"send {draft.channel}", "producer", parent, attributes)
+            tx.after_commit(span.end)
+            carrier = span.carrier
         ext = {key: value for key, value in (draft.ext or {}).items() if key not in KEYS}
-        return msgspec.structs.replace(draft, ext={**ext, **span.carrier})
+        return msgspec.structs.replace(draft, ext={**ext, **carrier})
 
-    def processed(self, envelope: Envelope, received_ms: int) -> None:
-        """An envelope that was received at `received_ms`, Unix time, is committed."""
+    def processed(self, envelope: Envelope, received_ms: int, effects: Iterable[Effect]) -> None:
+        """An envelope that was received at `received_ms`, Unix time, is committed, with these `effects`."""
+        parent = carrier_in(envelope.extensions()) if envelope.ext is not None else {}
+        if envelope.work_id is not None and any(isinstance(effect, Open) for effect in effects):
+            self._keep(envelope.channel, envelope.work_id, parent)
+        if self._tracing.unsampled(parent) is not None:
+            return
         attributes = _attributes(
             "process", envelope.channel, envelope.id, envelope.kind, envelope.sender, envelope.work_id
         )
-        parent = carrier_in(envelope.extensions()) if envelope.ext is not None else {}
         span = self._tracing.start(f"process {envelope.channel}", "consumer", parent, attributes, received_ms)
         span.end()
 
     def _of_opening(self, tx: Transaction, draft: Draft) -> Mapping[str, str]:
-        known = works.find(tx, draft.work_id, draft.channel) if draft.work_id is not None else None
+        if draft.work_id is None:
+            return {}
+        kept = self._openings.get((draft.channel, draft.work_id))
+        if kept is not None:
+            return kept
+        known = works.find(tx, draft.work_id, draft.channel)
         if known is None or known.work.opening_id is None:
             return {}
         raw = raw_of(tx, draft.workspace_id, known.work.opening_id, known.work.initiator)
         ext = None if raw is None else decode_json(raw).get("ext")
-        return carrier_in(ext) if isinstance(ext, dict) else {}
+        return self._keep(draft.channel, draft.work_id, carrier_in(ext) if isinstance(ext, dict) else {})
+
+    def _keep(self, channel: str, work_id: str, carrier: Mapping[str, str]) -> Mapping[str, str]:
+        if len(self._openings) >= _OPENINGS:
+            del self._openings[next(iter(self._openings))]
+        self._openings[channel, work_id] = carrier
+        return carrier
 
 
 def _attributes(

@@ -30,7 +30,7 @@ from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
 from aghbus.store.engine.rewrite import rewrite
-from aghbus.store.engine.schema import check_owner, migrate, shipped
+from aghbus.store.engine.schema import check_owner, earlier, migrate, shipped
 from aghbus.store.engine.sql import READ_HINT, DamagedEnvelopes, Reader, read
 from aghbus.store.engine.store_lock import StoreLock
 from aghbus.store.engine.wal_growth import wal_problem
@@ -397,14 +397,17 @@ def _write(watermark: WatermarkFile, path: Path) -> None:
         raise explained(path, error) from None
 
 
-def open_to_inspect(path: Path) -> sqlite3.Connection:
+def open_to_inspect(path: Path, *, any_schema: bool = False) -> sqlite3.Connection:
     """A connection that only reads, also while a daemon runs. Raises StoreError as `Store.open` does, also when there
-    is no file."""
+    is no file, and unless `any_schema` when it has an earlier schema."""
     db: sqlite3.Connection | None = None
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         db.execute("PRAGMA query_only = ON")
         check_owner(db, path)
+        if not any_schema and (cause := earlier(db)):
+            hint = "the next start of its daemon updates it; `aghd restore --verify` checks a backup as it is"
+            raise StoreUnopenable(path, cause, hint=hint)
     except (sqlite3.Error, StoreError) as error:
         if db is not None:
             db.close()

@@ -135,7 +135,8 @@ def test_a_manager_that_cannot_be_reached_does_not_stop_the_daemon(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("unit", "scope", "exposure"), [("aghd@.service", [], 15), ("user/aghd@.service", ["--user"], 40)]
+    ("unit", "scope", "exposure"),
+    [("aghd@.service", [], 15), ("aghd-backup@.service", [], 10), ("user/aghd@.service", ["--user"], 40)],
 )
 def test_the_units_stay_below_their_bound_of_exposure(
     tmp_path: Path, unit: str, scope: list[str], exposure: int

@@ -136,7 +136,7 @@ def test_three_peers_give_one_trace(home: Home) -> None:
     ):
         kind = "producer" if span == "send" else "consumer"
         assert (instance, f"{span} default", kind) in found
-    assert any(name == "invoke_agent" for _, name, _ in found)
+    assert [one for one in found if one[1] == "invoke_agent"] == [(handles[worker], "invoke_agent", "internal")]
     # the context is part of what is signed; each processed span is linked to the one that sent it
     assert envelope["ext"]["traceparent"].split("-")[1] == TRACE
     assert envelope["proof"]
@@ -224,3 +224,33 @@ def test_the_end_of_a_daemon_does_not_wait_for_a_collector_that_hangs(tmp_path: 
         began = time.monotonic()
         assert ops.stop() == 0
         assert time.monotonic() - began < 5  # the exporter's own limits are 10 and 30 seconds
+
+
+def test_a_trace_is_sampled_with_all_of_its_spans_or_not_at_all(home: Home) -> None:
+    sampler = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
+    with collecting() as collector, ops_and_worker(home, env={**collector.env, **sampler}) as (ops, worker):
+        works = [ops.post("/v1/works", to="worker", text="x")["work_id"] for _ in range(40)]
+        for work in works:
+            wait_for(lambda: worker.state_of(work), 30, "the opening")  # noqa: B023 - called at once
+            worker.post(f"/v1/works/{work}/complete", message="done")
+            wait_for(lambda: ops.state_of(work) == "completed", 30, "the end")  # noqa: B023
+        told = {one["envelope"]["ext"]["traceparent"] for work in works for one in messages_of(ops, work)}
+        sampled = {context[3:35] for context in told if is_sampled(context)}
+        assert 5 < len(sampled) < 35  # of 40: chance fails it once in a million runs
+        assert {context[3:35] for context in told if not is_sampled(context)}.isdisjoint(sampled)
+        steps = [("ops", "process"), ("ops", "send"), ("worker", "process"), ("worker", "send")]
+        whole = sorted((instance, f"{step} default") for instance, step in steps)
+
+        def complete() -> bool:
+            return all(sorted(span[:2] for span in spans_of(collector, trace)) == whole for trace in sampled)
+
+        wait_for(complete, 30, "the spans of each sampled work")
+    assert {span.trace for span in collector.spans} == sampled
+
+
+def is_sampled(context: str) -> bool:
+    return bool(int(context[-2:], 16) & 1)
+
+
+def messages_of(daemon: Daemon, work: str) -> list[dict[str, Any]]:
+    return list(daemon.get(f"/v1/messages?work={work}&kind=say&kind=trace")["messages"])

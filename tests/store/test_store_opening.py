@@ -192,11 +192,12 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
 async def test_a_store_of_a_version_before_the_first_release_is_refused(path: Path) -> None:
     await (await Store.open(path)).close()
     db = sqlite3.connect(path)
-    db.executescript("DROP VIEW envelopes; ALTER TABLE log RENAME TO envelopes")
+    db.executescript("DROP INDEX follow_ups_chain; ALTER TABLE follow_ups DROP COLUMN chain")
     db.close()
-    with pytest.raises(StoreUnopenable, match="written by an earlier version") as caught:
+    with pytest.raises(StoreUnopenable, match="development version before the first release") as caught:
         await Store.open(path)
     assert "move store.db" in caught.value.hint
+    assert "restore it with that version" in caught.value.hint
 
 
 async def test_damage_after_an_unclean_end_is_found(path: Path) -> None:

@@ -15,7 +15,9 @@ from aghbus.store.engine import integrity, meta
 from aghbus.store.engine.commit.ledger import Head, entry_hash, pruned, stored_head
 from aghbus.store.engine.commit.watermark import CommitWatermark, encode_watermark, watermark_path
 from aghbus.store.engine.database import explained
-from aghbus.store.engine.schema import check_owner
+from aghbus.store.engine.log import segments
+from aghbus.store.engine.log.dedup import MessageIds
+from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.store_lock import is_locked
 from aghbus.store.errors import StoreDamaged
 
@@ -48,6 +50,20 @@ def copy_store(source: Path, target: Path, progress: Progress) -> Copy:
             raise explained(source, error) from None
         raise
     return copy
+
+
+def update(copy: Path) -> None:
+    """Brings the schema of the copy, which no process uses, up to date, with the indexes of its log. Raises StoreError."""
+    try:
+        with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as db:
+            version, scripts = check_owner(db, copy), shipped()
+            if version < len(scripts):
+                migrate(db, version, scripts)
+                ids = MessageIds()
+                ids.open(meta.get(db, "identity") or 0)
+                segments.prepare(db, segments.SEGMENT, ids.id_key)
+    except sqlite3.Error as error:
+        raise explained(copy, error) from None
 
 
 def discard(copy: Path) -> None:
