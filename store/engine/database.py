@@ -28,6 +28,7 @@ from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
+from aghbus.store.engine.reserve import Reserve
 from aghbus.store.engine.schema import check_owner, migrate, shipped
 from aghbus.store.engine.sql import READ_HINT, DamagedEnvelopes, Reader, read
 from aghbus.store.engine.store_lock import StoreLock
@@ -68,6 +69,7 @@ class Store:
         path: Path,
         synchronous: Synchronous,
         lock: StoreLock,
+        reserve: Reserve,
         db: sqlite3.Connection,
         reader: Reader,
         memory: InMemoryState,
@@ -82,6 +84,7 @@ class Store:
         self.reader: Final = reader
         self.memory: Final = memory
         self._lock = lock
+        self._reserve = reserve
         self._db = db
         self._executor = executor
         self._opened, self._damaged, self._page_check = checks
@@ -112,6 +115,8 @@ class Store:
             lock = StoreLock(path)
             lock.acquire(name)
             undo.callback(lock.release)
+            reserve = Reserve(path)
+            reserve.release()
             executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-commit")
             undo.callback(executor.shutdown)
             memory = InMemoryState()
@@ -129,7 +134,8 @@ class Store:
             await reader.create_function("intact", 3, damaged.intact)
             reader.here.create_function("intact", 3, damaged.intact)
             checks = _Checks(opened, damaged, PageCheck(path) if unchecked else None)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, watermark, segment, checks)
+            reserve.keep()
+            store = cls(path, synchronous, lock, reserve, db, reader, memory, executor, watermark, segment, checks)
             undo.pop_all()
             return store
 
@@ -212,8 +218,16 @@ class Store:
                 await self.write(lambda _tx: None)
         return True
 
+    def refuse_on_full_disk(self) -> None:
+        """Refuse writes until a `probe` succeeds, if the disk was full when the store was opened: what is left is for starts."""
+        if not self._reserve.held:
+            self._writer.refuse("the disk is full")
+
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
+        if not (self._reserve.held or self._reserve.keep()):
+            return False
+        self._writer.refuse(None)
         try:
             await self.write(lambda tx: meta.bump(tx.db, "probe"))
         except StoreUnavailable:
