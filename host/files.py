@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def make_private_folder(folder: str | os.PathLike[str]) -> None:
@@ -30,3 +32,21 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def as_owner(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Act as the user whom `folder` belongs to, while the context lasts, if we are root and there is such a folder: its daemon can
+    use what is written there, and a link in it leads no further than that user gets. The whole process acts so."""
+    if folder is None or os.geteuid() != 0 or not os.path.isdir(folder):  # noqa: PTH112 - as above
+        yield
+        return
+    status = os.stat(folder)  # noqa: PTH116 - as above
+    group = os.getegid()
+    os.setegid(status.st_gid)
+    os.seteuid(status.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
