@@ -36,12 +36,14 @@ from aghbus.protocol.agh.nats.names import (
 
 
 class Network(msgspec.Struct, frozen=True):
-    """The part of the network that permissions are for; `bucket` is the object store of artifacts, None without any."""
+    """The part of the network that permissions are for; `bucket` is the object store of artifacts, None without any. `replicas` is
+    the number of servers that keep stream and bucket."""
 
     workspace_id: str
     channels: tuple[str, ...]
     jetstream: bool
     bucket: str | None = None
+    replicas: int = 1
 
 
 class PeerPermissions(msgspec.Struct, frozen=True):
@@ -76,11 +78,13 @@ def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
     """
     found: list[Setup] = []
     if network.jetstream:
-        config = stream_config(discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=1, expires=True)
+        config = stream_config(discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=network.replicas, expires=True)
         found.append(Setup(f"{API}.STREAM.CREATE.{STREAM}", config))
         found += [_consumer(network.workspace_id, channel, peer) for peer in peers for channel in network.channels]
     if network.bucket is not None:
-        config = bucket_config(network.bucket, max_age=BUCKET_AGE, max_bytes=BUCKET_BYTES, replicas=1)
+        config = bucket_config(
+            network.bucket, max_age=BUCKET_AGE, max_bytes=BUCKET_BYTES, replicas=network.replicas, append_only=True
+        )
         found.append(Setup(f"{API}.STREAM.CREATE.OBJ_{network.bucket}", config))
     return found
 
@@ -113,8 +117,7 @@ def _publish(network: Network, peer: str) -> list[str]:
             found += [f"{API}.CONSUMER.MSG.NEXT.{STREAM}.{name}", f"$JS.ACK.{STREAM}.{name}.>"]
     if network.bucket is not None:
         stream = f"OBJ_{network.bucket}"
-        found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "DIRECT.GET")]
-        found.append(f"{API}.DIRECT.GET.{stream}.$O.{network.bucket}.M.*")  # the last description of an object
+        found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "DIRECT.GET")]
         found += [f"$O.{network.bucket}.C.*", f"$O.{network.bucket}.M.*"]
     return found
 
