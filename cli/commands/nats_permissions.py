@@ -22,6 +22,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     network, peers = _asked(context, values)
     found = rules.permissions(network, peers)
+    if values["leaf"]:
+        found, peers = [rules.leaf_permissions(values["leaf"], found)], []
     form = values["format"] or ("server-conf" if context.output.human else "json")
     if form == "json":
         from aghbus.cli.app.output import dumps
@@ -56,6 +58,12 @@ def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]
     return Network(workspace, tuple(dict.fromkeys(channels)), jetstream, bucket, values["replicas"]), peers
 
 
+def _leaf(text: str) -> str:
+    if not (0 < len(text) <= 64 and text.isascii() and text.replace("_", "").isalnum() and text == text.lower()):
+        raise ValueError("must be 1 to 64 characters of a-z, 0-9 and '_'")
+    return text
+
+
 def _replicas(text: str) -> int:
     if text not in ("1", "2", "3", "4", "5"):
         raise ValueError("must be 1 to 5")
@@ -78,6 +86,7 @@ COMMANDS = {
         examples=[
             "aghctl nats permissions --peer ops --peer patch-worker > permissions.conf",
             "aghctl nats permissions --peer ops --durability jetstream --artifacts --replicas 3 --format json",
+            "aghctl nats permissions --peer laptop --peer desk --leaf office >> permissions.conf",
             "aghctl nats permissions --peer ops --format nsc | sh",
         ],
         arguments=[
@@ -87,6 +96,12 @@ COMMANDS = {
             Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
             Argument("--artifacts", action="store_true", help="include the object store of artifacts"),
             Argument("--bucket", metavar="NAME", type=_bucket, help="its name (AGH_ARTIFACTS_V0); means --artifacts"),
+            Argument(
+                "--leaf",
+                metavar="NAME",
+                type=_leaf,
+                help="one user NAME instead, for a leaf node that has the peers behind it",
+            ),
             Argument(
                 "--replicas",
                 metavar="N",

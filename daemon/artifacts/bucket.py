@@ -77,9 +77,7 @@ class Bucket:
         if await self._exists():
             return
         config = StreamConfig.from_response(
-            bucket_config(
-                self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas, append_only=False
-            )
+            bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas, append_only=False)
         )
         try:
             await self._call(lambda js: js.add_stream(config))
@@ -217,7 +215,7 @@ class Bucket:
             raise JetStreamError(0, f"another stream keeps the subjects of the bucket {self._name}")
 
     async def _purge(self, subject: str) -> None:
-        """Drop the chunks of an object that was not completed; if that fails, or is not permitted, the bucket's age removes them."""
+        """Drop the chunks of an object that was not completed; if that fails or is not permitted, the bucket's age removes them."""
         purging = asyncio.ensure_future(self._call(lambda js: js.purge_stream(self._stream, subject=subject)))
         await asyncio.wait({purging}, timeout=_PURGE_TIMEOUT)
         if purging.done():

@@ -299,7 +299,9 @@ def _moment(second: int) -> str:
 def _advice(error: JetStreamError) -> str:
     if isinstance(error, NoJetStream):
         cluster = "in a cluster more than half of the stream's servers must be up"
-        return f"{error} (enable JetStream on the NATS server and for our account, or set durability to core; {cluster})"
+        return (
+            f"{error} (enable JetStream on the NATS server and for our account, or set durability to core; {cluster})"
+        )
     return str(error)
 
 

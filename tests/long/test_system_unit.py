@@ -40,16 +40,20 @@ def foreign_files(machine: Machine) -> str:
     return machine.run(f"find {STATE} ! -user aghd-worker").stdout
 
 
+def checkout() -> bytes:
+    """The files of the repository in a tar file."""
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=True).stdout
+    tar = ["tar", "-C", str(ROOT), "--null", "-T", "-", "-c"]
+    return subprocess.run(tar, input=names, capture_output=True, check=True).stdout
+
+
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    """A machine with a checkout in /srv/aghbus, and a broker for it; the user `agent` has a home, and so has `stranger`."""
+    """A machine with a checkout in /srv/aghbus, and a broker for it; the users `agent` and `stranger` have a home."""
     (tmp_path / "machine").mkdir()
     async with NatsServer() as broker:
         with Machine(tmp_path / "machine") as found:
-            names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, check=True).stdout
-            tar = ["tar", "-C", str(ROOT), "--null", "-T", "-", "-c"]
-            packed = subprocess.run(tar, input=names, capture_output=True, check=True).stdout
-            found.write("/srv/checkout.tar", packed)
+            found.write("/srv/checkout.tar", checkout())
             found.run(
                 "mkdir /srv/aghbus; tar -xf /srv/checkout.tar -C /srv/aghbus; useradd -m agent; useradd -m stranger"
             )
@@ -99,7 +103,9 @@ def _found_by_root_and_the_group(machine: Machine) -> None:
 
 def _backed_up_and_restored(machine: Machine) -> None:
     ops, worker = "/var/backups/ops/", "/var/backups/worker/"
-    commands = [line.partition("  #")[0].strip().replace(ops, worker).replace("ops", "worker") for line in _backup_commands()]
+    commands = [
+        line.partition("  #")[0].strip().replace(ops, worker).replace("ops", "worker") for line in _backup_commands()
+    ]
     whole = next(command for command in commands if command.endswith(worker))
     restore = next(command for command in commands if command.startswith("aghd restore"))
     machine.run(whole)

@@ -47,7 +47,10 @@ class Network(msgspec.Struct, frozen=True):
 
 
 class PeerPermissions(msgspec.Struct, frozen=True):
-    """Subjects that one peer's user may publish and subscribe to; `name` is a word for it, distinct among its peers."""
+    """Subjects that one peer's user may publish and subscribe to; `name` is a word for it, distinct among its peers.
+
+    `peer_id` is empty for a leaf node.
+    """
 
     peer_id: str
     name: str
@@ -71,6 +74,15 @@ def permissions(network: Network, peers: Sequence[str]) -> list[PeerPermissions]
     ]
 
 
+def leaf_permissions(name: str, found: Sequence[PeerPermissions]) -> PeerPermissions:
+    """Those of the user of a leaf node, behind which are the peers of `found`: all of theirs."""
+    publish, subscribe = (
+        list(dict.fromkeys(subject for subjects in lists for subject in subjects))
+        for lists in ([one.publish for one in found], [one.subscribe for one in found])
+    )
+    return PeerPermissions("", name, publish, subscribe)
+
+
 def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
     """Objects that must exist before peers with these permissions start: stream, bucket, and their consumers.
 
@@ -78,7 +90,9 @@ def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
     """
     found: list[Setup] = []
     if network.jetstream:
-        config = stream_config(discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=network.replicas, expires=True)
+        config = stream_config(
+            discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=network.replicas, expires=True
+        )
         found.append(Setup(f"{API}.STREAM.CREATE.{STREAM}", config))
         found += [_consumer(network.workspace_id, channel, peer) for peer in peers for channel in network.channels]
     if network.bucket is not None:
@@ -146,7 +160,7 @@ def as_server_conf(network: Network, found: Sequence[PeerPermissions]) -> str:
         '# A user names its own: {user: ops, password: "...", permissions: $agh_ops}',
     ]
     for one in found:
-        lines += ["", f"# {one.peer_id}", f"agh_{one.name}: {{"]
+        lines += ["", f"# {one.peer_id or 'a leaf node'}", f"agh_{one.name}: {{"]
         for verb, subjects in (("publish", one.publish), ("subscribe", one.subscribe)):
             lines += [f"  {verb}: {{ allow: [", *(f"    {_quoted(subject)}" for subject in subjects), "  ] }"]
         lines.append("}")
@@ -159,7 +173,7 @@ def as_nsc(account: str, found: Sequence[PeerPermissions]) -> str:
     for one in found:
         if any(set(subject) & set(',"') for subject in (*one.publish, *one.subscribe)):
             raise ValueError("nsc separates subjects by commas: a workspace with a comma or a quote needs another form")
-        lines.append(f"nsc add user --account {_shell(account)} --name {_shell(one.peer_id)} \\")
+        lines.append(f"nsc add user --account {_shell(account)} --name {_shell(one.peer_id or one.name)} \\")
         lines += [f"  --allow-pub {_shell(subject)} \\" for subject in one.publish]
         lines += [f"  --allow-sub {_shell(subject)} \\" for subject in one.subscribe]
         lines[-1] = lines[-1].removesuffix(" \\")
@@ -168,7 +182,7 @@ def as_nsc(account: str, found: Sequence[PeerPermissions]) -> str:
 
 def as_document(network: Network, found: Sequence[PeerPermissions]) -> dict[str, Any]:
     """Everything as one JSON object, with `pub` and `sub` as a user's JWT has them."""
-    peers = [one.peer_id for one in found]
+    peers = [one.peer_id for one in found if one.peer_id]
     return {
         "workspace_id": network.workspace_id,
         "channels": list(network.channels),
@@ -177,7 +191,7 @@ def as_document(network: Network, found: Sequence[PeerPermissions]) -> dict[str,
         "peers": [
             {
                 "peer_id": one.peer_id,
-                "route_token": route_token(one.peer_id),
+                "route_token": route_token(one.peer_id) if one.peer_id else "",
                 "name": one.name,
                 "pub": {"allow": one.publish},
                 "sub": {"allow": one.subscribe},
