@@ -25,6 +25,12 @@ def make_private_folder(folder: str | os.PathLike[str]) -> None:
         os.chmod(path, 0o700)  # noqa: PTH101 - as above; a umask may have taken bits of ours
 
 
+def is_exposed(status: os.stat_result) -> bool:
+    """Whether users may read a file with a secret who need not. One of another owner, as in a volume of Kubernetes, we can read by
+    its group only."""
+    return bool(status.st_mode & (0o077 if status.st_uid == os.geteuid() else 0o007))
+
+
 def sync_folder(folder: str | os.PathLike[str]) -> None:
     """Write the names in `folder` to the disk: a file created or renamed there survives a loss of power. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -86,7 +86,7 @@ COMMANDS = {
         examples=[
             "aghctl nats permissions --peer ops --peer patch-worker > permissions.conf",
             "aghctl nats permissions --peer ops --durability jetstream --artifacts --replicas 3 --format json",
-            "aghctl nats permissions --peer laptop --peer desk --leaf office >> permissions.conf",
+            "aghctl nats permissions --peer laptop --peer desk --leaf office > office.conf",
             "aghctl nats permissions --peer ops --format nsc | sh",
         ],
         arguments=[

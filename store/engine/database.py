@@ -61,6 +61,14 @@ class _Checks(NamedTuple):
     pages: PageCheck | None
 
 
+class _FilesBeside(NamedTuple):
+    """The files beside the store."""
+
+    lock: StoreLock
+    reserve: Reserve
+    watermark: WatermarkFile
+
+
 class Store:
     """An open store, made by `open`. `close` it, or the next start has to check the whole file."""
 
@@ -68,13 +76,11 @@ class Store:
         self,
         path: Path,
         synchronous: Synchronous,
-        lock: StoreLock,
-        reserve: Reserve,
+        beside: _FilesBeside,
         db: sqlite3.Connection,
         reader: Reader,
         memory: InMemoryState,
         executor: ThreadPoolExecutor,
-        watermark_file: WatermarkFile,
         segment: int,
         checks: _Checks,
     ) -> None:
@@ -83,13 +89,11 @@ class Store:
         self.synchronous: Final = synchronous
         self.reader: Final = reader
         self.memory: Final = memory
-        self._lock = lock
-        self._reserve = reserve
+        self._lock, self._reserve, self._watermark_file = beside
         self._db = db
         self._executor = executor
         self._opened, self._damaged, self._page_check = checks
-        self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, watermark_file, segment)
+        self._writer = Writer(db, memory, executor, beside.watermark, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
@@ -135,7 +139,8 @@ class Store:
             reader.here.create_function("intact", 3, damaged.intact)
             checks = _Checks(opened, damaged, PageCheck(path) if unchecked else None)
             reserve.keep()
-            store = cls(path, synchronous, lock, reserve, db, reader, memory, executor, watermark, segment, checks)
+            beside = _FilesBeside(lock, reserve, watermark)
+            store = cls(path, synchronous, beside, db, reader, memory, executor, segment, checks)
             undo.pop_all()
             return store
 

@@ -75,6 +75,7 @@ def test_system_unit_as_documented(machine: Machine) -> None:
     _key_belongs_to_the_unit(machine)
     _broken_configuration(machine)
     _same_name_of_two_owners(machine)
+    _user_unit(machine)
 
     machine.run("systemctl stop aghd@worker")
     refused = machine.run("aghctl instances rm worker", check=False)
@@ -169,3 +170,27 @@ def _same_name_of_two_owners(machine: Machine) -> None:
     assert answer(machine, f"aghctl --socket {SOCKET} status")["name"] == "worker"
     machine.run(f"aghctl --socket {SOCKET} backup /tmp/which.db; aghd check-store --name worker --api-socket {SOCKET}")
     machine.run("rmdir /root/.local/state/aghbus/instances/worker")
+
+
+def _user_unit(machine: Machine) -> None:
+    """The unit of a user, by the commands at its beginning, with an embedded broker."""
+    machine.run("systemctl start dbus systemd-logind; loginctl enable-linger agent")
+    unit = "/home/agent/.config/systemd/user/aghd@.service"
+    machine.write(unit, (ROOT / "deploy/systemd/user/aghd@.service").read_bytes())
+    machine.run(
+        "mkdir -p /home/agent/.local/bin; ln -s /opt/aghbus/bin/* /home/agent/.local/bin/; chown -R agent: /home/agent"
+    )
+    uid = machine.run("id -u agent").stdout.strip()
+    wait_for(
+        lambda: machine.run(f"test -S /run/user/{uid}/systemd/private", check=False).returncode == 0, 60, "the manager"
+    )
+    env = {"XDG_RUNTIME_DIR": f"/run/user/{uid}"}
+    (command,) = re.findall(r"^#   (.+)$", machine.run(f"cat {unit}").stdout, re.MULTILINE)
+    machine.run(command, user="agent", env=env)
+    machine.run("aghctl --name ops wait --timeout 60; aghctl --name ops doctor", user="agent", env=env)
+    names = [
+        one["name"]
+        for one in json.loads(machine.run("aghctl instances list -o json", user="agent", env=env).stdout)["instances"]
+    ]
+    assert names == ["ops", "worker"]
+    machine.run("systemctl --user stop aghd@ops", user="agent", env=env)
