@@ -90,6 +90,8 @@ def test_compose_has_no_default_token_and_runs_closed() -> None:
     assert "NATS_TOKEN:-" not in text
     services = yaml.safe_load(text)["services"]
     assert all(one["read_only"] and one["cap_drop"] == ["ALL"] for one in services.values())
+    checked = [name for name, one in services.items() if "healthcheck" in one]
+    assert checked == [name for name in services if name != "nats"]  # Podman's format of images has none
     assert [services[name]["environment"].get("AGHD_TRUST_ADMIT") for name in ("ops", "patch-worker")] == ["all", "all"]
 
 
@@ -103,9 +105,9 @@ def test_configurations_of_nats_servers_are_valid(tmp_path: Path, home: Home, na
             text = re.sub(r"UREPLACE_WITH\w+", nkey(nkeys.PREFIX_BYTE_USER, at, public=True), text, count=1)
         (tmp_path / path.name).write_text(text)
     for line in (DEPLOY / "nats/server.conf").read_text().splitlines():
-        if command := re.match(r"# +aghctl (nats permissions .*?) >+ permissions\.conf", line):
+        if shown := re.match(r"# +aghctl (nats permissions .*?) >+ permissions\.conf", line):
             with (tmp_path / "permissions.conf").open("ab") as file:
-                file.write(home.ctl(*command[1].split()).stdout)
+                file.write(home.ctl(*shown[1].split()).stdout)
     (tmp_path / "office.conf").write_text(f"nkey: {nkey(nkeys.PREFIX_BYTE_USER, 9, public=False)}\n")
     key = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
     require_tool("openssl")

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,8 +27,8 @@ def shown(page: str, after: str) -> list[tuple[str, str]]:
     return [(line[0], line[2:].partition("  # ")[0]) for line in block.splitlines()]
 
 
-def answer(machine: Machine, command: str, user: str = "root") -> Any:
-    return json.loads(machine.run(f"{command} -o json", user=user).stdout)
+def answer(machine: Machine, command: str, user: str = "root", env: Mapping[str, str] | None = None) -> Any:
+    return json.loads(machine.run(f"{command} -o json", user=user, env=env).stdout)
 
 
 def ready(machine: Machine) -> None:
@@ -188,9 +188,6 @@ def _user_unit(machine: Machine) -> None:
     (command,) = re.findall(r"^#   (.+)$", machine.run(f"cat {unit}").stdout, re.MULTILINE)
     machine.run(command, user="agent", env=env)
     machine.run("aghctl --name ops wait --timeout 60; aghctl --name ops doctor", user="agent", env=env)
-    names = [
-        one["name"]
-        for one in json.loads(machine.run("aghctl instances list -o json", user="agent", env=env).stdout)["instances"]
-    ]
+    names = [one["name"] for one in answer(machine, "aghctl instances list", "agent", env)["instances"]]
     assert names == ["ops", "worker"]
     machine.run("systemctl --user stop aghd@ops", user="agent", env=env)
