@@ -39,10 +39,10 @@ class Context:
 
     @property
     def places(self) -> Locations:
-        """The paths of the instance. Raises UsageError for an illegal name."""
-        from aghbus.client.locate import locations
+        """The paths of the instance, the user's own or one of the system. Raises UsageError for an illegal name."""
+        from aghbus.client.locate import instance_places
 
-        return locations(self.instance, self.env)
+        return instance_places(self.options, self.env)
 
     @property
     def api(self) -> Api:

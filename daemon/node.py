@@ -156,6 +156,7 @@ class Node:
         self._run("retention", self._retention.run)
         self._run("retirement", self._retirement.run)
         self._run("clock changes", self._parts.clock_changes.run)
+        self._store.refuse_on_full_disk()  # the start itself has written what it needs
         self._run("store probe", self._parts.store_probe.run)
         self.link.start()
         self._run("link", self.link.ended)

@@ -164,7 +164,7 @@ def _read(path: Path, refused: type[KeyFileError], *, guarded: bool) -> bytes:
 
 
 def _check_access(path: Path, refused: type[KeyFileError], status: os.stat_result) -> None:
-    if status.st_uid not in (os.getuid(), 0):
-        raise refused(path, f"it belongs to user {status.st_uid}", f"chown {os.getuid()} {path}")
+    if status.st_uid not in (os.geteuid(), 0):
+        raise refused(path, f"it belongs to user {status.st_uid}", f"chown {os.geteuid()} {path}")
     if status.st_mode & 0o077:
         raise refused(path, f"others may read it (mode {status.st_mode & 0o777:04o})", f"chmod 600 {path}")

@@ -45,6 +45,7 @@ class Locations:
 
     `socket_dir_private` says that the folder of the socket is ours alone to make and check (`private_folder_problem`).
     It is false when the operator named the socket, whose folder may then belong to somebody else.
+    `system` is true for an instance of the system, which is a unit of systemd (instances.py).
     `instance_config_file` is None for the two names whose file would be one of the shared files beside it.
     """
 
@@ -56,6 +57,7 @@ class Locations:
         self.broker_dir = f"{state_root}/broker"
         self.socket_dir = socket_dir
         self.socket_dir_private = True
+        self.system = False
         self.socket_path = f"{socket_dir}/{name}.sock"
         self.config_dir = config_dir
         self.config_file = f"{config_dir}/aghbus.toml"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import kubernetes_validate
+import nkeys  # type: ignore[import-untyped] # the package has no types
 import pytest
 import yaml
 
 from aghbus.daemon.config.settings import ReceiveSettings
-from tests.support.daemons import wait_for
+from tests.support.daemons import Home, wait_for
 from tests.support.natsutil import NATS_SERVER
 from tests.support.tools import require_tool
 
@@ -123,18 +124,25 @@ def test_compose_has_no_default_token_and_runs_closed() -> None:
     assert "NATS_TOKEN:-" not in text
     services = yaml.safe_load(text)["services"]
     assert all(one["read_only"] and one["cap_drop"] == ["ALL"] for one in services.values())
+    checked = [name for name, one in services.items() if "healthcheck" in one]
+    assert checked == [name for name in services if name != "nats"]  # Podman's format of images has none
     assert [services[name]["environment"].get("AGHD_TRUST_ADMIT") for name in ("ops", "patch-worker")] == ["all", "all"]
 
 
-@pytest.mark.parametrize("name", ["nats.conf", "nats/cluster.conf", "nats/leaf.conf", "k8s/nats/nats.conf"])
-def test_configurations_of_nats_servers_are_valid(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["nats.conf", "nats/server.conf", "nats/cluster.conf", "nats/leaf.conf", "k8s/nats/nats.conf"]
+)
+def test_configurations_of_nats_servers_are_valid(tmp_path: Path, home: Home, name: str) -> None:
     for path in (DEPLOY / name).parent.glob("*.conf"):
         text = path.read_text().replace("/etc/nats", str(tmp_path)).replace("/data", str(tmp_path / "data"))
+        for at in range(9):  # nkeys, which the server checks
+            text = re.sub(r"UREPLACE_WITH\w+", nkey(nkeys.PREFIX_BYTE_USER, at, public=True), text, count=1)
         (tmp_path / path.name).write_text(text)
-    (tmp_path / "accounts.conf").write_text(
-        "accounts { AGH { jetstream: enabled, users: [ { user: a, password: b } ] } }\n"
-    )
-    (tmp_path / "office.creds").touch()
+    for line in (DEPLOY / "nats/server.conf").read_text().splitlines():
+        if shown := re.match(r"# +aghctl (nats permissions .*?) >+ permissions\.conf", line):
+            with (tmp_path / "permissions.conf").open("ab") as file:
+                file.write(home.ctl(*shown[1].split()).stdout)
+    (tmp_path / "office.conf").write_text(f"nkey: {nkey(nkeys.PREFIX_BYTE_USER, 9, public=False)}\n")
     key = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
     require_tool("openssl")
     files = ["-keyout", str(tmp_path / "server.key"), "-out", str(tmp_path / "server.pem")]
@@ -144,6 +152,13 @@ def test_configurations_of_nats_servers_are_valid(tmp_path: Path, name: str) -> 
     command = [str(NATS_SERVER), "-t", "-c", str(tmp_path / Path(name).name)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def nkey(kind: int, number: int, *, public: bool) -> str:
+    """A key pair's public half, or its seed."""
+    seed: bytes = nkeys.encode_seed(bytes([number]) * 32, kind)
+    half: bytes = nkeys.from_seed(bytearray(seed)).public_key if public else seed
+    return half.decode()
 
 
 def context_files() -> Iterator[str]:

@@ -18,15 +18,13 @@ DESCRIPTION_COLUMNS = 60
 
 def instances(**_: Any) -> list[str]:
     """Instances that run or have state on disk."""
+    from aghbus.client import locate
     from aghbus.client.errors import ClientError
-    from aghbus.client.locate import locations, running
-    from aghbus.host.instances import stored_instances
 
     try:
-        places = locations("any", os.environ)
+        return sorted({places.name for places, _ in locate.instances(os.environ)})
     except ClientError:
         return []
-    return sorted({*running(places.socket_dir), *stored_instances(places)})
 
 
 def peers(parsed_args: Any, **_: Any) -> dict[str, str]:

@@ -76,17 +76,20 @@ def run(context: Context, values: dict[str, Any]) -> int:
 @contextlib.contextmanager
 def _moving(store: Path) -> Generator[None]:
     """Mark the store as moved before it is copied, while no daemon uses it."""
+    from aghbus.host.files import as_owner
     from aghbus.store.engine.backup import epoch
     from aghbus.store.engine.store_lock import StoreLock
 
     lock = StoreLock(store)
-    lock.acquire("aghctl backup")
     try:
-        epoch.seal(store, time.time_ns() // 1_000_000)
+        with as_owner(store.parent):
+            lock.acquire("aghctl backup")
+            epoch.seal(store, time.time_ns() // 1_000_000)
         try:
             yield
         except BaseException:
-            epoch.unseal(store)
+            with as_owner(store.parent):
+                epoch.unseal(store)
             raise
     finally:
         lock.release()

@@ -9,9 +9,11 @@ from aghbus.cli.app.errors import NO, YES
 from aghbus.cli.app.text import local_times, safe, wrapped
 from aghbus.cli.context import Context
 from aghbus.cli.health_checks import check_daemon, check_row
-from aghbus.client.locate import running
+from aghbus.client.errors import ClientError
+from aghbus.client.locate import locations, running
 from aghbus.host.command_line import Command
-from aghbus.host.locations import private_folder_problem
+from aghbus.host.instances import system_places
+from aghbus.host.locations import Locations, private_folder_problem
 from aghbus.protocol.base.annotations import Any
 
 CONFIG_CHECK_SECONDS = 30.0
@@ -22,10 +24,11 @@ STORE_CHECK_SECONDS = 120.0
 
 def run(context: Context, values: dict[str, Any]) -> int:
     """Check in order of dependency; 1 when any check fails."""
-    rows = [_python(), _nats_server(), _socket_folder(context)]
+    rows = [_python(), _nats_server()]
     for one in _instances(context):
-        checks = [_configuration(one), *_store_file(one), *check_daemon(one)]
-        rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": one.instance} for row in checks]
+        files = _files(one)
+        checks = [_socket_folder(files), _configuration(files), *_store_file(files), *check_daemon(one)]
+        rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: _lines(answer["checks"]))
     return YES if good else NO
@@ -37,8 +40,44 @@ def _instances(context: Context) -> list[Context]:
         return [context]
     if context.env.get("AGHD_NAME") or context.env.get("AGHD_API_SOCKET"):
         return [context]
-    names = running(context.places.socket_dir)
-    return [Context({**context.options, "name": name}, context.output) for name in names] or [context]
+    found = running(context.env)
+    options: list[dict[str, Any]] = [{"socket" if one.system else "name": _address(one)} for one in found]
+    return [Context({**context.options, **named}, context.output) for named in options] or [context]
+
+
+def _address(places: Locations) -> str:
+    return places.socket_path if places.system else places.name
+
+
+class _Files:
+    """The files of one instance: `places` is None if only the daemon knows where they are."""
+
+    def __init__(self, name: str, store_path: str, places: Locations | None) -> None:
+        self.name = name
+        self.store_path = store_path
+        self.places = places
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those for a command of `aghd` that is to find the same instance."""
+        given = ["--name", self.name]
+        return given if self.places is None else [*given, "--api-socket", self.places.socket_path]
+
+
+def _files(context: Context) -> _Files:
+    """Those of the daemon that the socket or address belongs to; without an answer, those of the instance's name."""
+    places = context.places
+    if context.options["socket"] or context.options["api"] or context.env.get("AGHD_API_SOCKET"):
+        try:
+            status = context.api.get("/v1/status")
+        except ClientError:
+            return _Files(places.name, places.store_path, places)
+        name, path = str(status["name"]), str(status["store"]["path"])
+        for candidate in (places, locations(name, context.env), system_places(name)):
+            if (candidate.name, candidate.store_path) == (name, path):
+                return _Files(name, path, candidate)
+        return _Files(name, path, None)
+    return _Files(places.name, places.store_path, places)
 
 
 def _lines(rows: list[dict[str, str]]) -> str:
@@ -72,8 +111,12 @@ def _nats_server() -> dict[str, str]:
     )
 
 
-def _socket_folder(context: Context) -> dict[str, str]:
-    folder = context.places.socket_dir
+def _socket_folder(files: _Files) -> dict[str, str]:
+    if files.places is None or not files.places.socket_dir_private:
+        return check_row(
+            "socket folder", "ok", "named by the operator" if files.places is None else files.places.socket_dir
+        )
+    folder = files.places.socket_dir
     try:
         status = os.lstat(folder)
     except FileNotFoundError:
@@ -99,12 +142,21 @@ def _asked(seconds: float, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _configuration(context: Context) -> dict[str, str]:
+def _configuration(files: _Files) -> dict[str, str]:
     from subprocess import SubprocessError
 
-    name = context.instance
+    name = files.name
+    if files.places is None:
+        detail = (
+            f"not checked: the daemon has its store at {files.store_path}, so its environment is another one than ours"
+        )
+        return check_row("configuration", "warn", detail, f"run aghd config check --name {name} in its environment")
+    if not _may_enter(files.places.state_dir):
+        return check_row(
+            "configuration", "warn", "not checked: only root and the unit's user may", "run doctor as root"
+        )
     try:
-        answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", "--name", name)
+        answer = _asked(CONFIG_CHECK_SECONDS, "config", "check", *files.arguments)
     except (OSError, ValueError, SubprocessError) as error:
         return check_row("configuration", "fail", f"aghd config check did not answer: {error}", "run it by hand")
     problems = [f"{row['key']}: {row['rule']}" for row in answer["problems"]]
@@ -115,17 +167,27 @@ def _configuration(context: Context) -> dict[str, str]:
     return check_row("configuration", "ok", f"good for the name {name}")
 
 
-def _store_file(context: Context) -> list[dict[str, str]]:
+def _store_file(files: _Files) -> list[dict[str, str]]:
     """The checks of the store's file, whether the daemon runs or not: the file may be the reason why it does not."""
     from subprocess import SubprocessError
 
-    name = context.instance
+    if not _may_enter(os.path.dirname(files.store_path)):  # noqa: PTH120 - pathlib is slow to load
+        return [
+            check_row(
+                "store file", "warn", f"not checked: this user may not read {files.store_path}", "run doctor as root"
+            )
+        ]
+    named = ["--store-path", files.store_path] if files.places is None else []
     try:
-        answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", "--name", name)
+        answer = _asked(STORE_CHECK_SECONDS, "check-store", "--quick", *files.arguments, *named)
     except (OSError, ValueError, SubprocessError) as error:
-        hint = f"aghd config check --name {name}, then aghd check-store --name {name}"
+        hint = f"aghd config check --name {files.name}, then aghd check-store --name {files.name}"
         return [check_row("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
     return list(answer["checks"])
+
+
+def _may_enter(folder: str) -> bool:
+    return not os.path.exists(folder) or os.access(folder, os.R_OK | os.X_OK)  # noqa: PTH110 - pathlib is slow to load
 
 
 COMMANDS = {
@@ -134,7 +196,7 @@ COMMANDS = {
         description=(
             "Check step by step what the bus needs: Python, nats-server, the sockets' folder, the configuration, the store's\n"
             "file, the daemon, its broker connection, its store, peers, clocks. Each is ok, warn or fail, with a hint.\n"
-            "Without --name every running daemon is checked. Exits 1 if any check fails."
+            "Without --name every running daemon is checked that this user may use. Exits 1 if any check fails."
         ),
         examples=["aghctl doctor", "aghctl --name ops doctor -o json"],
     )

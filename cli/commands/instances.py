@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 
-from aghbus.cli.app.completers import instances
+from aghbus.cli.app import completers
 from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.text import ago, safe, size, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
-from aghbus.client.locate import locations, running
+from aghbus.client.locate import instance_places, instances
 from aghbus.host.command_line import Argument, Command
-from aghbus.host.instances import stored_instances
 from aghbus.host.locations import Locations
 from aghbus.protocol.base.annotations import Any
 
 
 def run_list(context: Context, values: dict[str, Any]) -> int:
     """List the instances that run or have state on disk."""
-    places = context.places
-    up = running(places.socket_dir)
-    names = sorted({*up, *stored_instances(places)})
-    found = {"instances": [_instance(locations(name, context.env), name in up) for name in names]}
+    found = {"instances": [_instance(places, up) for places, up in instances(context.env)]}
     context.output.rows(found, "instances", _human, "no instance runs, and none has state on disk")
     return YES
 
@@ -32,7 +28,7 @@ def run_rm(context: Context, values: dict[str, Any]) -> int:
 
     from aghbus.host.file_lock import FileLock
 
-    places = locations(values["instance"], context.env)
+    places = instance_places({**context.options, "name": values["instance"]}, context.env)
     if not os.path.isdir(places.state_dir):  # noqa: PTH112 - pathlib is slow to load
         raise Missing(f"there is no instance called {places.name}", "`aghctl instances list` shows all")
     lock = FileLock(f"{places.store_path}.lock")
@@ -59,6 +55,7 @@ def _instance(places: Locations, up: bool) -> dict[str, Any]:
         "name": places.name,
         "running": up,
         "state_dir": places.state_dir,
+        "socket": places.socket_path,
         "bytes": sum(one.st_size for one in files) if files else None,
         "changed_ms": max(int(one.st_mtime * 1000) for one in files) if files else None,
     }
@@ -88,7 +85,10 @@ def _human(answer: dict[str, Any]) -> str:
 COMMANDS = {
     "instances list": Command(
         run_list,
-        description="List the instances of this user: those that run, and those that have state on disk. Needs no daemon.",
+        description=(
+            "List the instances of this user, and those of the system that this user may use: those that run, and those that\n"
+            "have state on disk. Needs no daemon."
+        ),
         examples=["aghctl instances list", "aghctl instances list -o json"],
     ),
     "instances rm": Command(
@@ -99,7 +99,7 @@ COMMANDS = {
         ),
         examples=["aghctl instances rm patch-worker"],
         arguments=[
-            Argument("instance", completer=instances, help="name of the instance"),
+            Argument("instance", completer=completers.instances, help="name of the instance"),
             Argument("--with-key", action="store_true", help="also if it has a private key, which is removed too"),
         ],
     ),

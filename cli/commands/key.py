@@ -30,7 +30,7 @@ _RESTART = "restart the daemon; it finds the key there"
 
 def run_generate(context: Context, values: dict[str, Any]) -> int:
     """Write a new key; never overwrite one."""
-    from aghbus.host.files import make_private_folder
+    from aghbus.host.files import as_owner, make_private_folder
     from aghbus.host.key_files import KeyFileError, generate_key, write_key
 
     path, name = _path(context, values), _name(context)
@@ -38,7 +38,8 @@ def run_generate(context: Context, values: dict[str, Any]) -> int:
         passphrase = _passphrase(values)
         make_private_folder(path.parent)
         key = generate_key()
-        write_key(path, key, passphrase)
+        with as_owner(path.parent):
+            write_key(path, key, passphrase)
     except (KeyFileError, OSError) as error:
         raise _refusal(error) from None
     context.output.answer(_names(name, key, path), _human)
@@ -103,7 +104,7 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
 
     Safe against a crash at any point: the old key stays in place until the last step.
     """
-    from aghbus.host.files import sync_folder
+    from aghbus.host.files import as_owner, sync_folder
     from aghbus.host.key_files import KeyFileError, generate_key, write_key, write_private
     from aghbus.protocol.agh.trust.keys import nickname_of
     from aghbus.protocol.agh.trust.rotation import rotation_statement
@@ -115,13 +116,15 @@ def run_rotate(context: Context, values: dict[str, Any]) -> int:
     kept = path.with_name(f"{path.stem}-{old.fingerprint}{path.suffix}")
     statement = path.with_name(f"{path.stem}-{old.fingerprint}.rotation.json")
     try:
-        write_key(fresh, new, _passphrase(values))
-        statement.unlink(missing_ok=True)  # of an interrupted rotation: it names a key that was never used
-        write_private(statement, rotation_statement(old, new.public, nickname_of(name), int(time.time())) + b"\n")
-        if not kept.exists():
-            kept.hardlink_to(path)
-        fresh.replace(path)
-        sync_folder(path.parent)
+        passphrase = _passphrase(values)
+        with as_owner(path.parent):
+            write_key(fresh, new, passphrase)
+            statement.unlink(missing_ok=True)  # of an interrupted rotation: it names a key that was never used
+            write_private(statement, rotation_statement(old, new.public, nickname_of(name), int(time.time())) + b"\n")
+            if not kept.exists():
+                kept.hardlink_to(path)
+            fresh.replace(path)
+            sync_folder(path.parent)
     except (KeyFileError, OSError) as error:
         fresh.unlink(missing_ok=True)
         raise _refusal(error) from None
@@ -136,7 +139,7 @@ def _name(context: Context) -> str:
     """The peer id of the instance's daemon, by its configuration."""
     from aghbus.client.locate import configured_peer_id
 
-    return configured_peer_id(context.instance, context.env)
+    return configured_peer_id(context.places, context.env)
 
 
 def _used(context: Context, key: SigningKey) -> str | None:
@@ -158,11 +161,14 @@ def _path(context: Context, values: dict[str, Any]) -> Path:
 
 
 def _read(context: Context, values: dict[str, Any]) -> tuple[Path, SigningKey]:
+    from aghbus.host.files import as_owner
     from aghbus.host.key_files import KeyFileError, read_key
 
     path = _path(context, values)
     try:
-        return path, read_key(path, _passphrase(values))
+        passphrase = _passphrase(values)
+        with as_owner(path.parent):
+            return path, read_key(path, passphrase)
     except KeyFileError as error:
         raise unusable(error.path, str(error), error.hint, "key_file") from None
 

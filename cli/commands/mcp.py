@@ -72,7 +72,8 @@ def _finder(context: Context, *, start: bool) -> Callable[[], Endpoint]:
     def found() -> Endpoint:
         return find(context.options, context.env)
 
-    if not start or context.options["socket"] or context.options["api"] or context.env.get("AGHD_API_SOCKET"):
+    named = context.options["socket"] or context.options["api"] or context.env.get("AGHD_API_SOCKET")
+    if not start or named or context.places.system:
         return found
     from aghbus.cli.mcp.daemons import start_if_away
 

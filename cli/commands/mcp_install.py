@@ -77,7 +77,7 @@ def _daemon(context: Context) -> list[str]:
         return given
     name = context.instance
     if not context.options["name"] and not context.env.get("AGHD_NAME"):
-        others = running(context.places.socket_dir)
+        others = [places.name for places in running(context.env)]
         if name not in others and len(others) > 1:
             raise UsageError("several daemons are running", f"choose one with --name: {', '.join(others)}")
         name = others[0] if len(others) == 1 else name

@@ -22,6 +22,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     network, peers = _asked(context, values)
     found = rules.permissions(network, peers)
+    if values["leaf"]:
+        found, peers = [rules.leaf_permissions(values["leaf"], found)], []
     form = values["format"] or ("server-conf" if context.output.human else "json")
     if form == "json":
         from aghbus.cli.app.output import dumps
@@ -53,7 +55,19 @@ def _asked(context: Context, values: dict[str, Any]) -> tuple[Network, list[str]
         workspace, channels = values["workspace"] or status["workspace_id"], values["channel"] or status["channels"]
     bucket = (values["bucket"] or BUCKET) if values["artifacts"] or values["bucket"] else None
     jetstream = values["durability"] == "jetstream"
-    return Network(workspace, tuple(dict.fromkeys(channels)), jetstream, bucket), peers
+    return Network(workspace, tuple(dict.fromkeys(channels)), jetstream, bucket, values["replicas"]), peers
+
+
+def _leaf(text: str) -> str:
+    if not (0 < len(text) <= 64 and text.isascii() and text.replace("_", "").isalnum() and text == text.lower()):
+        raise ValueError("must be 1 to 64 characters of a-z, 0-9 and '_'")
+    return text
+
+
+def _replicas(text: str) -> int:
+    if text not in ("1", "2", "3", "4", "5"):
+        raise ValueError("must be 1 to 5")
+    return int(text)
 
 
 def _bucket(text: str) -> str:
@@ -71,7 +85,8 @@ COMMANDS = {
         ),
         examples=[
             "aghctl nats permissions --peer ops --peer patch-worker > permissions.conf",
-            "aghctl nats permissions --peer ops --durability jetstream --artifacts --format json",
+            "aghctl nats permissions --peer ops --durability jetstream --artifacts --replicas 3 --format json",
+            "aghctl nats permissions --peer laptop --peer desk --leaf office > office.conf",
             "aghctl nats permissions --peer ops --format nsc | sh",
         ],
         arguments=[
@@ -81,6 +96,19 @@ COMMANDS = {
             Argument("--durability", choices=("core", "jetstream"), help="how the peers' daemons run (default core)"),
             Argument("--artifacts", action="store_true", help="include the object store of artifacts"),
             Argument("--bucket", metavar="NAME", type=_bucket, help="its name (AGH_ARTIFACTS_V0); means --artifacts"),
+            Argument(
+                "--leaf",
+                metavar="NAME",
+                type=_leaf,
+                help="one user NAME instead, for a leaf node that has the peers behind it",
+            ),
+            Argument(
+                "--replicas",
+                metavar="N",
+                type=_replicas,
+                default=1,
+                help="servers that keep stream and bucket, in the requests for the operator (default 1)",
+            ),
             Argument("--account", metavar="NAME", default="AGH", help="account of the users (with --format nsc)"),
             Argument("--format", choices=FORMATS, help="form of the answer (default server-conf, with -o json: json)"),
         ],

@@ -1,7 +1,8 @@
 """A JetStream object store (ADR-20 of NATS' architecture), as far as artifacts need it; the `nats object` tool reads it too.
 
-An object is a run of chunks under its own subject, and one message that describes it. Each chunk is confirmed when it is put,
-and requested by its sequence when it is read. docs/jetstream.md says why the client library's object store is not used.
+An object is a run of chunks under its own subject, and one message that describes it: the first of its subject, so that no later
+one replaces it. Each chunk is confirmed when it is put, and requested by its sequence when it is read. docs/jetstream.md says why
+the client library's object store is not used.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 
 from aghbus.daemon.jetstream.stream import EXISTS, NOT_FOUND
 from aghbus.daemon.nats.jetstream import MESSAGE_NOT_FOUND, JetStreamContext, RawStreamMsg, StreamConfig
-from aghbus.daemon.nats.link import JetStreamError, Link, NoJetStream
+from aghbus.daemon.nats.link import JetStreamError, Link, LinkTimeout, NoJetStream
 from aghbus.protocol.agh.nats.jetstream import bucket_config
 
 T = TypeVar("T")
@@ -24,7 +25,8 @@ T = TypeVar("T")
 _CHUNK_BYTES: Final = 262_144  # twice the tools' default: half the round trips; any size can be read
 _CHUNK_MARGIN: Final = 4096  # of the server's largest payload, for the protocol overhead of a chunk
 _TIMEOUT: Final = 30.0  # seconds for one chunk
-_PURGE_WHEN_CANCELLED: Final = 0.5  # seconds: a daemon that stops is waited for
+_PURGE_TIMEOUT: Final = 0.5  # seconds: a caller is waiting, and a server that does not permit it gives no answer
+_ERASE_TIMEOUT: Final = 3.0  # seconds for one message; as above
 _CONCURRENT: Final = 32  # descriptions that are requested at a time
 _DIGEST: Final = "SHA-256="
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # another peer has described an object of that name meanwhile
@@ -76,7 +78,7 @@ class Bucket:
         if await self._exists():
             return
         config = StreamConfig.from_response(
-            bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas)
+            bucket_config(self._name, max_age=max_age, max_bytes=max_bytes, replicas=replicas, append_only=False)
         )
         try:
             await self._call(lambda js: js.add_stream(config))
@@ -97,7 +99,7 @@ class Bucket:
 
     async def find(self, name: str) -> StoredObject | None:
         """The description of an object; None when there is none. Raises DamagedObject."""
-        found = await self._last(name)
+        found = await self._first(name)
         return None if found is None else _stored(name, found.data or b"")
 
     async def names(self) -> list[str]:
@@ -123,9 +125,9 @@ class Bucket:
 
         return [found for found in await asyncio.gather(*map(one, names)) if found is not None]
 
-    async def _last(self, name: str) -> RawStreamMsg | None:
-        """The last description of `name`."""
-        return await self._get(lambda js: js.get_last_msg(self._stream, self._meta(name), direct=True))
+    async def _first(self, name: str) -> RawStreamMsg | None:
+        """The first description of `name`."""
+        return await self._get(partial(_next_message, self._stream, self._meta(name), 1))
 
     async def _get(self, operation: Callable[[JetStreamContext], Awaitable[RawStreamMsg]]) -> RawStreamMsg | None:
         """A message by a direct get; None when there is none."""
@@ -148,8 +150,8 @@ class Bucket:
 
     async def put(self, name: str, content: AsyncIterator[bytes], *, max_payload: int, put_by: str) -> StoredObject:
         """Store `content` under a name that must be free. Raises NameTaken, and whatever `content` raises; then nothing stays."""
-        last = await self._last(name)
-        if last is not None and _stored(name, last.data or b"") is not None:
+        deleted = await self._first(name)
+        if deleted is not None and _stored(name, deleted.data or b"") is not None:
             raise NameTaken
         chunks = secrets.token_hex(11)
         subject = f"$O.{self._name}.C.{chunks}"
@@ -162,29 +164,37 @@ class Bucket:
                 digest.update(piece)
                 size, count = size + len(piece), count + 1
             stored = StoredObject(name, size, f"sha256:{digest.hexdigest()}", chunks, put_by)
-            await self._announce(stored, count, limit, 0 if last is None else last.seq or 0)
-        except asyncio.CancelledError:
-            await self._purge(subject, _PURGE_WHEN_CANCELLED)
-            raise
+            await self._announce(stored, count, limit, 0 if deleted is None else deleted.seq or 0)
         except BaseException:
-            await self._purge(subject, _TIMEOUT)
+            await self._purge(subject)
             raise
         return stored
 
-    async def erase(self, stored: StoredObject) -> None:
-        """Remove an object; the server overwrites its messages in its files. The chunks go first: the description names them."""
+    async def erase(self, stored: StoredObject) -> bool:
+        """Remove an object; the server overwrites its messages in its files. The chunks go first: the description names them.
+
+        Returns False where the server does not permit it, which it tells by silence.
+        """
+        try:
+            await self._erase(stored)
+        except LinkTimeout:
+            return False
+        return True
+
+    async def _erase(self, stored: StoredObject) -> None:
         subject, sequence = f"$O.{self._name}.C.{stored.chunks}", 1
         while (chunk := await self._get(partial(_next_message, self._stream, subject, sequence))) is not None:
             await self._delete(chunk)
             sequence = (chunk.seq or 0) + 1
-        description = await self._last(stored.name)
+        description = await self._first(stored.name)
         if description is not None and _stored(stored.name, description.data or b"") == stored:
             await self._delete(description)
 
     async def _delete(self, message: RawStreamMsg) -> None:
-        await self._call(lambda js: js.delete_msg(self._stream, message.seq or 0))
+        await self._link.jetstream(lambda js: js.delete_msg(self._stream, message.seq or 0), _ERASE_TIMEOUT)
 
     async def _announce(self, stored: StoredObject, count: int, chunk_bytes: int, after: int) -> None:
+        """Publish the description: the first one, or in place of the one at sequence `after`, which says that the name is free."""
         description = {
             "name": stored.name,
             "options": {"max_chunk_size": chunk_bytes},
@@ -195,7 +205,7 @@ class Bucket:
             "digest": _DIGEST + base64.urlsafe_b64encode(bytes.fromhex(stored.digest[7:])).decode(),
             "metadata": {"put_by": stored.put_by},
         }
-        headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(after)}
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(after)} | ({"Nats-Rollup": "sub"} if after else {})
         try:
             await self._publish(self._meta(stored.name), msgspec.json.encode(description), headers)
         except JetStreamError as error:
@@ -228,10 +238,10 @@ class Bucket:
         if confirmed.stream != self._stream:
             raise JetStreamError(0, f"another stream keeps the subjects of the bucket {self._name}")
 
-    async def _purge(self, subject: str, timeout: float) -> None:
-        """Drop the chunks of an object that was not completed; if that fails too, the bucket's age removes them."""
+    async def _purge(self, subject: str) -> None:
+        """Drop the chunks of an object that was not completed; if that fails or is not permitted, the bucket's age removes them."""
         purging = asyncio.ensure_future(self._call(lambda js: js.purge_stream(self._stream, subject=subject)))
-        await asyncio.wait({purging}, timeout=timeout)
+        await asyncio.wait({purging}, timeout=_PURGE_TIMEOUT)
         if purging.done():
             purging.exception()
         else:

@@ -98,7 +98,8 @@ class Artifacts:
     async def remove(
         self, work_ids: Collection[str], own_ids: Container[str | None], *, dry_run: bool
     ) -> tuple[int, list[str]]:
-        """Remove what we, under one of `own_ids`, have put for these works. Returns how many, and the URIs of what others have put.
+        """Remove what we, under one of `own_ids`, have put for these works. Returns how many, and the URIs of what others have put,
+        or what the server does not permit us to remove.
 
         Without JetStream there is nothing. Raises Unavailable when the bucket cannot be reached.
         """
@@ -107,12 +108,10 @@ class Artifacts:
         with _translated(), contextlib.suppress(NoJetStream):
             names = [name for name in await bucket.names() if name.partition("/")[0] in work_ids]
             for stored in await bucket.describe(names):
-                if stored.put_by not in own_ids:
+                if stored.put_by in own_ids and (dry_run or await bucket.erase(stored)):
+                    removed += 1
+                else:
                     kept.append(artifact_uri_of(stored.name))
-                    continue
-                if not dry_run:
-                    await bucket.erase(stored)
-                removed += 1
         return removed, kept
 
 

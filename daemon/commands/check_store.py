@@ -5,9 +5,10 @@ from typing import Any
 
 from aghbus.daemon.check_store import accept_loss, check_store, rebuild_indexes
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
-from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse, unit_aware
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.host.command_line import Argument, Command, CommandLineError
+from aghbus.host.files import as_owner
 from aghbus.protocol.base.text import escape
 from aghbus.store.errors import StoreError
 
@@ -19,15 +20,21 @@ def run(values: dict[str, Any]) -> int:
         first, second, *_ = (f"--{name.replace('_', '-')}" for name in chosen)
         raise CommandLineError(f"{first} and {second} exclude each other")
     try:
-        path = Path(load(values).locations.store_path)
-        if values["accept_loss"]:
-            return answer(escape(accept_loss(path)))
-        if values["rebuild_indexes"]:
-            return answer(rebuild_indexes(path))
+        env, folder = unit_aware(values)
+        path = Path(load(values, env=env).locations.store_path)
+        with as_owner(folder):
+            return _check(path, values)
     except ConfigError as error:
         return refuse(error.problems)
     except StoreError as error:
         return fail(str(error), error.hint)
+
+
+def _check(path: Path, values: dict[str, Any]) -> int:
+    if values["accept_loss"]:
+        return answer(escape(accept_loss(path)))
+    if values["rebuild_indexes"]:
+        return answer(rebuild_indexes(path))
     report = check_store(path, quick=values["quick"])
     answer(report.as_json() if values["output"] == "json" else report.as_text())
     return OK if report.ok else FAILED

@@ -3,16 +3,19 @@
 from typing import Any
 
 from aghbus.daemon.commands import OK, OUTPUT, USAGE
-from aghbus.daemon.commands.configuration import OPTIONS, answer, load, load_checked, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, answer, load, load_checked, refuse, unit_aware
 from aghbus.daemon.config.display import problems_json, show_json, show_text
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.host.command_line import Command
+from aghbus.host.files import as_owner
 
 
 def run_show(values: dict[str, Any]) -> int:
     """Print every key with its value and origin."""
     try:
-        loaded = load(values)
+        env, folder = unit_aware(values)
+        with as_owner(folder):
+            loaded = load(values, env=env)
     except ConfigError as error:
         return refuse(error.problems)
     return answer(show_json(loaded) if values["output"] == "json" else show_text(loaded))
@@ -21,7 +24,9 @@ def run_show(values: dict[str, Any]) -> int:
 def run_check(values: dict[str, Any]) -> int:
     """Print every problem; exit code 2 when there is one."""
     try:
-        notes = load_checked(values).notes
+        env, folder = unit_aware(values)
+        with as_owner(folder):
+            notes = load_checked(values, env).notes
     except ConfigError as error:
         if values["output"] == "human":
             return refuse(error.problems)

@@ -8,7 +8,7 @@ import msgspec
 
 from aghbus.daemon.base import clock
 from aghbus.daemon.commands import FAILED, OK, OUTPUT
-from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse
+from aghbus.daemon.commands.configuration import OPTIONS, answer, fail, load, refuse, unit_aware
 from aghbus.daemon.commands.restore_store import RestoreReport, restore, verify
 from aghbus.daemon.config.layers import ConfigError
 from aghbus.host.command_line import Argument, Command
@@ -23,7 +23,8 @@ def run(values: dict[str, Any]) -> int:
     if values["verify"]:
         return _verify(Path(values["backup"]), as_json=values["output"] == "json")
     try:
-        places = load(values).locations
+        env, _ = unit_aware(values)
+        places = load(values, env=env).locations
     except ConfigError as error:
         return refuse(error.problems)
     now_ms, source = clock.Clock().millis(), Path(values["backup"])

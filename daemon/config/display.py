@@ -11,7 +11,7 @@ from aghbus.daemon.config.loader import CONFIG_VARIABLE, Loaded
 from aghbus.daemon.config.settings import KEYS, Settings, value_of
 from aghbus.daemon.config.value_types import Switch, Texts
 from aghbus.host.command_line import Argument
-from aghbus.host.instances import stored_instances
+from aghbus.host.instances import stored_instances, system_instances
 from aghbus.host.locations import LocationError, locate
 from aghbus.protocol.base.text import escape
 
@@ -38,9 +38,10 @@ def _key_option(key: ConfigKey) -> Argument:
 def _instances(**_: Any) -> list[str]:
     """What the shell completes for `--name`."""
     try:
-        return stored_instances(locate("any", os.environ, uid=os.getuid(), home=str(Path.home())))
+        own = stored_instances(locate("any", os.environ, uid=os.getuid(), home=str(Path.home())))
     except (LocationError, RuntimeError):  # without a home folder
         return []
+    return sorted({*own, *(places.name for places in system_instances())})
 
 
 def shown_value(settings: Settings, key: ConfigKey) -> object:

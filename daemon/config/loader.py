@@ -25,6 +25,7 @@ from aghbus.daemon.config.layers import (
 )
 from aghbus.daemon.config.settings import KEYS, Settings
 from aghbus.daemon.config.value_types import hide_userinfo
+from aghbus.host.files import is_exposed
 from aghbus.host.locations import LocationError, Locations, check_socket_path, default_name, is_legal_name, locate
 
 CONFIG_VARIABLE: Final = "AGHD_CONFIG"
@@ -138,7 +139,7 @@ class _Files:
         self.layers.append(layer)
         if document:
             self.paths.append(path)
-        if any(secret in layer for secret in _SECRETS) and Path(path).stat().st_mode & 0o077:
+        if any(secret in layer for secret in _SECRETS) and is_exposed(Path(path).stat()):
             self.notes.append(f"{path} contains a secret and others may read it; chmod 600 would keep it")
         return layer
 

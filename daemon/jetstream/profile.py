@@ -298,7 +298,10 @@ def _moment(second: int) -> str:
 
 def _advice(error: JetStreamError) -> str:
     if isinstance(error, NoJetStream):
-        return f"{error} (enable JetStream on the NATS server and for our account, or set durability to core)"
+        cluster = "in a cluster more than half of the stream's servers must be up"
+        return (
+            f"{error} (enable JetStream on the NATS server and for our account, or set durability to core; {cluster})"
+        )
     return str(error)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from aghbus.daemon.nats.credential_files import NatsFiles
+from aghbus.host.files import is_exposed
 
 SELECTED = "@selected"
 """The value of nats.context that means the context chosen by `nats context select`."""
@@ -72,6 +73,6 @@ def _parse(text: str, path: Path, files: NatsFiles) -> ContextFields | None:
     if len(files.problems) > known:
         return None
     fields = ContextFields(**{field: document.get(field, "") for field in _USED})
-    if (fields.token or fields.password or "@" in fields.url) and path.stat().st_mode & 0o077:
+    if (fields.token or fields.password or "@" in fields.url) and is_exposed(path.stat()):
         files.warnings.append(f"{_KEY}: {path} contains a secret and can be read by others; chmod 600 {path}")
     return fields

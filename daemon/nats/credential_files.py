@@ -1,9 +1,12 @@
 """The files that NATS options name: checked for existence, form and mode; all problems are collected."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from aghbus.host.files import is_exposed
 
 _MAX_BYTES = 65_536  # a credentials file is 1 to 4 KiB; more is the wrong file
 
@@ -41,14 +44,14 @@ class NatsFiles:
         try:
             with path.open("rb") as file:
                 raw = file.read(_MAX_BYTES + 1)
-                mode = path.stat().st_mode
+                status = os.fstat(file.fileno())
         except OSError as error:
             self.problem(key, f"{path}: {error.strerror}", "name a file that this user can read")
             return None
         if len(raw) > _MAX_BYTES:
             self.problem(key, f"{path} is larger than {_MAX_BYTES} bytes", "check the path")
             return None
-        if secret and mode & 0o077:
+        if secret and is_exposed(status):
             self.warnings.append(f"{key}: {path} can be read by others; chmod 600 {path}")
         try:
             text = raw.decode("utf-8").strip()

@@ -78,9 +78,9 @@ class JetStreamError(Exception):
 
 
 class NoJetStream(JetStreamError):
-    """No JetStream or no stream answers, or JetStream is not enabled for our account."""
+    """No JetStream or no stream answers, also because it has no leader, or JetStream is not enabled for our account."""
 
-    def __init__(self, description: str = "the NATS server has no JetStream") -> None:
+    def __init__(self, description: str = "no JetStream answers") -> None:
         super().__init__(0, description)
 
 

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 _SUBSCRIPTION: Final = re.compile(r"permissions violation for subscription to \"?([^\"\s]+)", re.IGNORECASE)
+_NOT_NEEDED: Final = "$js.api.stream.purge.obj_"  # the rest of an aborted upload stays for the bucket's age instead
 _MAX_SUBJECTS: Final = 16  # kept of each kind
 _MAX_SHOWN: Final = 3  # of them in a sentence
 _PUBLISH_LIFE: Final = 300.0  # seconds after which a publish that is not tried any more is forgotten
@@ -31,6 +32,8 @@ class DeniedSubjects:
         found = _SUBSCRIPTION.search(detail)
         known = self._subscriptions if found else self._publishes
         subject = found[1] if found else detail.rpartition(" to ")[2].strip('"')
+        if subject.lower().startswith(_NOT_NEEDED):
+            return
         known.pop(subject, None)
         known[subject] = now
         if len(known) > _MAX_SUBJECTS:

@@ -27,7 +27,7 @@ class PurgeKept(ResponseModel):
     unread: int  # messages that are ready or leased in the inbox
     undelivered: int  # sent messages that were neither answered nor given up
     chain_runs: int  # in progress
-    artifacts: int  # that other peers have put for the works
+    artifacts: int  # that other peers have put for the works, or that the NATS server does not let us remove
 
 
 class PurgeResponse(ResponseModel):

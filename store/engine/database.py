@@ -29,6 +29,7 @@ from aghbus.store.engine.log import segments
 from aghbus.store.engine.log.memory import LogMemory
 from aghbus.store.engine.log.segments import SEGMENT
 from aghbus.store.engine.page_check import PageCheck, boot_number
+from aghbus.store.engine.reserve import Reserve
 from aghbus.store.engine.rewrite import rewrite
 from aghbus.store.engine.schema import check_owner, earlier, migrate, shipped
 from aghbus.store.engine.sql import READ_HINT, DamagedEnvelopes, Reader, read
@@ -62,6 +63,14 @@ class _Checks(NamedTuple):
     pages: PageCheck | None
 
 
+class _FilesBeside(NamedTuple):
+    """The files beside the store."""
+
+    lock: StoreLock
+    reserve: Reserve
+    watermark: WatermarkFile
+
+
 class Store:
     """An open store, made by `open`. `close` it, or the next start has to check the whole file."""
 
@@ -69,12 +78,11 @@ class Store:
         self,
         path: Path,
         synchronous: Synchronous,
-        lock: StoreLock,
+        beside: _FilesBeside,
         db: sqlite3.Connection,
         reader: Reader,
         memory: InMemoryState,
         executor: ThreadPoolExecutor,
-        watermark_file: WatermarkFile,
         segment: int,
         checks: _Checks,
     ) -> None:
@@ -83,12 +91,11 @@ class Store:
         self.synchronous: Final = synchronous
         self.reader: Final = reader
         self.memory: Final = memory
-        self._lock = lock
+        self._lock, self._reserve, self._watermark_file = beside
         self._db = db
         self._executor = executor
         self._opened, self._damaged, self._page_check = checks
-        self._watermark_file = watermark_file
-        self._writer = Writer(db, memory, executor, watermark_file, segment)
+        self._writer = Writer(db, memory, executor, beside.watermark, segment)
         self.submit: Final = self._writer.submit
         self._task = asyncio.create_task(self._writer.run(), name="store writer")
         self._closed = False
@@ -114,6 +121,8 @@ class Store:
             lock = StoreLock(path)
             lock.acquire(name)
             undo.callback(lock.release)
+            reserve = Reserve(path)
+            reserve.release()
             executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-commit")
             undo.callback(executor.shutdown)
             memory = InMemoryState()
@@ -131,7 +140,9 @@ class Store:
             await reader.create_function("intact", 3, damaged.intact)
             reader.here.create_function("intact", 3, damaged.intact)
             checks = _Checks(opened, damaged, PageCheck(path) if unchecked else None)
-            store = cls(path, synchronous, lock, db, reader, memory, executor, watermark, segment, checks)
+            reserve.keep()
+            beside = _FilesBeside(lock, reserve, watermark)
+            store = cls(path, synchronous, beside, db, reader, memory, executor, segment, checks)
             undo.pop_all()
             return store
 
@@ -214,8 +225,16 @@ class Store:
                 await self.write(lambda _tx: None)
         return True
 
+    def refuse_on_full_disk(self) -> None:
+        """Refuse writes until a `probe` succeeds, if the disk was full when the store was opened: what is left is for starts."""
+        if not self._reserve.held:
+            self._writer.refuse("the disk is full")
+
     async def probe(self) -> bool:
         """Whether a write becomes durable now, tried with a real one. A store that failed becomes writable again by it."""
+        if not (self._reserve.held or self._reserve.keep()):
+            return False
+        self._writer.refuse(None)
         try:
             await self.write(lambda tx: meta.bump(tx.db, "probe"))
         except StoreUnavailable:

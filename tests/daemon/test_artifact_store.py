@@ -23,6 +23,8 @@ from tests.support.links import to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 BUCKET = "AGH_ARTIFACTS_V0"
+IN_PLACE = {"Nats-Rollup": "sub"}
+"""Headers of a message that replaces the earlier ones of its subject."""
 
 
 @contextlib.asynccontextmanager
@@ -239,7 +241,7 @@ async def test_a_forged_description_is_refused(server: NatsServer, change: dict[
         await ours.put("w", "n", pieces(b"true"))
         meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
         description = json.loads((await js.get_last_msg(f"OBJ_{BUCKET}", meta)).data)
-        await js.publish(meta, json.dumps({**description, **change}).encode())
+        await js.publish(meta, json.dumps({**description, **change}).encode(), headers=IN_PLACE)
         with pytest.raises(Unavailable, match="damaged"):
             await ours.get("w", "n")
         assert (await ours.list_artifacts(ArtifactsQuery(limit=10))).artifacts == [], (
@@ -247,12 +249,23 @@ async def test_a_forged_description_is_refused(server: NatsServer, change: dict[
         )
 
 
+async def test_a_later_description_replaces_nothing(server: NatsServer) -> None:
+    async with store(server) as ours, foreign(server) as js:
+        await ours.put("w", "n", pieces(b"true"))
+        meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
+        description = json.loads((await js.get_last_msg(f"OBJ_{BUCKET}", meta)).data)
+        await js.publish(f"$O.{BUCKET}.C.other", b"lies")
+        for change in ({"deleted": True}, {"nuid": "other"}):
+            await js.publish(meta, json.dumps({**description, **change}).encode())
+            assert (await whole(ours, "w", "n"))[1] == b"true"
+
+
 async def test_a_malformed_description_is_refused(server: NatsServer) -> None:
     async with store(server) as ours, foreign(server) as js:
         await ours.put("w", "n", pieces(b"true"))
         meta = f"$O.{BUCKET}.M.{base64.urlsafe_b64encode(b'w/n').decode()}"
         for raw in (b"", b"{", b"[]", b"\xff", b"[" * 100_000):
-            await js.publish(meta, raw)
+            await js.publish(meta, raw, headers=IN_PLACE)
             with pytest.raises(Unavailable, match="damaged"):
                 await ours.get("w", "n")
 

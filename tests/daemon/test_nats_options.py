@@ -1,6 +1,7 @@
 """Settings, URLs and contexts become NATS options; every problem is found, no secret is shown."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -257,3 +258,11 @@ def test_a_context_with_a_secret_that_others_can_read_is_a_warning(tmp_path: Pat
     plain = resolve_nats_options(NatsSettings(context="plain"), env)
     assert plain is not None
     assert not plain.warnings
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize(("mode", "warnings"), [(0o440, 0), (0o640, 0), (0o444, 1)])
+def test_a_secret_of_another_owner_may_be_read_by_its_group(tmp_path: Path, mode: int, warnings: int) -> None:
+    path = private(tmp_path / "token", SECRET, mode)
+    os.chown(path, 1, -1)
+    assert len(resolved(servers=("h",), token_file=path).warnings) == warnings

@@ -16,6 +16,7 @@ import pytest
 from aghbus.store.engine.commit.watermark import read_watermark
 from tests.support.daemons import Daemon, Home, HttpError, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
+from tests.support.probing import LISTEN, ask, port_of
 
 SMALL = 4 << 20  # bytes: a WAL and a store of some hundred messages
 RECOVERY = 20.0  # seconds; the store is tried every second
@@ -75,6 +76,19 @@ def not_ready(daemon: Daemon) -> bool:
     except HttpError as error:
         return error.status == 503 and error.answer["store"] is False
     return False
+
+
+def start_on_a_full_disk(daemon: Daemon) -> None:
+    """Start it, and wait until it says that the store cannot write."""
+    daemon.start(wait=False)
+
+    def says_so() -> bool:
+        assert daemon.process is not None and daemon.process.poll() is None, daemon.log.read_text()
+        with contextlib.suppress(OSError):  # nobody listens yet
+            return not_ready(daemon)
+        return False
+
+    wait_for(says_so, 30, "readiness to be false")
 
 
 def work_texts(daemon: Daemon) -> list[str]:
@@ -144,21 +158,43 @@ async def test_kill_on_a_full_disk_loses_no_acknowledged_write(tmp_path: Path, s
             pytest.fail("the disk never became full")
         ops.kill()
         again = Daemon(ops.home, "ops", *ops.args)
-        again.start(wait=False)
-        assert again.process is not None
-        if again.process.poll() is None and ballast.exists():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                again.process.wait(10)
-        if again.process.returncode is not None:  # it may start, when the WAL has room left for one page
-            assert "full" in again.log.read_text()
-            assert "hint" in again.log.read_text()
-        else:
-            again.stop()
+        start_on_a_full_disk(again)
+        assert work_texts(again) == sorted(said_yes)
+        again.kill()
         ballast.unlink()
         await server.restart()
         with again:
             assert work_texts(again) == sorted(said_yes)
             assert again.get("/v1/status")["problems"] == []
+
+
+async def test_daemon_starts_on_a_full_disk_and_recovers_without_a_restart(tmp_path: Path, small_disk: Path) -> None:
+    async with NatsServer() as server:
+        store = small_disk / "store.db"
+        options = ("--nats", server.url, "--store-path", str(store), *LISTEN)
+        ops = Daemon(Home(tmp_path), "ops", *options)
+        with ops:
+            ops.post("/v1/works", to="worker", text="before")
+        ballast = fill(small_disk)
+        for stop in (ops.kill, ops.kill, ops.stop, lambda: None):  # a start takes nothing that the next one needs
+            start_on_a_full_disk(ops)
+            assert work_texts(ops) == ["before"]
+            problems = ops.get("/v1/status")["problems"]
+            assert "the store cannot write: the disk is full" in problems
+            stop()
+        port = port_of(ops)
+        assert ask(port, "/livez").status == 200
+        assert (ask(port, "/readyz").status, ask(port, "/readyz").json()["store"]) == (503, False)
+        assert b"\naghbus_store_writable 0" in ask(port, "/metrics").body
+        refused = refusal(ops, to="worker", text="refused")
+        assert refused is not None and refused.status == 503
+        assert "full" in refused.answer["message"] and "free disk space" in refused.answer["hint"]
+        ballast.unlink()
+        ops.wait_ready()
+        ops.post("/v1/works", to="worker", text="after")
+        assert work_texts(ops) == ["after", "before"]
+        assert ops.get("/v1/status")["problems"] == []
+        assert ops.stop() == 0
 
 
 async def test_a_read_only_disk_is_a_clear_error_at_the_start(tmp_path: Path, small_disk: Path) -> None:

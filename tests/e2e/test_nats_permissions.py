@@ -1,5 +1,7 @@
 """The permissions that `aghctl nats permissions` prints, on a real server: enough for daemons, and no more than that."""
 
+import asyncio
+import base64
 import subprocess
 from pathlib import Path
 
@@ -154,6 +156,7 @@ async def test_a_peers_credentials_allow_nothing_beyond_the_binding(home: Home) 
                     f"$JS.API.STREAM.UPDATE.{STREAM}",
                     f"$JS.API.STREAM.DELETE.{STREAM}",
                     f"$JS.API.STREAM.PURGE.{STREAM}",
+                    "$JS.API.STREAM.PURGE.OBJ_AGH_ARTIFACTS_V0",
                     f"$JS.API.STREAM.MSG.GET.{STREAM}",
                     f"$JS.API.STREAM.MSG.DELETE.{STREAM}",
                     f"$JS.API.DIRECT.GET.{STREAM}",
@@ -172,6 +175,53 @@ async def test_a_peers_credentials_allow_nothing_beyond_the_binding(home: Home) 
                     await intruder.link.publish(subject, b"{}", reply=settled)
                     await intruder.link.flush(20)
                     await wait_until(lambda: any("reply" in one for one in intruder.denied), 20, "the refusal")
+
+
+async def test_a_peer_cannot_remove_or_replace_an_artifact_of_another_peer(home: Home, tmp_path: Path) -> None:
+    broker = GuardedBroker(home, "--durability", "jetstream", "--artifacts")
+    bucket = "AGH_ARTIFACTS_V0"
+    async with broker.server:
+        await broker.set_up()
+        with broker.daemon("ops", *DURABLE, "--artifacts-max-bytes", "1MiB") as ops:
+            report, target = tmp_path / "report.xml", tmp_path / "got.xml"
+            report.write_bytes(b"<report/>" * 50_000)
+            uri = home.ctl_json("--name", "ops", "artifact", "put", "work_1", str(report))["uri"]
+            meta = f"$O.{bucket}.M.{base64.urlsafe_b64encode(b'work_1/report.xml').decode()}"
+            async with (
+                connected(broker.options("patch-worker")) as intruder,
+                connected(broker.options("operator")) as operator,
+            ):
+                api = Operator(operator.link)
+
+                async def stored() -> int:
+                    return int((await api.call(f"STREAM.INFO.OBJ_{bucket}"))["state"]["messages"])
+
+                before = await stored()
+                for headers in ({"Nats-Rollup": "all"}, {"Nats-Rollup": "sub"}, {}):
+                    for subject in (meta, f"$O.{bucket}.C.mine"):
+                        await intruder.link.publish(subject, b'{"deleted":true}', headers=headers)
+                async with asyncio.timeout(20):
+                    while await stored() < before + 2:  # those without a roll-up, which come last
+                        pass
+                assert await stored() == before + 2
+                assert intruder.denied == []
+            home.ctl_json("--name", "ops", "artifact", "get", uri, "-O", str(target))
+            assert target.read_bytes() == report.read_bytes()
+            # the rest of an aborted upload stays until the bucket drops it, without a complaint
+            report.write_bytes(bytes(2 << 20))
+            refused = home.ctl("--name", "ops", "artifact", "put", "work_2", str(report))
+            assert b"longer than" in refused.stderr
+            assert problems(ops) == ""
+
+
+def test_printed_requests_name_the_replicas(home: Home) -> None:
+    options = ("--peer", "ops", "--durability", "jetstream", "--artifacts", "--replicas", "3")
+    steps = home.ctl_json("nats", "permissions", *options)["setup"]
+    streams = [step["payload"] for step in steps if ".STREAM.CREATE." in step["subject"]]
+    assert [stream["num_replicas"] for stream in streams] == [3, 3]
+    printed = home.ctl("nats", "permissions", *options).stdout.decode()
+    assert printed.count('"num_replicas": 3') == 2
+    assert home.ctl("nats", "permissions", "--peer", "ops", "--replicas", "6").returncode == 2
 
 
 async def test_a_peer_cannot_create_a_consumer_to_read_other_messages(home: Home) -> None:

@@ -217,7 +217,7 @@ async def test_writes_persist_after_reopening(path: Path) -> None:
     await receive(store, envelope)
     await store.close()
     left = await asyncio.to_thread(lambda: {entry.name for entry in path.parent.iterdir()})
-    assert left == {"store.db", "store.db.lock", "store.db.mark"}
+    assert left == {"store.db", "store.db.lock", "store.db.mark", "store.db.reserve"}
     store = await Store.open(path)
     try:
         assert await rows(store, "SELECT msg_id, raw FROM envelopes") == [(envelope.id, envelope.raw)]

@@ -1,9 +1,10 @@
-"""A nats-server with TLS and a user for each peer, made from deploy/nats/server.conf and `aghctl nats permissions`."""
+"""A nats-server with TLS and a user for each peer, made from deploy/nats/ and `aghctl nats permissions`."""
 
 import asyncio
 import base64
 import contextlib
 import json
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,13 +15,14 @@ import nkeys  # type: ignore[import-untyped] # the package has no types
 from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.nats.options import NatsOptions
+from tests.support.cluster import free_ports
 from tests.support.daemons import Daemon, Home
 from tests.support.jetstream import Operator
 from tests.support.links import always, up
 from tests.support.natsutil import NatsServer, wait_until
 from tests.support.tools import require_tool
 
-EXAMPLE = Path(__file__).parent.parent.parent / "deploy" / "nats" / "server.conf"
+EXAMPLES = Path(__file__).parent.parent.parent / "deploy" / "nats"
 OPS_PASSWORD = "a password of ops"
 # The bcrypt hash of a public test vector (Openwall crypt_blowfish, wrapper.c), and its password.
 OPERATOR_HASH, OPERATOR_PASSWORD = "$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW", "U*U"
@@ -43,6 +45,14 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
     return ca, server, key
 
 
+def _nkey(path: Path, number: int) -> tuple[Path, str]:
+    """A user's seed in a file, and its public half."""
+    seed = nkeys.encode_seed(bytes(range(number, number + 32)), nkeys.PREFIX_BYTE_USER)
+    path.write_bytes(seed)
+    path.chmod(0o600)
+    return path, nkeys.from_seed(bytearray(seed)).public_key.decode()
+
+
 class GuardedBroker:
     """The example's server for the peers ops (a password) and patch-worker (an nkey), and an operator."""
 
@@ -53,26 +63,41 @@ class GuardedBroker:
         folder = home.root / "broker"
         folder.mkdir()
         self.ca, certificate, key = certificates(folder)
-        seed = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER)
-        self._nkey = folder / "worker.nk"
-        self._nkey.write_bytes(seed)
-        self._nkey.chmod(0o600)
-        replaced = {
+        self._nkey, worker = _nkey(folder / "worker.nk", 0)
+        self._office, office = _nkey(folder / "office.nk", 1)
+        (self._leaf_port,) = free_ports(1)
+        self._replaced = {
             "/data": str(folder / "js"),
+            "0.0.0.0:7422": f"127.0.0.1:{self._leaf_port}",
             "/etc/nats/server.pem": str(certificate),
             "/etc/nats/server.key": str(key),
+            "/etc/nats/ca.pem": str(self.ca),
             "$2a$11$REPLACE_WITH_THE_HASH_OF_A_LONG_PASSWORD_OF_OPS": OPS_PASSWORD,
-            "UREPLACE_WITH_THE_PUBLIC_NKEY_OF_PATCH_WORKER": nkeys.from_seed(bytearray(seed)).public_key.decode(),
+            "UREPLACE_WITH_THE_PUBLIC_NKEY_OF_PATCH_WORKER": worker,
+            "UREPLACE_WITH_THE_PUBLIC_NKEY_OF_THE_OFFICE": office,
             "$2a$11$REPLACE_WITH_THE_HASH_OF_THE_OPERATORS_PASSWORD": OPERATOR_HASH,
         }
-        text = EXAMPLE.read_text()
-        for old, new in replaced.items():
-            assert text.count(old) == 1, old
-            text = text.replace(old, new)
         self.permissions = home.ctl("nats", "permissions", *self._options, "--format", "server-conf").stdout.decode()
-        assert text.count('include "permissions.conf"') == 1
-        self.server = NatsServer(config=text)
+        self.permissions += home.ctl("nats", "permissions", "--peer", "laptop", "--leaf", "office").stdout.decode()
+        self.server = NatsServer(config=self._example("server.conf"))
+        for name in ("tls.conf", "accounts.conf"):
+            (self.server.folder / name).write_text(self._example(name))
         self.write(self.permissions)
+
+    def _example(self, name: str) -> str:
+        text = (EXAMPLES / name).read_text()
+        for old, new in self._replaced.items():
+            text = text.replace(old, new)
+        return text
+
+    def leaf(self) -> NatsServer:
+        """The leaf node of deploy/nats/leaf.conf, for this server."""
+        text = self._example("leaf.conf")
+        urls = re.findall(r"urls: (\[.*\])", text)
+        assert len(urls) == 1
+        found = NatsServer(config=text.replace(urls[0], f'["tls://127.0.0.1:{self._leaf_port}"]'))
+        (found.folder / "office.conf").write_text(f"nkey: {self._office.read_text()}\n")
+        return found
 
     def write(self, permissions: str) -> None:
         """What the server reads at its next start."""

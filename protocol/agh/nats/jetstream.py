@@ -67,8 +67,11 @@ def consumer_config(name: str, *, filters: list[str], ack_wait: float, max_in_fl
     }
 
 
-def bucket_config(bucket: str, *, max_age: int, max_bytes: int, replicas: int) -> dict[str, Any]:
-    """The stream below an object store (ADR-20 of NATS' architecture); `max_age` in seconds."""
+def bucket_config(bucket: str, *, max_age: int, max_bytes: int, replicas: int, append_only: bool) -> dict[str, Any]:
+    """The stream below an object store (ADR-20 of NATS' architecture); `max_age` in seconds.
+
+    `append_only` refuses roll-ups, by which whoever may publish to one subject removes every object.
+    """
     return {
         "name": f"OBJ_{bucket}",
         "description": "AGH Network v0 artifacts",
@@ -78,6 +81,6 @@ def bucket_config(bucket: str, *, max_age: int, max_bytes: int, replicas: int) -
         "max_age": max_age * NANOSECONDS,
         "max_bytes": max_bytes,
         "num_replicas": replicas,
-        "allow_rollup_hdrs": True,
+        "allow_rollup_hdrs": not append_only,
         "allow_direct": True,
     }

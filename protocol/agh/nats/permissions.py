@@ -36,16 +36,21 @@ from aghbus.protocol.agh.nats.names import (
 
 
 class Network(msgspec.Struct, frozen=True):
-    """The part of the network that permissions are for; `bucket` is the object store of artifacts, None without any."""
+    """The part of the network that permissions are for; `bucket` is the object store of artifacts, None without any. `replicas` is
+    the number of servers that keep stream and bucket."""
 
     workspace_id: str
     channels: tuple[str, ...]
     jetstream: bool
     bucket: str | None = None
+    replicas: int = 1
 
 
 class PeerPermissions(msgspec.Struct, frozen=True):
-    """Subjects that one peer's user may publish and subscribe to; `name` is a word for it, distinct among its peers."""
+    """Subjects that one peer's user may publish and subscribe to; `name` is a word for it, distinct among its peers.
+
+    `peer_id` is empty for a leaf node.
+    """
 
     peer_id: str
     name: str
@@ -69,6 +74,15 @@ def permissions(network: Network, peers: Sequence[str]) -> list[PeerPermissions]
     ]
 
 
+def leaf_permissions(name: str, found: Sequence[PeerPermissions]) -> PeerPermissions:
+    """Those of the user of a leaf node, behind which are the peers of `found`: all of theirs."""
+    publish, subscribe = (
+        list(dict.fromkeys(subject for subjects in lists for subject in subjects))
+        for lists in ([one.publish for one in found], [one.subscribe for one in found])
+    )
+    return PeerPermissions("", name, publish, subscribe)
+
+
 def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
     """Objects that must exist before peers with these permissions start: stream, bucket, and their consumers.
 
@@ -76,11 +90,15 @@ def setup(network: Network, peers: Sequence[str]) -> list[Setup]:
     """
     found: list[Setup] = []
     if network.jetstream:
-        config = stream_config(discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=1, expires=True)
+        config = stream_config(
+            discard="new", max_age=STREAM_AGE, max_bytes=STREAM_BYTES, replicas=network.replicas, expires=True
+        )
         found.append(Setup(f"{API}.STREAM.CREATE.{STREAM}", config))
         found += [_consumer(network.workspace_id, channel, peer) for peer in peers for channel in network.channels]
     if network.bucket is not None:
-        config = bucket_config(network.bucket, max_age=BUCKET_AGE, max_bytes=BUCKET_BYTES, replicas=1)
+        config = bucket_config(
+            network.bucket, max_age=BUCKET_AGE, max_bytes=BUCKET_BYTES, replicas=network.replicas, append_only=True
+        )
         found.append(Setup(f"{API}.STREAM.CREATE.OBJ_{network.bucket}", config))
     return found
 
@@ -113,10 +131,7 @@ def _publish(network: Network, peer: str) -> list[str]:
             found += [f"{API}.CONSUMER.MSG.NEXT.{STREAM}.{name}", f"$JS.ACK.{STREAM}.{name}.>"]
     if network.bucket is not None:
         stream = f"OBJ_{network.bucket}"
-        found += [
-            f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "STREAM.PURGE", "STREAM.MSG.DELETE", "DIRECT.GET")
-        ]
-        found.append(f"{API}.DIRECT.GET.{stream}.$O.{network.bucket}.M.*")  # the last description of an object
+        found += [f"{API}.{what}.{stream}" for what in ("STREAM.INFO", "DIRECT.GET")]
         found += [f"$O.{network.bucket}.C.*", f"$O.{network.bucket}.M.*"]
     return found
 
@@ -145,7 +160,7 @@ def as_server_conf(network: Network, found: Sequence[PeerPermissions]) -> str:
         '# A user names its own: {user: ops, password: "...", permissions: $agh_ops}',
     ]
     for one in found:
-        lines += ["", f"# {one.peer_id}", f"agh_{one.name}: {{"]
+        lines += ["", f"# {one.peer_id or 'a leaf node'}", f"agh_{one.name}: {{"]
         for verb, subjects in (("publish", one.publish), ("subscribe", one.subscribe)):
             lines += [f"  {verb}: {{ allow: [", *(f"    {_quoted(subject)}" for subject in subjects), "  ] }"]
         lines.append("}")
@@ -158,7 +173,7 @@ def as_nsc(account: str, found: Sequence[PeerPermissions]) -> str:
     for one in found:
         if any(set(subject) & set(',"') for subject in (*one.publish, *one.subscribe)):
             raise ValueError("nsc separates subjects by commas: a workspace with a comma or a quote needs another form")
-        lines.append(f"nsc add user --account {_shell(account)} --name {_shell(one.peer_id)} \\")
+        lines.append(f"nsc add user --account {_shell(account)} --name {_shell(one.peer_id or one.name)} \\")
         lines += [f"  --allow-pub {_shell(subject)} \\" for subject in one.publish]
         lines += [f"  --allow-sub {_shell(subject)} \\" for subject in one.subscribe]
         lines[-1] = lines[-1].removesuffix(" \\")
@@ -167,7 +182,7 @@ def as_nsc(account: str, found: Sequence[PeerPermissions]) -> str:
 
 def as_document(network: Network, found: Sequence[PeerPermissions]) -> dict[str, Any]:
     """Everything as one JSON object, with `pub` and `sub` as a user's JWT has them."""
-    peers = [one.peer_id for one in found]
+    peers = [one.peer_id for one in found if one.peer_id]
     return {
         "workspace_id": network.workspace_id,
         "channels": list(network.channels),
@@ -176,7 +191,7 @@ def as_document(network: Network, found: Sequence[PeerPermissions]) -> dict[str,
         "peers": [
             {
                 "peer_id": one.peer_id,
-                "route_token": route_token(one.peer_id),
+                "route_token": route_token(one.peer_id) if one.peer_id else "",
                 "name": one.name,
                 "pub": {"allow": one.publish},
                 "sub": {"allow": one.subscribe},

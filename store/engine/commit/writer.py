@@ -110,6 +110,7 @@ class Writer:
         self.commit_seconds = self._policy.seconds
         self.writable = True
         self.last_error: str | None = None
+        self._refusal: str | None = None
 
     @property
     def backlog(self) -> int:
@@ -150,6 +151,12 @@ class Writer:
         self._between.append((function, future))
         self._wake()
         return future
+
+    def refuse(self, cause: str | None) -> None:
+        """Fails every transaction that writes with `cause`, as the disk would; None ends that."""
+        if cause is not None and self._refusal is None:
+            self._failed(cause)
+        self._refusal = cause
 
     def stop(self) -> None:
         """Accepts no further jobs: `run` returns when the queued ones are done."""
@@ -291,6 +298,8 @@ class Writer:
 
     async def _commit(self, changes: int) -> None:
         """The buffered rows are written on the loop: a thread would take the interpreter lock from it for each statement."""
+        if self._refusal is not None:
+            raise sqlite3.OperationalError(self._refusal)
         changes += sum(map(len, self._tx.rows.values())) // _VALUES
         try:
             self._tx.flush()
@@ -364,12 +373,15 @@ class Writer:
         while self._queue and len(self._batch) < BATCH_JOBS:  # one answer for a burst, not one attempt per job
             self._batch.append(self._queue.popleft())
         cause = escape(str(error))
-        if self.writable:
-            _log.error("the store cannot write: %s", cause)
-        self.writable, self.last_error = False, cause
+        self._failed(cause)
         self.stats.failed_commits += 1
         batch, self._batch = self._batch, []
         self._fail(batch, StoreUnavailable(f"the store cannot write: {cause}", hint=_hint_of(error)))
+
+    def _failed(self, cause: str) -> None:
+        if self.writable:
+            _log.error("the store cannot write: %s", cause)
+        self.writable, self.last_error = False, cause
 
     def _rollback(self) -> None:
         try:
