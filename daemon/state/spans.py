@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from aghbus.host.tracing import KEYS, Tracing, carrier_in
+from aghbus.host.tracing import KEYS, Tracing, carrier_in, ids_of
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
@@ -40,7 +40,7 @@ class EnvelopeSpans:
         attributes = _attributes(
             "process", envelope.channel, envelope.id, envelope.kind, envelope.sender, envelope.work_id
         )
-        parent = carrier_in(envelope.extensions()) if envelope.ext is not None else {}
+        parent = _carrier(envelope)
         span = self._tracing.start(f"process {envelope.channel}", "consumer", parent, attributes, received_ms)
         span.end()
 
@@ -51,6 +51,15 @@ class EnvelopeSpans:
         raw = raw_of(tx, draft.workspace_id, known.work.opening_id, known.work.initiator)
         ext = None if raw is None else decode_json(raw).get("ext")
         return carrier_in(ext) if isinstance(ext, dict) else {}
+
+
+def trace_ids(envelope: Envelope | None) -> dict[str, str]:
+    """The fields of a log line about `envelope` that join it to its trace; none if it carries no context."""
+    return {} if envelope is None else ids_of(_carrier(envelope))
+
+
+def _carrier(envelope: Envelope) -> dict[str, str]:
+    return carrier_in(envelope.extensions()) if envelope.ext is not None else {}
 
 
 def _attributes(
