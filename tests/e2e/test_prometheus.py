@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from aghbus.daemon.health.catalog import METRICS
@@ -171,7 +172,7 @@ def test_promtool_accepts_metrics_rules_and_configuration(pair: tuple[Daemon, Da
     promtool = require_tool("promtool")
     checks: list[tuple[list[str], bytes]] = [
         (["metrics"], ask(port_of(pair[0]), "/metrics").body),
-        (["rules", str(DEPLOY / "alerts.yml")], b""),
+        (["rules", str(DEPLOY / "alerts.yml"), str(DEPLOY / "nats.yml")], b""),
         (["config", str(DEPLOY / "prometheus.yml")], b""),
     ]
     for arguments, given in checks:
@@ -183,12 +184,14 @@ def test_promtool_accepts_metrics_rules_and_configuration(pair: tuple[Daemon, Da
 
 @contextmanager
 def prometheus(folder: Path, target: int) -> Iterator[str]:
-    """A Prometheus with the rules of deploy/ that scrapes `target`; the URL of its API."""
+    """A Prometheus with the rules of deploy/ that scrapes `target`, and no NATS server; the URL of its API."""
     program = require_tool("prometheus")
     (own,) = free_ports(1)
-    config = (DEPLOY / "prometheus.yml").read_text()
-    config = config.replace("interval: 15s", "interval: 1s").replace("9464", str(target))
-    (folder / "prometheus.yml").write_text(config.replace("alerts.yml", str(DEPLOY / "alerts.yml")))
+    text = (DEPLOY / "prometheus.yml").read_text()
+    config = yaml.safe_load(text.replace("interval: 15s", "interval: 1s").replace("9464", str(target)))
+    config["rule_files"] = [str(DEPLOY / name) for name in config["rule_files"]]
+    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "aghbus"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
