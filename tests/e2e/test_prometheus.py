@@ -163,6 +163,17 @@ async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path,
             wait_for(lambda: shown() == (0, 0, False, False), 30, "no request")
 
 
+def test_a_store_that_retention_cannot_make_smaller_is_reported(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops", "--store-retention-size", "16MiB", *LISTEN) as ops:
+        for _ in range(45):
+            ops.post("/v1/works", to="absent", text="x" * 400_000)
+        ops.stop()  # retention looks at the start
+        ops.start()
+        wait_for(lambda: value(port_of(ops), "aghbus_store_kept_bytes") > 16 << 20, 30, "the first look")
+        (problem,) = ops.get("/v1/status")["problems"]
+        assert problem.startswith("the store stays larger than store.retention_size: 17.")
+
+
 def test_the_library_is_loaded_only_with_a_listener() -> None:
     code = "import sys, aghbus.daemon.process; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
