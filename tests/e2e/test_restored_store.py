@@ -123,6 +123,24 @@ def test_the_initiator_is_told_that_its_work_is_held_and_that_it_is_released(hom
         assert [one["message"]["kind"] for one in ops.get("/v1/inbox")["items"]] == ["say", "say", "trace"]
 
 
+async def test_a_held_work_that_has_ended_at_its_initiator_leaves_the_list(
+    tmp_path: Path, asker: tuple[NatsServer, Foreign]
+) -> None:
+    server, peer = asker
+    opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
+    worker = await restored_worker(tmp_path, server, peer, opening)
+    try:
+        notice = await peer.expect(kind="say")
+        body = {"for_id": notice["id"], "status": "rejected", "reason_code": "work_closed"}
+        place = {name: notice[name] for name in ("surface", "thread_id", "work_id")}
+        await peer.publish(peer.envelope("receipt", body, to="worker", reply_to=notice["id"], **place))
+        wait_for(lambda: worker.state_of("work_again") == "failed", 30, "the end of the work")
+        assert worker.get("/v1/status")["restored"]["held"] == 0
+        assert worker.get("/v1/inbox")["items"] == []
+    finally:
+        worker.stop()
+
+
 async def test_rejecting_a_held_work_ends_it(tmp_path: Path, asker: tuple[NatsServer, Foreign]) -> None:
     server, peer = asker
     opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
