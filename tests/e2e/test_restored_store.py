@@ -253,8 +253,9 @@ def test_a_work_that_another_peer_got_after_the_backup_is_not_handed_over_again(
             ops.start()
             wait_for(lambda: ops.knows("two") and ops.knows("three"), 30, "the other peers")
             has_it.post(f"/v1/works/{second['work_id']}/complete")
-            done = ops.get(f"/v1/works/{first}?wait=40")["work"]
-            assert (done["state"] in ("failed", "canceled"), done["target"]) == (True, "one")
+            wait_for(lambda: ops.state_of(first) in ("failed", "canceled"), 60, "the end of the work")
+            done = ops.get(f"/v1/works/{first}")["work"]
+            assert done["target"] == "one"
             assert end in done["message"]
             (other,) = others.values()
             assert other.get("/v1/works")["works"] == []
