@@ -52,6 +52,12 @@ def carrier_in(ext: Mapping[str, Any] | None) -> dict[str, str]:
     return found if TRACEPARENT in found else {}
 
 
+def ids_of(carrier: Mapping[str, str]) -> dict[str, str]:
+    """The fields of a log line that joins it to a trace: `trace_id` and `span_id` of a context; none without one."""
+    parts = carrier.get(TRACEPARENT, "").split("-")
+    return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
+
+
 def carrier_of_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The context that a program inherits: TRACEPARENT and TRACESTATE."""
     return carrier_in({key: env.get(key.upper()) for key in KEYS})

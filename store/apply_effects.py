@@ -32,7 +32,8 @@ from aghbus.protocol.agh.lifecycle import (
     WorkView,
     event_of,
 )
-from aghbus.protocol.agh.receive import ReceiptTarget, StoredState
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
+from aghbus.protocol.agh.receive import StoredState
 from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.works import Role
 from aghbus.store.audit import events as audit

@@ -48,6 +48,8 @@ def the_sidecar() -> dict[str, Any]:
 
 def test_manifests_are_valid_and_every_file_of_a_folder_is_used() -> None:
     for where, document in manifests():
+        if document["kind"] == "PodMonitor":  # of the Prometheus operator: Kubernetes has no schema of it
+            continue
         kubernetes_validate.validate(document, "1.29", strict=True)
         kubernetes_validate.validate(document, "1.33", strict=True)
         assert document["apiVersion"], where
@@ -117,6 +119,30 @@ def test_backup_and_restore_use_the_volume_and_user_of_the_peer() -> None:
     ]
     labels = peer["spec"]["template"]["metadata"]["labels"]
     assert rule["labelSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_pod_monitors_scrape_ports_that_the_monitoring_namespace_may_reach() -> None:
+    found = [document for _, document in manifests()]
+    opened = {
+        (one["spec"]["podSelector"]["matchLabels"]["app"], port["port"])
+        for one in found
+        if one["kind"] == "NetworkPolicy"
+        for rule in one["spec"]["ingress"]
+        if {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}} in rule["from"]
+        for port in rule["ports"]
+    }
+    scraped = set()
+    jobs = []
+    for monitor in (one["spec"] for one in found if one["kind"] == "PodMonitor"):
+        (endpoint,) = monitor["podMetricsEndpoints"]
+        jobs += [one["replacement"] for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
+        for template in (one["spec"]["template"] for one in found if one["kind"] == "StatefulSet"):
+            if monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items():
+                containers = (*template["spec"]["containers"], *template["spec"].get("initContainers", []))
+                assert endpoint["port"] in {port["name"] for one in containers for port in one.get("ports", [])}
+                scraped.add((template["metadata"]["labels"]["app"], endpoint["port"]))
+    assert scraped == opened == {("patch-worker", "health"), ("nats", "metrics")}
+    assert jobs == ["aghbus", "nats"]  # as in the rules
 
 
 def test_compose_has_no_default_token_and_runs_closed() -> None:

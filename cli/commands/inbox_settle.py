@@ -32,14 +32,28 @@ def run_requeue(context: Context, values: dict[str, Any]) -> int:
         raise UsageError("one of SEQ and --held is required", "`aghctl inbox list --state dead` shows the sequences")
     if not values["held"]:
         return _runner("requeue")(context, values)
+    return _all_dead(context, "requeue", "no opening is held", held=True)
+
+
+def run_ack(context: Context, values: dict[str, Any]) -> int:
+    """Acknowledge one message, or all dead ones that are not held; raises UsageError for both and for neither."""
+    if (values["seq"] is None) != values["dead"] or (values["dead"] and values.get("lease")):
+        raise UsageError("one of SEQ and --dead is required", "`aghctl inbox list` shows the sequences")
+    if not values["dead"]:
+        return _runner("ack")(context, values)
+    return _all_dead(context, "ack", "no message is dead", held=False)
+
+
+def _all_dead(context: Context, verb: str, nothing: str, *, held: bool) -> int:
+    """`verb` every dead message that is `held` since a restore, or every other one."""
     items: list[dict[str, Any]] = []
     since: int | None = 0
     while since is not None:
         page = context.api.get("/v1/inbox", [("state", "dead"), ("since", str(since))])
-        held = [item for item in page["items"] if (item["last_error"] or "").startswith("held: ")]
-        items += [context.api.post(f"/v1/inbox/{item['seq']}/requeue", {}) for item in held]
+        found = [item for item in page["items"] if (item["last_error"] or "").startswith("held: ") == held]
+        items += [context.api.post(f"/v1/inbox/{item['seq']}/{verb}", {}) for item in found]
         since = page["next_since"]
-    context.output.rows({"items": items}, "items", lambda _: "\n".join(map(_human, items)), "no opening is held")
+    context.output.rows({"items": items}, "items", lambda _: "\n".join(map(_human, items)), nothing)
     return YES
 
 
@@ -74,10 +88,16 @@ _LEASE = Argument("--lease", help="only if this lease is still valid")
 
 COMMANDS = {
     "inbox ack": Command(
-        _runner("ack"),
+        run_ack,
         description="Acknowledge a handled message: it leaves the inbox. Its envelope stays in the history.",
-        examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE"],
-        arguments=[_SEQ, _LEASE],
+        examples=["aghctl inbox ack 12", "aghctl inbox ack 12 --lease LEASE", "aghctl inbox ack --dead"],
+        arguments=[
+            Argument("seq", nargs="?", help=_SEQ_HELP),
+            _LEASE,
+            Argument(
+                "--dead", action="store_true", help="all dead messages, but openings that are held since a restore"
+            ),
+        ],
     ),
     "inbox nack": Command(
         _runner("nack"),

@@ -31,7 +31,7 @@ from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCanceled, JobCore
-from aghbus.host.tracing import Span
+from aghbus.host.tracing import Span, ids_of
 from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES
 from aghbus.protocol.api.messages import Event
@@ -82,7 +82,8 @@ class CommandJob:
 
     def emit(self, event: str, **more: Any) -> None:
         """Print an event about this job."""
-        self._reporter.emit(event, work_id=self.core.work_id, **{"from": self.message["sender"]}, **more)
+        trace = {} if self._options.tracing is None else ids_of(self._carrier)
+        self._reporter.emit(event, work_id=self.core.work_id, **{"from": self.message["sender"]}, **more, **trace)
 
     # execution
 

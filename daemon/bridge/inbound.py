@@ -18,6 +18,7 @@ from aghbus.daemon.bridge.large_messages import fetch_large
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.nats.permission_errors import DeniedSubjects
 from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.spans import trace_ids
 from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.lifecycle import WorkView
@@ -170,12 +171,12 @@ class InboundTranslator:
         try:
             return self.formats.get(name).deliver(bridged, context, history)
         except Exception as error:  # a bug triggered by one envelope must not stop all later ones
-            tx.after_commit(partial(self._not_delivered, error, name, kept.seq))
+            tx.after_commit(partial(self._not_delivered, error, name, kept.seq, trace_ids(arrived.envelope)))
             return None
 
-    def _not_delivered(self, error: Exception, name: str, seq: int) -> None:
+    def _not_delivered(self, error: Exception, name: str, seq: int, trace: dict[str, str]) -> None:
         self.counters.add("internal_errors")
-        exception(_log, "cannot deliver an envelope", error, format=name, seq=seq)
+        exception(_log, "cannot deliver an envelope", error, format=name, seq=seq, **trace)
 
 
 class _Times(msgspec.Struct):

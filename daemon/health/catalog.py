@@ -104,6 +104,11 @@ METRICS: Final = (
         "aghbus_nats_round_trip_seconds", "gauge", "Last measured round trip to the broker; missing before the first"
     ),
     Metric("aghbus_store_bytes", "gauge", "Size of the store's files"),
+    Metric(
+        "aghbus_store_kept_bytes",
+        "gauge",
+        "Bytes of messages that retention must keep, while the store is larger than store.retention_size; else 0",
+    ),
     Metric("aghbus_store_writable", "gauge", "1 if the last transaction of the store became durable"),
     Metric("aghbus_dedup_ids", "gauge", "Ids in the deduplication window"),
     Metric("aghbus_dedup_capacity_ids", "gauge", "Ids that it may hold (receive.remembered)"),

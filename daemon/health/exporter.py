@@ -110,6 +110,7 @@ class Exporter:
                 (state, role): found.get((state, role), 0) for state in shown["state"] for role in shown["role"]
             },
             "aghbus_store_bytes": {(): (await store.status()).bytes},
+            "aghbus_store_kept_bytes": {(): sum(store.memory.kept)},
             "aghbus_store_writable": {(): store.writable},
         }
 

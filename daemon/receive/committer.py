@@ -27,7 +27,7 @@ from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.processing_budget import MEASURED, ProcessingBudget
-from aghbus.daemon.state.spans import EnvelopeSpans
+from aghbus.daemon.state.spans import EnvelopeSpans, trace_ids
 from aghbus.protocol.agh.delivery.acks import Ack, answer_messages, encode_ack, encode_signed_ack, may_answer
 from aghbus.protocol.agh.effects import Ignore, PeerIdConflict, Quarantine, Queue
 from aghbus.protocol.agh.envelope import Envelope
@@ -286,7 +286,9 @@ class Committer:
         self._counters.add("internal_errors")
         if received.envelope is not None:
             self._counters.received[received.envelope.kind, "refused"] += 1
-        exception(_log, "a message could not be processed", error, subject=received.subject)
+        exception(
+            _log, "a message could not be processed", error, subject=received.subject, **trace_ids(received.envelope)
+        )
         sentence = "a message could not be processed: see the log and `aghctl quarantine`"
         self._counters.problem("internal", sentence, self._clock.monotonic())
         effect = Quarantine("internal", "internal error; see the daemon log")

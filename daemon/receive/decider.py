@@ -44,7 +44,8 @@ from aghbus.protocol.agh.effects import (
 from aghbus.protocol.agh.envelope import OPENING_KINDS, Envelope
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, decide, refuse, turn_away
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
+from aghbus.protocol.agh.receive import Receiver, decide, refuse, turn_away
 from aghbus.protocol.agh.trust.trust import Trust, Verifier
 from aghbus.store.apply_effects import Application, Applied, load_end, load_receipt_state, load_state
 from aghbus.store.engine.commit.transaction import Transaction

@@ -31,7 +31,7 @@ from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, KINDS, Envelope, parse
 from aghbus.protocol.agh.errors import NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import channel_of_subject
 from aghbus.protocol.agh.partial_parse import origin_in, partial_parse, readable
-from aghbus.protocol.agh.receive import ReceiptTarget
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
 from aghbus.protocol.agh.trust.tags import TAG
 from aghbus.store.engine.commit.state import InMemoryState
 

@@ -11,7 +11,7 @@ from aghbus.protocol.agh.effects import Effects, Ignore, Quarantine
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.partial_parse import Origin
-from aghbus.protocol.agh.receive import ReceiptTarget
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
 from aghbus.store.apply_effects import Applied
 
 EARLY: Final = "early"

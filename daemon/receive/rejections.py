@@ -9,6 +9,7 @@ from aghbus.daemon.receive.received import ReceivedMessage
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.lanes import Lane, Lanes
 from aghbus.daemon.state.limited_peers import LimitedPeers
+from aghbus.daemon.state.spans import trace_ids
 from aghbus.protocol.agh.envelope import Envelope
 
 STORE: Final = "store"
@@ -61,10 +62,18 @@ class Rejections:
         """Drop the message of this lane, for `reason`, before it is stored or answered."""
         if received.envelope is not None:
             self._counters.received[received.envelope.kind, "rejected"] += 1
-        self.drop(reason, received.sender, lane, received.subject, received.settlement)
+        self.drop(reason, received.sender, lane, received.subject, received.settlement, received.envelope)
 
-    def drop(self, reason: str, sender: str, lane: Lane, subject: str, settlement: Settlement | None) -> None:
-        """As `reject`, for a message that was not parsed: cheap, because a flood passes here."""
+    def drop(
+        self,
+        reason: str,
+        sender: str,
+        lane: Lane,
+        subject: str,
+        settlement: Settlement | None,
+        envelope: Envelope | None = None,
+    ) -> None:
+        """As `reject`, for a message that need not be parsed: cheap, because a flood passes here."""
         counters = self._counters
         counters["overload"] += 1
         limit = reason.partition(".")[0]
@@ -76,4 +85,5 @@ class Rejections:
             settlement.ack()
         if self._limited.note(reason, sender, lane, self._clock.monotonic()):
             key, sentence = f"overload.{reason}", f"overload: messages are rejected: {reason}"
-            self._log_limiter.event(logging.WARNING, key, sentence, sender=sender, lane=lane, subject=subject)
+            who = {"sender": sender, "lane": lane, "subject": subject}
+            self._log_limiter.event(logging.WARNING, key, sentence, **who, **trace_ids(envelope))

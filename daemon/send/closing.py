@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final
 
 from aghbus.daemon.base.logs import event
@@ -11,6 +10,7 @@ from aghbus.daemon.send.handovers import Handovers
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.protocol.agh.bodies import receipt_body
+from aghbus.protocol.agh.delivery.notices import TEXTS, WAITS_FOR, notice_id
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.send import Draft, apply_own, build
@@ -33,7 +33,7 @@ AUTOMATIC: Final = "msg_auto_"
 """How the ids of messages begin that the daemon sends without a request of the agent."""
 LATE: Final = f"{AUTOMATIC}not_accepted_"
 """How the ids of rejections begin that the daemon sends because its agent did not accept in time: the peer may be asked again."""
-UNREPEATED: Final = f"{AUTOMATIC}waits_for_admission_"
+UNREPEATED: Final = f"{WAITS_FOR}admission_"
 """How the ids of answers begin that the daemon sends once: others may have invented the names to which they go."""
 
 
@@ -78,12 +78,15 @@ class WorkCloser:
 
     def say_that_it_waits(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
         """Tell the initiator, once, that its work waits for admission; nothing when that was said before."""
-        said = f"{UNREPEATED}{sha256(f'{work.initiator} {work.opening_id}'.encode()).hexdigest()[:32]}"
+        said = notice_id("admission", work.initiator, work.opening_id)
         if find_sent(tx, work.workspace_id, said) is not None:
             return []
-        return self._send(tx, work, "say", {"text": "This work waits until the operator admits its initiator."}, said)[
-            1
-        ]
+        return self._send(tx, work, "say", {"text": TEXTS["admission"]}, said)[1]
+
+    def say_that_it_is_released(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
+        """Tell the initiator that its work, which was held since a restore, is not held any more."""
+        said = notice_id("worker", work.initiator, work.opening_id, self._clock.millis())
+        return self._send(tx, work, "say", {"text": TEXTS["worker"]}, said)[1]
 
     def ask_whether_known(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
         """Ask the target whether its store still has a work: by a receipt that has no effect there. If it is refused as

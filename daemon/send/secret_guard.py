@@ -14,6 +14,7 @@ import msgspec
 
 from aghbus.daemon.state.context import DaemonContext
 from aghbus.daemon.state.presence import PresenceTable
+from aghbus.daemon.state.spans import trace_ids
 from aghbus.protocol.agh.delivery.order import AFTER
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
@@ -95,7 +96,7 @@ class SecretGuard:
         if mode == "refuse":
             tx.after_commit(self._count_refused)  # if the job goes on without the envelope
             raise error
-        tx.after_commit(partial(self._warn, envelope.id, path))
+        tx.after_commit(partial(self._warn, envelope, path))
 
     def sent(self, sending: asyncio.Future[Any]) -> None:
         """A job that sends has ended: count it if it failed because an envelope was refused."""
@@ -106,8 +107,13 @@ class SecretGuard:
     def _count_refused(self) -> None:
         self._counters.add("secrets.refused")
 
-    def _warn(self, message_id: str, path: str) -> None:
+    def _warn(self, envelope: Envelope, path: str) -> None:
         self._counters.add("secrets.warned")
         self._log_limiter.event(
-            logging.WARNING, "secrets", "sent what looks like a credential", id=message_id, path=path
+            logging.WARNING,
+            "secrets",
+            "sent what looks like a credential",
+            id=envelope.id,
+            path=path,
+            **trace_ids(envelope),
         )

@@ -1,4 +1,5 @@
-"""Peers that wait for admission: listing them, and telling the initiator of a work that it waits (docs/trust.md, Admission)."""
+"""Peers that wait for admission: listing them, and telling the initiator of a work that it waits (docs/trust.md, Admission), or
+that it was released after a restore."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from aghbus.daemon.send.closing import WorkCloser
 from aghbus.daemon.send.publisher import Publisher
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.rate_limits import RateLimits
+from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.queries import LimitQuery
@@ -58,19 +60,30 @@ class Admission:
     def answer(self, tx: Transaction, item: InboxItem) -> None:
         """Tell the initiator of the work that `item` opened that it waits for admission: once, and within the limits of automatic
         receipts."""
-        message = item.message
-        if message.outcome != "opened" or message.work_id is None:
-            return
-        work = works.load(tx, message.workspace_id, message.channel, message.work_id)
-        if work is None or work.is_terminal or not self.limits.allow_receipt(tx, work.initiator, "other"):
-            return
-        rows = self.closer.say_that_it_waits(tx, work)
-        if rows:
-            tx.after_commit(partial(self._publish, rows))
+        work = _opened_by(tx, item)
+        if work is not None and self.limits.allow_receipt(tx, work.initiator, "other"):
+            self._publish(tx, self.closer.say_that_it_waits(tx, work))
 
-    def _publish(self, rows: list[Outgoing]) -> None:
-        self.publisher.enqueue(rows)
-        self.notifier.notify(rows[-1].seq)
+    def tell_release(self, tx: Transaction, item: InboxItem) -> None:
+        """Tell the initiator of the work that `item` opened that it is not held any more; one that was not admitted is told that it
+        waits for that, once a worker leaves it."""
+        work = _opened_by(tx, item)
+        if work is not None and self.lanes.is_contact(work.initiator):
+            self._publish(tx, self.closer.say_that_it_is_released(tx, work))
+
+    def _publish(self, tx: Transaction, rows: list[Outgoing]) -> None:
+        if rows:
+            tx.after_commit(partial(self.publisher.enqueue, rows))
+            tx.after_commit(partial(self.notifier.notify, rows[-1].seq))
+
+
+def _opened_by(tx: Transaction, item: InboxItem) -> WorkView | None:
+    """The open work that `item` opened."""
+    message = item.message
+    if message.outcome != "opened" or message.work_id is None:
+        return None
+    work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+    return None if work is None or work.is_terminal else work
 
 
 def _request(waiting: WaitingSender) -> AdmissionRequest:

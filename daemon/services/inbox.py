@@ -229,7 +229,10 @@ class InboxService:
         """Make a dead or acknowledged message ready immediately, with no attempts counted."""
 
         def job(tx: Transaction) -> InboxItem:
+            held = inbox.item(tx, seq).is_held
             item = inbox.requeue(tx, seq)
+            if held:
+                self.admission.tell_release(tx, item)
             tx.after_commit(self.waiters.wake_all)
             return self._noted(tx, item, "requeued")
 

@@ -211,6 +211,7 @@ class StatusService:
         problems = [*self.broker.problems(now), *self.store.problems, *self.context.counters.problems(now)]
         problems += self.limited.problems(now)
         problems += self.held_back.problems()
+        problems += _kept_problems(sum(self.store.memory.kept))
         problems += first_use_problems(self.context.settings, self.store, self.presence)
         problems += _older_peers(self.presence.older_contacts(self.context.clock.millis()))
         if not self.store.writable:
@@ -227,6 +228,15 @@ def _older_peers(names: list[str]) -> list[str]:
     return [
         f"peers with an aghbus older than 0.1.0: {', '.join(names[:_SHOWN])}{more}: they do not check the order of messages, and "
         "their acknowledgements do not name the content; upgrade them"
+    ]
+
+
+def _kept_problems(size: int) -> list[str]:
+    if not size:
+        return []
+    what = "messages of open works, unread and unanswered ones"
+    return [
+        f"the store stays larger than store.retention_size: {size / (1 << 20):.1f} MiB of {what} may not be removed"
     ]
 
 

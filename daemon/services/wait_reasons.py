@@ -7,7 +7,6 @@ from typing import Final, cast
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.nats.link import Link
 from aghbus.daemon.receive.held_back import HeldBack
-from aghbus.daemon.send.closing import UNREPEATED
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.daemon.state.lanes import Lanes
 from aghbus.daemon.state.presence import PresenceTable
@@ -43,9 +42,9 @@ class WaitReasons:
         """Why `work` does not move; None when it has ended."""
         if work.state not in OPEN_STATES:
             return None
-        stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
+        stored = await wait_facts.read(self.store.reader, work)
         if stored is not None and _waits_for_answer(stored) and await self.store.commit_deferred():
-            stored = await wait_facts.read(self.store.reader, work, UNREPEATED)
+            stored = await wait_facts.read(self.store.reader, work)
         return None if stored is None else wait_reason(self._facts(work, stored))
 
     def _facts(self, work: Work, stored: StoredFacts) -> Facts:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aghbus.host.tracing import KEYS, Tracing, carrier_in
+from aghbus.host.tracing import KEYS, Tracing, carrier_in, ids_of
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.effects import Effect, Open
 from aghbus.protocol.agh.envelope import Envelope
@@ -45,7 +45,7 @@ class EnvelopeSpans:
 
     def processed(self, envelope: Envelope, received_ms: int, effects: Iterable[Effect]) -> None:
         """An envelope that was received at `received_ms`, Unix time, is committed, with these `effects`."""
-        parent = carrier_in(envelope.extensions()) if envelope.ext is not None else {}
+        parent = _carrier(envelope)
         if envelope.work_id is not None and any(isinstance(effect, Open) for effect in effects):
             self._keep(envelope.channel, envelope.work_id, parent)
         if self._tracing.unsampled(parent) is not None:
@@ -74,6 +74,15 @@ class EnvelopeSpans:
             del self._openings[next(iter(self._openings))]
         self._openings[channel, work_id] = carrier
         return carrier
+
+
+def trace_ids(envelope: Envelope | None) -> dict[str, str]:
+    """The fields of a log line about `envelope` that join it to its trace; none if it carries no context."""
+    return {} if envelope is None else ids_of(_carrier(envelope))
+
+
+def _carrier(envelope: Envelope) -> dict[str, str]:
+    return carrier_in(envelope.extensions()) if envelope.ext is not None else {}
 
 
 def _attributes(

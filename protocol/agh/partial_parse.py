@@ -21,7 +21,7 @@ from aghbus.protocol.agh.identifiers import (
     is_workspace_id,
     route_token,
 )
-from aghbus.protocol.agh.receive import ReceiptTarget
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
 
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], bool]]]] = {
     "id": ("id", is_message_id),

@@ -9,13 +9,14 @@ daemon/receive/receipt_policy.py only decides whether the receipt is sent.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from aghbus.protocol.agh.bodies import Greet, Receipt, Trace, Whois, receipt_body
 from aghbus.protocol.agh.decoding import decode_json
 from aghbus.protocol.agh.delivery.acks import refusal_in
+from aghbus.protocol.agh.delivery.notices import TEXTS, notice_id
 from aghbus.protocol.agh.delivery.order import AFTER, Predecessor, may_take, predecessor_of
 from aghbus.protocol.agh.delivery.restored import Restored
 from aghbus.protocol.agh.effects import (
@@ -41,6 +42,7 @@ from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, OPENING_KINDS, Envelop
 from aghbus.protocol.agh.errors import FormerPeer, NotTarget, ProtocolError
 from aghbus.protocol.agh.identifiers import direct_id, pair_of
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, Transition, WorkView, after, opened_by, transition
+from aghbus.protocol.agh.receipt_target import ReceiptTarget, source_of
 from aghbus.protocol.agh.rooms import Binding, admit
 from aghbus.protocol.agh.send import Draft, apply_own, build
 from aghbus.protocol.agh.trust.policy import TrustPolicy
@@ -72,7 +74,7 @@ def _nothing_processed(_workspace_id: str, _sender: str, _message_id: str) -> bo
     return False
 
 
-def _nothing_outstanding(_envelope: "ReceiptTarget") -> None:
+def _nothing_outstanding(_envelope: ReceiptTarget) -> None:
     return None
 
 
@@ -98,22 +100,8 @@ class Receiver(msgspec.Struct, frozen=True, kw_only=True):
     policy: TrustPolicy = TrustPolicy()
     signer: Signer | None = None
     processed: Callable[[str, str, str], bool] = _nothing_processed
-    predecessor: Callable[["ReceiptTarget"], Predecessor | None] = _nothing_outstanding
+    predecessor: Callable[[ReceiptTarget], Predecessor | None] = _nothing_outstanding
     restored: Restored | None = None
-
-
-class ReceiptTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of an envelope that an automatic receipt to it needs."""
-
-    id: str
-    workspace_id: str
-    channel: str
-    kind: str
-    sender: str
-    surface: str
-    container: str
-    work_id: str
-    trace_id: str | None = None
 
 
 def decide(envelope: Envelope, view: StoredState, receiver: Receiver) -> Effects:
@@ -182,25 +170,6 @@ def _answerable(envelope: Envelope, receiver: Receiver) -> ReceiptTarget | None:
         return source
     room = direct_id(source.workspace_id, source.channel, source.sender, receiver.self_id)
     return source if source.container == room else None
-
-
-def source_of(envelope: Envelope) -> ReceiptTarget | None:
-    """The target of a receipt to an envelope; None if none may be sent (undirected, without work, a receipt or trace)."""
-    if envelope.to is None or envelope.work_id is None or envelope.surface is None or envelope.container is None:
-        return None
-    if envelope.kind not in OPENING_KINDS:
-        return None
-    return ReceiptTarget(
-        id=envelope.id,
-        workspace_id=envelope.workspace_id,
-        channel=envelope.channel,
-        kind=envelope.kind,
-        sender=envelope.sender,
-        surface=envelope.surface,
-        container=envelope.container,
-        work_id=envelope.work_id,
-        trace_id=envelope.trace_id,
-    )
 
 
 def _route(envelope: Envelope, trust: Trust, view: StoredState, receiver: Receiver) -> Effects:
@@ -362,6 +331,7 @@ def _in_work(
     restored = receiver.restored
     if restored is not None and verdict.outcome == "opened" and envelope.ts <= restored.held_through:
         effects.append(Hold(restored.restored_ms))
+        effects.extend(_notice_of_hold(envelope, restored, receiver))
     elif conversation or _needs_reaction(envelope, verdict, view.work):
         effects.append(_DELIVER)
     if verdict.outcome == "rejected":
@@ -450,23 +420,47 @@ def _receipt(
         after = Predecessor(last.envelope.id, expires_at)
     elif last is not None and after is None:
         after = Predecessor(last.message_id, expires_at)
+    body = receipt_body(source.id, status, reason, detail)
+    return _answer(source, "receipt", receiver.mint(), body, work, receiver, after)
+
+
+def _notice_of_hold(envelope: Envelope, restored: Restored, receiver: Receiver) -> tuple[Queue, ...]:
+    """Tells the initiator of the work that `envelope` opens that it is held."""
+    source = source_of(envelope)
+    if source is None:
+        return ()
+    message_id = notice_id("release", restored.restored_ms, source.sender, source.id)
+    text, after = {"text": TEXTS["release"]}, receiver.predecessor(source)
+    return _answer(source, "say", message_id, text, opened_by(envelope), receiver, after)
+
+
+def _answer(
+    source: ReceiptTarget,
+    kind: str,
+    message_id: str,
+    body: dict[str, Any],
+    work: WorkView | None,
+    receiver: Receiver,
+    after: Predecessor | None,
+) -> tuple[Queue, ...]:
     draft = Draft(
-        id=receiver.mint(),
+        id=message_id,
         workspace_id=source.workspace_id,
         channel=source.channel,
-        kind="receipt",
+        kind=kind,
         sender=receiver.self_id,
         to=source.sender,
         ts=receiver.now,
-        expires_at=expires_at,
+        expires_at=receiver.now + receiver.receipt_ttl,
         surface=source.surface,
         container=source.container,
         work_id=source.work_id,
         reply_to=source.id,
         causation_id=source.id,
         trace_id=source.trace_id,
-        body=receipt_body(source.id, status, reason, detail),
+        body=body,
         after=after,
+        continues=kind == "say",
     )
     pair = pair_of(receiver.self_id, source.sender) if source.surface == "direct" else None
     try:

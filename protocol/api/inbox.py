@@ -10,6 +10,9 @@ from aghbus.protocol.api.messages import Message
 InboxState = Literal["ready", "leased", "acked", "dead"]
 Lane = Literal["contact", "plain", "other"]
 
+HELD: Final = "held: "
+"""How `last_error` of an opening begins that is held since a restore."""
+
 LEASE: Final = re.compile(r"[A-Za-z0-9._-]{8,128}")
 """The token of a lease."""
 
@@ -39,6 +42,11 @@ class InboxItem(ResponseModel):
     message: Message  # the message
     # of its sender as the trust rules are now: `contact`, `plain` (a contact without a key) or `other`; ours are `contact`
     lane: Lane = "other"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is an opening that is held since a restore."""
+        return self.state == "dead" and not self.attempts and (self.last_error or "").startswith(HELD)
 
 
 class InboxResponse(ResponseModel):

@@ -8,9 +8,10 @@ from typing import Final
 
 import msgspec
 
+from aghbus.protocol.agh.delivery.notices import WaitsFor
 from aghbus.protocol.agh.identifiers import PLAIN_WORK_ID
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
-from aghbus.protocol.api.inbox import InboxState
+from aghbus.protocol.api.inbox import HELD, InboxState
 from aghbus.protocol.api.messages import OutboxState
 from aghbus.protocol.api.works import Role, WaitCode, WaitReason, Work
 from aghbus.protocol.base.durations import span
@@ -21,7 +22,6 @@ MOVING: Final[frozenset[WaitCode]] = frozenset({"working", "leased", "waits_for_
 """Codes of works that somebody has: nothing needs to be done about them."""
 SAID_CHARACTERS: Final = 300
 """Of the words of a peer that a sentence ends with; the history has them whole."""
-_HELD: Final = "held: "  # how the reason of an opening begins that is held since a restore
 
 
 class OwnMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,9 +54,10 @@ class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows of an open work besides `Work`. `opening` and `last` are its first and its last message, the latter None
     if that is the opening. Times in Unix milliseconds.
 
-    `begun_ms` is when it left `submitted`, `reported_ms` the last message of its target, `due_ms` its deadline. `told_to_wait`: its
-    target said that it waits for admission. `chain` is the run and the node of a chain that opened it, `next` the first open work
-    that has to end before it, and its target. `passed_on` is the work by which its question was passed on, and who is asked there.
+    `begun_ms` is when it left `submitted`, `reported_ms` the last message of its target, `due_ms` its deadline. `waits_for` is what
+    its target last said of why no worker gets it. `chain` is the run and the node of a chain that opened it, `next` the first open
+    work that has to end before it, and its target. `passed_on` is the work by which its question was passed on, and who is asked
+    there.
     """
 
     opening: OwnMessage | InboxMessage | None
@@ -64,7 +65,7 @@ class StoredFacts(msgspec.Struct, frozen=True, kw_only=True):
     begun_ms: int | None
     reported_ms: int | None
     due_ms: int | None
-    told_to_wait: bool
+    waits_for: WaitsFor | None
     chain: tuple[str, str] | None
     next: tuple[str, str] | None
     passed_on: tuple[str, str] | None
@@ -239,9 +240,13 @@ def _asks(facts: Facts) -> WaitReason | None:
 
 
 def _told_to_wait(facts: Facts) -> WaitReason | None:
-    if facts.work.state != "submitted" or not facts.stored.told_to_wait:
+    if facts.work.state != "submitted" or facts.stored.waits_for in (None, "worker"):
         return None
-    hint = f"the operator there decides: `aghctl trust admit {facts.work.initiator}`"
+    if facts.stored.waits_for == "release":
+        text = f"held at {facts.peer}: it may have been carried out before a restore of the store there"
+        hint = f"the operator of {facts.peer} decides there (`inbox requeue`); `aghctl work cancel {_id(facts.work)}` takes it back"
+        return _reason("held", text, _deadline(facts), _chain(facts), hint=hint)
+    hint = f"the operator of {facts.peer} decides there (`trust admit {facts.work.initiator}`)"
     return _reason(
         "waits_for_admission", f"waits at {facts.peer} for admission", _deadline(facts), _chain(facts), hint=hint
     )
@@ -287,8 +292,8 @@ def _unusable(facts: Facts) -> WaitReason | None:
         return None
     hint = f"`aghctl inbox requeue {item.seq}` runs it again, `aghctl work reject {_id(work)}` ends it"
     error = item.last_error or ""
-    if error.startswith(_HELD):
-        return _reason("held", error.removeprefix(_HELD).partition(";")[0], _deadline(facts), hint=hint)
+    if error.startswith(HELD):
+        return _reason("held", error.removeprefix(HELD).partition(";")[0], _deadline(facts), hint=hint)
     if not item.attempts:
         return _reason("dead", _deadline(facts), "dead", said=error or None, hint=hint)
     tries = "1 attempt" if item.attempts == 1 else f"{item.attempts} attempts"

@@ -4,6 +4,7 @@ from typing import Final
 
 import msgspec
 
+from aghbus.protocol.agh.delivery.notices import WAITS_FOR, reason_in
 from aghbus.protocol.api.wait_reason import InboxMessage, OwnMessage, StoredFacts
 from aghbus.protocol.api.works import Role, Work
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
@@ -11,6 +12,7 @@ from aghbus.store.engine.sql import INBOX_STATE, Cursor, Reader, Reading, read_a
 from aghbus.store.tables.envelopes import Row
 from aghbus.store.tables.retry import NO_SUBSCRIBER
 
+_DIGITS: Final = 19  # of a sequence, so that its text sorts
 _ENDS: Final = f"""
 SELECT w.id, w.due_ms, w.opened_seq, e.seq, e.received_ms,
     o.state, o.attempts, o.published_ms, o.expires_at, o.detail, o.next_ms IS NOT NULL,
@@ -30,10 +32,11 @@ _PASSED_ON: Final = f"""
 coalesce((SELECT json_array(h.work_id, h.initiator) FROM follow_ups AS f JOIN works AS h ON h.id = f.assigned
     WHERE f.next = ?1 AND f.question IS NOT NULL AND f.outcome IS NULL), {_NEXT})
 """  # noqa: S608 - constants
-# ?1 to ?8: the row of the work, its id, channel and workspace, its target, `waits_for_admission`, and those of SEQS_OF_WORK.
+# ?1 to ?8: the row of the work, its id, channel and workspace, its target, the prefix of notices, and those of SEQS_OF_WORK.
 _REST: Final = f"""
 SELECT min(CASE WHEN e.state_before = 'submitted' AND e.state_after <> 'submitted' THEN e.received_ms END),
-    max(CASE WHEN e.sender = ?5 THEN e.received_ms END), max(e.sender = ?5 AND instr(e.msg_id, ?6) = 1), {{others}}
+    max(CASE WHEN e.sender = ?5 THEN e.received_ms END),
+    max(CASE WHEN e.sender = ?5 AND instr(e.msg_id, ?6) = 1 THEN printf('%0{_DIGITS}d%s', e.seq, e.msg_id) END), {{others}}
 FROM envelopes AS e
 WHERE e.seq IN ({SEQS_OF_WORK}) AND e.work_id = ?2 AND e.channel = ?3 AND e.workspace_id = ?4
     AND e.outcome IN ('opened', 'advanced', 'unchanged')
@@ -46,9 +49,8 @@ _REST_OF_ROLE: Final[dict[Role, str]] = {
 _pair: Final = msgspec.json.Decoder(tuple[str, str]).decode
 
 
-async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFacts | None:
-    """The facts of `work`; None when it is not stored any more. The ids of messages by which a daemon says that a work waits for
-    admission begin with `waits_for_admission`."""
+async def read(reader: Reader, work: Work) -> StoredFacts | None:
+    """The facts of `work`; None when it is not stored any more."""
     key, found = (work.work_id, work.channel, work.workspace_id), None
     with Reading(reader) as db:
         ends = db.execute(_ENDS, key).fetchall()
@@ -56,13 +58,13 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
             return None
         row_id, due_ms, opened_seq = ends[0][:3]
         seqs = reader.log.of_work(work.work_id)
-        rest = _REST_OF_ROLE[work.role], (row_id, *key, work.target, waits_for_admission, *seqs)
+        rest = _REST_OF_ROLE[work.role], (row_id, *key, work.target, WAITS_FOR, *seqs)
         if reader.log.is_at_hand(work.work_id, opened_seq):
             found = db.execute(*rest).fetchone()
     if found is None:
         (found,) = await read_all(reader, [rest], Cursor.fetchone)
     messages = {row[3] == opened_seq: _message(row[3:]) for row in ends}
-    begun_ms, reported_ms, told, *others = found
+    begun_ms, reported_ms, notice, *others = found
     chain, following, passed_on = (None if pair is None else _pair(pair) for pair in others)
     return StoredFacts(
         opening=messages.get(True),
@@ -70,7 +72,7 @@ async def read(reader: Reader, work: Work, waits_for_admission: str) -> StoredFa
         begun_ms=begun_ms,
         reported_ms=reported_ms,
         due_ms=due_ms,
-        told_to_wait=bool(told),
+        waits_for=None if notice is None else reason_in(notice[_DIGITS:]),
         chain=chain,
         next=following,
         passed_on=passed_on,

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from aghbus.daemon.health.catalog import METRICS, metrics_table
 
@@ -24,13 +25,21 @@ def matched(text: str) -> set[tuple[str, str]]:
     return {(label, value) for label, values in found if label != "job" for value in values.split("|")}
 
 
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DEPLOY / "dashboard.json").read_text())
+    return found
+
+
 def dashboard_expressions() -> list[str]:
-    panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel["targets"]]
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
 
 
 def alert_expressions() -> list[str]:
     return re.findall(r"expr: '(.*)'", (DEPLOY / "alerts.yml").read_text())
+
+
+def all_rules() -> str:
+    return "".join((DEPLOY / name).read_text() for name in ("alerts.yml", "nats.yml"))
 
 
 def test_the_page_has_the_table_of_all_metrics() -> None:
@@ -48,7 +57,7 @@ def test_alerts_and_dashboard_use_only_metrics_and_labels_that_exist() -> None:
 
 
 def test_every_alert_links_its_section_of_the_runbook() -> None:
-    rules = (DEPLOY / "alerts.yml").read_text()
+    rules = all_rules()
     names = re.findall(r"- alert: (\w+)", rules)
     assert re.findall(r"runbook_url: '.*/docs/runbook.md#(\w+)'", rules) == [name.lower() for name in names]
     page = (ROOT / "docs" / "runbook.md").read_text()
@@ -64,6 +73,35 @@ def test_the_dashboard_shows_every_metric() -> None:
 
 
 def test_a_dashboard_has_one_id_and_place_for_each_panel() -> None:
-    panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
+    panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
+
+
+def test_the_dashboard_is_in_rows_of_one_question_each_and_every_panel_says_what_it_answers() -> None:
+    first, *others = dashboard()["panels"]
+    assert first["type"] == "row"
+    for panel in (first, *others):
+        assert panel["title"].endswith("?") if panel["type"] == "row" else "?" in panel["description"], panel["title"]
+
+
+def test_every_expression_of_the_dashboard_is_of_the_chosen_daemons() -> None:
+    chosen = 'job=~"$job", namespace=~"$namespace", instance=~"$instance"'
+    assert all(chosen in expression for expression in dashboard_expressions())
+    names = [variable["name"] for variable in dashboard()["templating"]["list"]]
+    assert names == ["datasource", "job", "namespace", "instance"]
+
+
+def test_the_dashboard_draws_the_thresholds_of_the_alerts() -> None:
+    """A rule is named by one panel, which has its number as a line, or its bound as a series."""
+    panels = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    rules = re.findall(r"- alert: (\w+)\n +expr: '(.*)'", (DEPLOY / "alerts.yml").read_text())
+    for name, expression in rules:
+        (panel,) = (one for one in panels if re.search(rf"\b{name}\b", one["description"]))
+        lines = [step["value"] for step in panel["fieldConfig"]["defaults"].get("thresholds", {}).get("steps", [])]
+        queries = " ".join(target["expr"] for target in panel["targets"])
+        assert named(queries) & named(expression) or name == "AghbusDown"
+        for number in map(float, re.findall(r"> ([0-9.]+)(?= |$)(?! \*)", expression)):
+            assert number == 0 or number in lines, name
+        for factor in re.findall(r"([0-9.]+ \*)", expression):
+            assert factor in queries, name

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aghbus.daemon.base.logs import JsonFormatter
 from aghbus.daemon.state.signature_pool import MIN_BATCH, SignaturePool
 from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.envelope import Envelope, parse
@@ -179,18 +180,23 @@ async def test_all_messages_of_a_verified_peer_are_accepted_during_a_flood(tmp_p
         assert await b.senders() == [FRIEND.handle] * 101
 
 
-async def test_a_defect_of_the_verifier_affects_its_message_alone(tmp_path: Path) -> None:
+async def test_a_defect_of_the_verifier_affects_its_message_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def check(envelope: Envelope) -> None:
         if envelope.body.text == "5":  # type: ignore[union-attr] # all are says
             raise RuntimeError("a defect")
         verify_envelope(envelope)
 
     async with bench(tmp_path, replaced=Replacements(verifier=check)) as b:
-        sent = [b.signed(FRIEND, body={"text": str(number)}) for number in range(MANY)]
+        ext = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+        sent = [b.signed(FRIEND, body={"text": str(number)}, ext=ext) for number in range(MANY)]
         b.take(*sent)
         await b.commit()
         assert await texts(b) == [str(number) for number in range(MANY) if number != 5]
         assert b.counters["internal_errors"] == 1
+        (line,) = (JsonFormatter().format(one) for one in caplog.records if "not be processed" in one.getMessage())
+        assert json.loads(line)["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
 
 
 @pytest.mark.parametrize("others", [0, MANY])

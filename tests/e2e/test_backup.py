@@ -331,8 +331,15 @@ def test_all_held_openings_are_released_together(home: Home, ops: Daemon, tmp_pa
         worker.start()
         opened = [ops.post("/v1/works", to="worker", text=f"number {n}")["work_id"] for n in range(3)]
         wait_for(lambda: worker.get("/v1/inbox")["counts"]["dead"] == 3, 30, "the openings")
+        assert home.ctl_json("--name", "worker", "inbox", "ack", "--dead")["items"] == []
         released = home.ctl_json("--name", "worker", "inbox", "requeue", "--held")["items"]
         assert [item["message"]["work_id"] for item in released] == opened
         assert worker.get("/v1/inbox")["counts"] == {"ready": 3, "leased": 0, "dead": 0}
         assert home.ctl_json("--name", "worker", "inbox", "requeue", "--held")["items"] == []
         assert home.ctl("--name", "worker", "inbox", "requeue").returncode == 2
+        home.ctl_json("--name", "worker", "inbox", "purge", "--from", "ops")
+        assert worker.get("/v1/inbox")["counts"]["dead"] == 3
+        acked = home.ctl_json("--name", "worker", "inbox", "ack", "--dead")["items"]
+        assert [item["message"]["work_id"] for item in acked] == opened
+        assert worker.get("/v1/inbox")["items"] == []
+        assert home.ctl("--name", "worker", "inbox", "ack").returncode == 2

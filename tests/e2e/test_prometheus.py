@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from aghbus.daemon.health.catalog import METRICS
@@ -162,6 +163,17 @@ async def test_waiting_requests_are_in_metrics_status_and_doctor(tmp_path: Path,
             wait_for(lambda: shown() == (0, 0, False, False), 30, "no request")
 
 
+def test_a_store_that_retention_cannot_make_smaller_is_reported(tmp_path: Path) -> None:
+    with Daemon(Home(tmp_path), "ops", "--store-retention-size", "16MiB", *LISTEN) as ops:
+        for _ in range(45):
+            ops.post("/v1/works", to="absent", text="x" * 400_000)
+        ops.stop()  # retention looks at the start
+        ops.start()
+        wait_for(lambda: value(port_of(ops), "aghbus_store_kept_bytes") > 16 << 20, 30, "the first look")
+        (problem,) = ops.get("/v1/status")["problems"]
+        assert problem.startswith("the store stays larger than store.retention_size: 17.")
+
+
 def test_the_library_is_loaded_only_with_a_listener() -> None:
     code = "import sys, aghbus.daemon.process; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
@@ -171,7 +183,7 @@ def test_promtool_accepts_metrics_rules_and_configuration(pair: tuple[Daemon, Da
     promtool = require_tool("promtool")
     checks: list[tuple[list[str], bytes]] = [
         (["metrics"], ask(port_of(pair[0]), "/metrics").body),
-        (["rules", str(DEPLOY / "alerts.yml")], b""),
+        (["rules", str(DEPLOY / "alerts.yml"), str(DEPLOY / "nats.yml")], b""),
         (["config", str(DEPLOY / "prometheus.yml")], b""),
     ]
     for arguments, given in checks:
@@ -183,12 +195,14 @@ def test_promtool_accepts_metrics_rules_and_configuration(pair: tuple[Daemon, Da
 
 @contextmanager
 def prometheus(folder: Path, target: int) -> Iterator[str]:
-    """A Prometheus with the rules of deploy/ that scrapes `target`; the URL of its API."""
+    """A Prometheus with the rules of deploy/ that scrapes `target`, and no NATS server; the URL of its API."""
     program = require_tool("prometheus")
     (own,) = free_ports(1)
-    config = (DEPLOY / "prometheus.yml").read_text()
-    config = config.replace("interval: 15s", "interval: 1s").replace("9464", str(target))
-    (folder / "prometheus.yml").write_text(config.replace("alerts.yml", str(DEPLOY / "alerts.yml")))
+    text = (DEPLOY / "prometheus.yml").read_text()
+    config = yaml.safe_load(text.replace("interval: 15s", "interval: 1s").replace("9464", str(target)))
+    config["rule_files"] = [str(DEPLOY / name) for name in config["rule_files"]]
+    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] == "aghbus"]
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -62,6 +62,8 @@ async def test_a_repeated_opening_is_held_and_requeue_runs_it(
     worker = await restored_worker(tmp_path, server, peer, opening)
     try:
         assert worker.state_of("work_again") == "submitted"
+        notice = await peer.expect(kind="say")
+        assert (notice["work_id"], notice["id"][:25]) == ("work_again", "msg_auto_waits_for_releas")
         (item,) = worker.get("/v1/inbox")["items"]
         seq = item["seq"]
         assert (item["state"], item["message"]["id"]) == ("dead", opening["id"])
@@ -86,6 +88,55 @@ async def test_a_repeated_opening_is_held_and_requeue_runs_it(
         assert worker.get(f"{BRIDGED}/{seq}")["envelope_id"] == opening["id"]
         assert worker.post("/v1/inbox/next")["item"]["message"]["id"] == opening["id"]
         assert worker.get("/v1/status")["restored"]["held"] == 0
+    finally:
+        worker.stop()
+
+
+def test_the_initiator_is_told_that_its_work_is_held_and_that_it_is_released(home: Home) -> None:
+    with Daemon(home, "ops") as ops, Daemon(home, "worker") as worker:
+        wait_for(lambda: ops.knows("worker") and worker.knows("ops"), 30, "presence")
+        copy = backup(worker)
+        worker.kill()
+        work_id = ops.post("/v1/works", to="worker", text="run the tests")["work_id"]
+        restore(worker, copy)
+        worker.start()
+
+        def why() -> dict[str, Any]:
+            reason: dict[str, Any] = ops.get(f"/v1/works/{work_id}")["why"]
+            return reason
+
+        wait_for(lambda: why()["code"] == "held", 30, "the notice of the hold")
+        assert why()["text"].startswith("held at worker: it may have been carried out before a restore")
+        shown = home.ctl("--name", "ops", "work", "show", work_id).stdout.decode()
+        assert "held at worker" in shown and "the operator of worker decides there (`inbox requeue`)" in shown
+        assert (ops.state_of(work_id), worker.state_of(work_id)) == ("submitted", "submitted")
+        (item,) = ops.get("/v1/inbox")["items"]
+        assert "until the operator releases it" in item["message"]["envelope"]["body"]["text"]
+
+        home.ctl_json("--name", "worker", "inbox", "requeue", "--held")
+        wait_for(lambda: why()["code"] == "not_accepted", 30, "the notice of the release")
+        taken = worker.post("/v1/inbox/next", ack=True)["item"]["message"]
+        assert taken["work_id"] == work_id
+        worker.post(f"/v1/works/{work_id}/complete")
+        wait_for(lambda: ops.state_of(work_id) == "completed", 30, "the end of the work")
+        assert ops.get("/v1/status")["problems"] == []
+        assert [one["message"]["kind"] for one in ops.get("/v1/inbox")["items"]] == ["say", "say", "trace"]
+
+
+async def test_a_held_work_that_has_ended_at_its_initiator_leaves_the_list(
+    tmp_path: Path, asker: tuple[NatsServer, Foreign]
+) -> None:
+    server, peer = asker
+    opening = peer.work("worker", "work_again", expires_at=int(time.time()) + 3600)
+    worker = await restored_worker(tmp_path, server, peer, opening)
+    try:
+        notice = await peer.expect(kind="say")
+        body = {"for_id": notice["id"], "status": "rejected", "reason_code": "work_closed"}
+        place = {name: notice[name] for name in ("surface", "thread_id", "work_id")}
+        await peer.publish(peer.envelope("receipt", body, to="worker", reply_to=notice["id"], **place))
+        wait_for(lambda: worker.state_of("work_again") == "failed", 30, "the end of the work")
+        assert worker.get("/v1/status")["restored"]["held"] == 0
+        assert worker.get("/v1/inbox")["items"] == []
     finally:
         worker.stop()
 
@@ -202,8 +253,9 @@ def test_a_work_that_another_peer_got_after_the_backup_is_not_handed_over_again(
             ops.start()
             wait_for(lambda: ops.knows("two") and ops.knows("three"), 30, "the other peers")
             has_it.post(f"/v1/works/{second['work_id']}/complete")
-            done = ops.get(f"/v1/works/{first}?wait=40")["work"]
-            assert (done["state"] in ("failed", "canceled"), done["target"]) == (True, "one")
+            wait_for(lambda: ops.state_of(first) in ("failed", "canceled"), 60, "the end of the work")
+            done = ops.get(f"/v1/works/{first}")["work"]
+            assert done["target"] == "one"
             assert end in done["message"]
             (other,) = others.values()
             assert other.get("/v1/works")["works"] == []

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from aghbus.client import Client, Endpoint
@@ -142,6 +143,45 @@ def test_three_peers_give_one_trace(home: Home) -> None:
     assert envelope["proof"]
     sent = {span.span for span in collector.spans if span.kind == "producer"}
     assert all(set(span.links) <= sent and span.links for span in collector.spans if span.kind == "consumer")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "human"])
+def test_events_of_a_worker_name_the_span(home: Home, form: str) -> None:
+    with collecting() as collector, Daemon(home, "ops") as ops, Daemon(home, "worker", "--capability", "run"):
+        serve = [sys.executable, "-m", "aghbus.cli", "--name", "worker", "serve", "--once", "-o", form]
+        serve += ["--capability", "run", "--", "true"]
+        env = {**home.env, **collector.env}
+        with subprocess.Popen(serve, env=env, stdout=subprocess.PIPE, text=True) as serving:
+            ops.post("/v1/works", to="worker", text="x", ext={"traceparent": PARENT, "other": 1})
+            out, _ = serving.communicate(timeout=60)
+        (run,) = (span for span in collector.spans if span.name == "invoke_agent")
+        assert run.trace == TRACE
+        if form == "jsonl":
+            events = {one["event"]: one for one in map(json.loads, out.splitlines())}
+            assert {events[name]["trace_id"] for name in ("taken", "started", "reported")} == {TRACE}
+            assert {events[name]["span_id"] for name in ("started", "reported")} == {run.span}
+            assert "trace_id" not in events["ready"]
+        else:
+            assert f"trace_id {TRACE}  span_id {run.span}" in out
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_lines_of_the_log_about_a_message_name_its_span(tmp_path: Path, form: str) -> None:
+    options = ("--secrets-guard", "warn", "--log-format", form)
+    with collecting() as collector, Daemon(Home(tmp_path), "ops", *options, env=collector.env) as ops:
+        body = {"text": "curl -H 'Authorization: Bearer 0123456789abcdef0123'"}
+        ops.post("/v1/messages", kind="say", to="worker", body=body, ext={"traceparent": PARENT})
+        wait_for(lambda: collector.spans, 30, "the span")
+        (line,) = (one for one in ops.log.read_text().splitlines() if "looks like a credential" in one)
+    (sent,) = collector.spans
+    assert sent.trace == TRACE
+    if form == "json":
+        assert {name: json.loads(line)[name] for name in ("trace_id", "span_id")} == {
+            "trace_id": sent.trace,
+            "span_id": sent.span,
+        }
+    else:
+        assert line.endswith(f" trace_id={sent.trace} span_id={sent.span}")
 
 
 def test_a_job_of_the_client_library_continues_its_trace(home: Home) -> None:

@@ -9,7 +9,8 @@ from aghbus.protocol.agh.errors import Expired, Malformed, ProtocolError, Unsupp
 from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.agh.partial_parse import identity, partial_parse
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse, source_of
+from aghbus.protocol.agh.receipt_target import ReceiptTarget, source_of
+from aghbus.protocol.agh.receive import Receiver, StoredState, refuse
 from tests.fuzz import fuzz_parse
 from tests.fuzz.oracles import NOW, dump, only, reading, same, vector_lines
 from tests.support.wire import legible

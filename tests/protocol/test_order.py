@@ -15,7 +15,8 @@ from aghbus.protocol.agh.effects import Deliver, Early, Quarantine, Queue, Recor
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.errors import Expired
 from aghbus.protocol.agh.lifecycle import CONTINUES, Transition, opened_by
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, decide, refuse, source_of
+from aghbus.protocol.agh.receipt_target import ReceiptTarget, source_of
+from aghbus.protocol.agh.receive import Receiver, StoredState, decide, refuse
 from aghbus.protocol.agh.send import Draft, build
 from aghbus.protocol.agh.trust.keys import SigningKey
 from aghbus.protocol.agh.trust.proof import EnvelopeSigner

@@ -13,7 +13,8 @@ from aghbus.protocol.agh.errors import InvalidSurface, Malformed, NotTarget, Pro
 from aghbus.protocol.agh.identifiers import direct_id, route_token
 from aghbus.protocol.agh.lifecycle import WorkView, opened_by
 from aghbus.protocol.agh.partial_parse import Origin, identity, origin_in, origin_of, partial_parse, readable
-from aghbus.protocol.agh.receive import ReceiptTarget, Receiver, StoredState, refuse
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
+from aghbus.protocol.agh.receive import Receiver, StoredState, refuse
 from tests.support.wire import (
     CHANNEL,
     JOINED,

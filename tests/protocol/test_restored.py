@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
+from aghbus.protocol.agh.delivery.notices import reason_in
 from aghbus.protocol.agh.delivery.restored import RESTORED_KEY, Restored, restored_in
-from aghbus.protocol.agh.effects import Deliver, Hold, Open
+from aghbus.protocol.agh.effects import Deliver, Hold, Open, Queue, StoreEnvelope
 from aghbus.protocol.agh.envelope import Envelope
+from aghbus.protocol.agh.identifiers import direct_id
 from aghbus.protocol.agh.lifecycle import opened_by
 from aghbus.protocol.agh.limits import MAX_LIFETIME, REPLAY_AGE
 from aghbus.protocol.agh.receive import Receiver, StoredState, decide
-from tests.support.wire import JOINED, NOW, B, say
+from tests.support.wire import CHANNEL, JOINED, NOW, WORKSPACE, A, B, say
 
 
 def epoch(restored: int) -> Restored:
@@ -34,6 +36,20 @@ def test_only_openings_are_held() -> None:
     assert Deliver in effects(say(id="msg_2"), NOW, work=opened_by(say()))
     assert Deliver in effects(say(work_id=...), NOW)
     assert not {Hold, Deliver} & effects(say(), NOW, duplicate=True)
+
+
+def test_the_notice_of_a_hold_changes_no_work_and_opens_none() -> None:
+    receiver = Receiver(self_id=B, now=NOW, mint=lambda: "msg_auto", channels=JOINED, restored=epoch(NOW))
+    for opening in (say(), say(surface="direct", thread_id=..., direct_id=direct_id(WORKSPACE, CHANNEL, A, B))):
+        (queued,) = (one for one in decide(opening, StoredState(), receiver) if type(one) is Queue)
+        notice = queued.envelope
+        assert (notice.kind, notice.to, notice.container) == ("say", opening.sender, opening.container)
+        assert reason_in(notice.id) == "release"
+        initiator = Receiver(self_id=A, now=NOW, mint=lambda: "msg_auto", channels=JOINED)
+        told = decide(notice, StoredState(work=opened_by(opening)), initiator)
+        (stored,) = (one.verdict for one in told if type(one) is StoreEnvelope)
+        assert stored is not None and (stored.outcome, stored.state) == ("unchanged", "submitted")
+        assert Open not in {type(one) for one in decide(notice, StoredState(), initiator)}
 
 
 def test_an_epoch_matters_while_a_message_from_before_it_can_be_fresh() -> None:

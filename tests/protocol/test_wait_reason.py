@@ -68,12 +68,12 @@ def received(state: str | None, **fields: Any) -> InboxMessage:
     return InboxMessage(**{**values, **fields})
 
 
-STORED: Final = {"begun_ms", "reported_ms", "due_ms", "told_to_wait", "chain", "next", "passed_on", "opening", "last"}
+STORED: Final = {"begun_ms", "reported_ms", "due_ms", "waits_for", "chain", "next", "passed_on", "opening", "last"}
 
 
 def explained(role: str, state: str, **given: Any) -> WaitReason | None:
     """The reason for a work whose other participant is present, and about which nothing else is known than `given`."""
-    stored: dict[str, Any] = dict.fromkeys(STORED) | {"told_to_wait": False}
+    stored: dict[str, Any] = dict.fromkeys(STORED)
     stored |= {name: given.pop(name) for name in STORED & given.keys()}
     message = given.pop("message", None)
     facts: dict[str, Any] = {"seen_ms": NOW - 10_000, "present": True, **given}
@@ -128,8 +128,16 @@ TABLE: Final[list[tuple[str, str, dict[str, Any], str, str]]] = [
         "delivered at 2026-11-24T16:27:00Z, not accepted: no worker of patch-worker has taken it; chain run run_1 waits for it",
     ),
     (
-        *("initiator", "submitted", {"opening": sent("receipted"), "told_to_wait": True}, "waits_for_admission"),
+        *("initiator", "submitted", {"opening": sent("receipted"), "waits_for": "admission"}, "waits_for_admission"),
         "waits at patch-worker for admission",
+    ),
+    (
+        *("initiator", "submitted", {"opening": sent("receipted"), "waits_for": "release"}, "held"),
+        "held at patch-worker: it may have been carried out before a restore of the store there",
+    ),
+    (
+        *("initiator", "submitted", {"opening": sent("receipted"), "waits_for": "worker"}, "not_accepted"),
+        "delivered at 2026-11-24T16:27:00Z, not accepted: no worker of patch-worker has taken it",
     ),
     (
         *("initiator", "working", BEGUN, "working"),
@@ -274,13 +282,15 @@ def test_hints_name_commands_for_this_work() -> None:
     asks = explained("initiator", "needs_input", **BEGUN, message="?")
     chain = explained("initiator", "needs_input", **BEGUN, message="?", chain=("run_1", "test"))
     dead = explained("target", "submitted", opening=received("dead", attempts=5))
+    waits = explained("initiator", "submitted", opening=sent("receipted"), waits_for="admission")
+    assert waits is not None and waits.hint == "the operator of patch-worker decides there (`trust admit ops`)"
     assert asks is not None and asks.hint == "answer: `aghctl work say work_1 TEXT`"
     assert chain is not None and chain.hint == "answer: `aghctl chain resume run_1 --node test --answer TEXT`"
     assert dead is not None and "`aghctl inbox requeue 7`" in dead.hint
 
 
 def test_an_id_that_is_no_word_of_a_shell_is_in_no_command() -> None:
-    stored: dict[str, Any] = dict.fromkeys(STORED) | {"told_to_wait": False}
+    stored: dict[str, Any] = dict.fromkeys(STORED)
     evil = work("initiator", "needs_input", work_id="$(rm -rf .)", message="?")
     found = wait_reason(Facts(now_ms=NOW, work=evil, stored=StoredFacts(**stored), seen_ms=NOW, present=True))
     assert found is not None and found.hint == "answer: `aghctl work say WORK_ID TEXT`"

@@ -8,7 +8,8 @@ import pytest
 from aghbus.protocol.agh.capability_digest import capability_digest
 from aghbus.protocol.agh.effects import Queue
 from aghbus.protocol.agh.errors import Expired
-from aghbus.protocol.agh.receive import ReceiptTarget, refuse
+from aghbus.protocol.agh.receipt_target import ReceiptTarget
+from aghbus.protocol.agh.receive import refuse
 from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.apply_effects import Application, Applied, load_receipt_state, load_state

@@ -97,7 +97,7 @@ async def test_why_a_work_does_not_move_is_read_by_keys(store: Store) -> None:
     store.reader.here.set_trace_callback(asked.append)
     for role in ("target", "initiator"):
         found.work.role = role
-        assert await wait_facts.read(store.reader, found.work, "msg_auto_") is not None
+        assert await wait_facts.read(store.reader, found.work) is not None
     await store.reader.set_trace_callback(lambda _sql: None)
     store.reader.here.set_trace_callback(None)
     plans = [plan for sql in asked for (*_, plan) in await rows(store, f"EXPLAIN QUERY PLAN {sql}")]
