@@ -94,6 +94,7 @@ COMMANDS = {
     "instances list": ("instances", "list the instances of this user (offline)"),
     "instances rm": ("instances", "remove the state of a stopped instance (offline)"),
     "doctor": ("doctor", "check the environment step by step"),
+    "console": ("console", "open the console in a browser"),
     "debug tasks": ("debug", "show where each task and thread of the daemon is"),
     "debug profile": ("debug", "show what the daemon spends its time on, by samples"),
     "demo": ("demo", "run discovery and work with two temporary peers"),
