@@ -47,11 +47,11 @@ class Console:
             try:
                 await self._listen(request.port or 0)
             except ListenError as error:
-                raise Refused(error.message, hint=error.hint) from None
+                raise Refused(error.message, code="conflict", hint=error.hint) from None
         assert self._listener is not None
         if request.port not in (None, self._listener.port):
             hint = f"use it, or wait until it closes: http://{HOST}:{self._listener.port}/"
-            raise Refused(f"port: the console is open on port {self._listener.port}", hint=hint)
+            raise Refused(f"port: the console is open on port {self._listener.port}", code="conflict", hint=hint)
         ticket = self._sessions.ticket(write=request.write)
         return ConsoleResponse(
             host=HOST, port=self._listener.port, ticket=ticket, expires_in=TICKET_SECONDS, write=request.write

@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from aghbus.daemon.api import parsing
-from aghbus.daemon.api.http.body import whole_body
+from aghbus.daemon.api.http.body import read_body
 from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import Application, ClientDisconnected, Exchange
+from aghbus.daemon.api.http.timeouts import TIMEOUTS
 from aghbus.daemon.console.neighbors import Neighbors
 from aghbus.daemon.console.pages import Pages
 from aghbus.daemon.console.sessions import Session, Sessions
@@ -83,10 +84,7 @@ class ConsoleGuard:
         """Exchange a ticket for a token."""
         if exchange.method != "POST":
             raise HttpRefusal(405, "method_not_allowed", "session: takes POST", headers=[(b"allow", b"POST")])
-        if not exchange.body_complete:
-            exchange.keep_alive = False
-            raise HttpRefusal(413, "too_large", "session: the body did not come with the head")
-        request = parsing.request(whole_body(exchange, limit=_MAX_BODY), ConsoleTicket)
+        request = parsing.request(await read_body(exchange, limit=_MAX_BODY, seconds=TIMEOUTS.body), ConsoleTicket)
         begun = self._sessions.begin(request.ticket, self._port)
         if begun is None:
             raise HttpRefusal(401, "unauthorized", "ticket: is unknown, used, or too old", "get one: aghctl console")

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,9 +38,11 @@ class _Stored(msgspec.Struct):
 class Sessions:
     """Tickets and sessions of one console, kept in a file while there are sessions."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, now: Callable[[], float] = time.time) -> None:
+        """`now` is the Unix time in seconds."""
         self._file = file
-        self._tickets: dict[str, tuple[float, bool]] = {}  # until when on the monotonic clock, and whether it may write
+        self._now = now
+        self._tickets: dict[str, tuple[float, bool]] = {}  # until when, and whether it may write
         self._sessions: dict[str, Session] = {}
         self._noted = 0.0
 
@@ -58,16 +61,16 @@ class Sessions:
         if len(self._tickets) >= _MAX_TICKETS:
             del self._tickets[next(iter(self._tickets))]
         ticket = secrets.token_urlsafe(_TOKEN_BYTES)
-        self._tickets[_digest(ticket)] = (time.monotonic() + TICKET_SECONDS, write)
+        self._tickets[_digest(ticket)] = (self._now() + TICKET_SECONDS, write)
         return ticket
 
     def begin(self, ticket: str, port: int) -> tuple[str, Session] | None:
         """Use a ticket up: a new session with its token; None for a ticket that is unknown, used or too old."""
         until, write = self._tickets.pop(_digest(ticket), (0.0, False))
-        if time.monotonic() >= until:
+        if self._now() >= until:
             return None
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        session = Session(_digest(token), write, time.time())
+        session = Session(_digest(token), write, self._now())
         self._sessions[session.digest] = session
         self._note(port)
         return token, session
@@ -76,7 +79,7 @@ class Sessions:
         """The session of a token, which is in use from now on."""
         session = self._sessions.get(_digest(token))
         if session is not None:
-            session.used = time.time()
+            session.used = self._now()
             if session.used - self._noted >= _NOTED_EVERY:
                 self._note(port)
         return session
@@ -84,7 +87,7 @@ class Sessions:
     def is_used(self) -> bool:
         """Whether a session or a ticket is good. Forgets the others."""
         self._expire()
-        now = time.monotonic()
+        now = self._now()
         return bool(self._sessions) or any(until > now for until, _ in self._tickets.values())
 
     def end(self) -> None:
@@ -95,11 +98,11 @@ class Sessions:
             self._file.unlink(missing_ok=True)
 
     def _expire(self) -> None:
-        oldest = time.time() - UNUSED_SECONDS
+        oldest = self._now() - UNUSED_SECONDS
         self._sessions = {digest: one for digest, one in self._sessions.items() if one.used > oldest}
 
     def _note(self, port: int) -> None:
-        self._noted = time.time()
+        self._noted = self._now()
         with contextlib.suppress(OSError):  # then the tabs need new tickets after a restart
             self._file.write_bytes(msgspec.json.encode(_Stored(port, [*self._sessions.values()])))
 

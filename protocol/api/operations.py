@@ -318,7 +318,7 @@ class Operations:
         takes(ConsoleRequest),
         ConsoleResponse,
         status=201,
-        errors=("refused",),
+        errors=("conflict",),
     )
 
 
