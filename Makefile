@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Installed from build.txt first, setuptools builds what has no wheel: an isolated build would download another one.
 LOCKED := $(PIP_INSTALL) --no-build-isolation $(FORMATS) --require-hashes --requirement
 
-.PHONY: api-docs run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts npm-lock dist sbom lock lock-check clean help
+.PHONY: api-docs pictures run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts npm-lock dist sbom lock lock-check clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -97,6 +97,9 @@ $(BENCHED): $(STAMP) pyproject.toml
 
 api-docs: $(STAMP) ## write docs/openapi.json and the routes of docs/api.md
 	$(BIN)/python -m aghbus.daemon.api.documents docs
+
+pictures: $(STAMP) ## draw the pictures of the console in docs/img (needs Chromium)
+	$(BIN)/python -m tests.support.draw_console docs/img
 
 bench: $(BENCHED) ## figures of this machine, in three minutes
 	$(BIN)/python -m bench --quick

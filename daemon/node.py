@@ -136,6 +136,7 @@ class Node:
             mounted=self._parts.mounted,
         )
         await self._api.start()
+        await self._parts.console.start(self._api, self.locations)
         self._parts.ack_inboxes.open(self._parts.ack_receiver.receive)
         self._parts.service_api.listen()
         if self._parts.jetstream is not None:
@@ -228,6 +229,7 @@ class Node:
             clean = await self._parts.publisher.drained(left(0.5)) and clean
         self._parts.notifier.close()
         self._parts.waiters.wake_all()
+        self._parts.console.stop()
         if self._api is not None:
             await self._api.stop(left(0.5))
         if self._health is not None:

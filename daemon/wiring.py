@@ -19,6 +19,7 @@ from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
+from aghbus.daemon.console.console import Console
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.greeter import Greeter
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
@@ -314,7 +315,9 @@ class DaemonParts:
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         self.diagnostics = Diagnostics(self.queue)
         leases = SessionLeases(clock, inbox)
-        self.operations = bind((*services, *agents, self.questions, McpSessions(clock, leases), self.diagnostics))
+        self.console = Console()
+        sessions = McpSessions(clock, leases)
+        self.operations = bind((*services, *agents, self.questions, sessions, self.diagnostics, self.console))
         mcp = mount.endpoint(
             MAX_BODY_BYTES, identity.self_id, self.questions, peers, stored, works, inbox, leases, notifier
         )

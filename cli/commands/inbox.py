@@ -20,9 +20,9 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
     """List messages without leasing any."""
     query = [(name, values[name]) for name in ("state", "since", "limit")]
     if values["watch"]:
-        watch(context, lambda: context.api.get("/v1/inbox", query), _human, _rows)
+        watch(context, lambda: context.api.get("/v1/inbox", query), inbox_table, _rows)
     answer = context.api.get("/v1/inbox", query)
-    context.output.rows(answer, "items", _human, "no message is waiting")
+    context.output.rows(answer, "items", inbox_table, "no message is waiting")
     note_others(context, answer)
     if answer["next_since"] is not None:
         context.output.note(f"there are more: --since {answer['next_since']}")
@@ -33,10 +33,12 @@ def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
     return {item["seq"]: item for item in answer["items"]}
 
 
-def _human(answer: dict[str, Any]) -> str:
+def inbox_table(answer: dict[str, Any], columns: int | None = None) -> str:
+    """Messages of the inbox as a table."""
     return table(
         ["SEQ", "STATE", "ATTEMPTS", "FROM", "TRUST", "WORK", "WORK STATE", "RECEIVED", "MESSAGE"],
         map(_row, answer["items"]),
+        columns,
     )
 
 

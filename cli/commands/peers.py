@@ -21,11 +21,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
         watch(
             context,
             lambda: context.api.get("/v1/peers", query),
-            _human,
+            peers_table,
             _rows,
             volatile=("last_seen_ms",),
         )
-    context.output.rows(context.api.get("/v1/peers", query), "peers", _human, NOBODY)
+    context.output.rows(context.api.get("/v1/peers", query), "peers", peers_table, NOBODY)
     return YES
 
 
@@ -33,7 +33,8 @@ def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
     return {(peer["channel"], peer["peer_id"]): peer for peer in answer["peers"]}
 
 
-def _human(answer: dict[str, Any]) -> str:
+def peers_table(answer: dict[str, Any], columns: int | None = None) -> str:
+    """Peers as a table."""
     rows = [
         (
             peer["peer_id"],
@@ -48,7 +49,9 @@ def _human(answer: dict[str, Any]) -> str:
         )
         for peer in answer["peers"]
     ]
-    return table(["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "VERSION", "LOAD", "CAPABILITIES", "SUMMARY"], rows)
+    return table(
+        ["PEER", "PRESENCE", "TRUST", "CHANNEL", "SEEN", "VERSION", "LOAD", "CAPABILITIES", "SUMMARY"], rows, columns
+    )
 
 
 COMMANDS = {

@@ -35,9 +35,9 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
         return gather(context, "/v1/works", query, "works", values["limit"] or LISTED, values["before"])
 
     if values["watch"]:
-        watch(context, read, _list, _rows)
+        watch(context, read, works_table, _rows)
     answer = read()
-    context.output.rows(answer, "works", _list, "no such work")
+    context.output.rows(answer, "works", works_table, "no such work")
     if answer["next_before"] is not None:
         context.output.note(f"there are more: --before {answer['next_before']}")
     return YES
@@ -47,7 +47,7 @@ def run_show(context: Context, values: dict[str, Any]) -> int:
     """Show one work and its history."""
     query = [(name, values[name]) for name in ("channel", "before")]
     detail = context.api.get(f"/v1/works/{quote(values['work'])}", query)
-    human = partial(_show, context, _cause(context, detail))
+    human = partial(work_text, context, _cause(context, detail))
     if values["follow"]:
         context.output.event(detail, human)
         return watch_to_end(context, detail, detail["work"]["last_seq"])
@@ -59,12 +59,13 @@ def _rows(answer: dict[str, Any]) -> dict[object, dict[str, Any]]:
     return {(work["channel"], work["work_id"]): work for work in answer["works"]}
 
 
-def _list(answer: dict[str, Any]) -> str:
+def works_table(answer: dict[str, Any], columns: int | None = None) -> str:
+    """Works as a table."""
     rows = [
         (Id(work["work_id"]), State(work["state"]), _peer(work), work["trust"], ago(work["updated_ms"]), work["text"])
         for work in answer["works"]
     ]
-    return table(["WORK", "STATE", "PEER", "TRUST", "CHANGED", "TEXT"], rows)
+    return table(["WORK", "STATE", "PEER", "TRUST", "CHANGED", "TEXT"], rows, columns)
 
 
 def _peer(work: dict[str, Any]) -> str:
@@ -85,7 +86,8 @@ def _cause(context: Context, detail: dict[str, Any]) -> str:
     return str(cause["work_id"] or message_id)
 
 
-def _show(context: Context, cause: str, detail: dict[str, Any]) -> str:
+def work_text(context: Context, cause: str, detail: dict[str, Any]) -> str:
+    """A work with its history; `cause` is what its opening names as its cause."""
     why = detail["why"] and {**detail["why"], "hint": context.pasteable(detail["why"]["hint"])}
     omitted = f"({detail['history_omitted']} earlier steps: --before {detail['next_before']})"
     tried = [f"handed over from {safe(one['peer'])}: {safe(one['why'])}" for one in detail["attempts"]]

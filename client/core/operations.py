@@ -56,6 +56,7 @@ class Methods:
     cancel_chain = method(Operations.cancel_chain_run)
     mcp_sessions = method(Operations.list_mcp_sessions)
     report_mcp_session = method(Operations.report_mcp_session)
+    open_console = method(Operations.open_console)
     put_artifact = Method(Core.put_artifact, Operations.put_artifact.route)
     get_artifact = StreamMethod(Core.get_artifact, Operations.get_artifact.route)
     events = stream(Operations.stream_events, Core.events)

@@ -10,6 +10,7 @@ from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
+from aghbus.daemon.console.console import Console
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.admission import Admission
 from aghbus.daemon.services.diagnostics import Diagnostics
@@ -83,6 +84,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.cancel_chain_run: ChainService.cancel,
     Operations.list_mcp_sessions: McpSessions.list_sessions,
     Operations.report_mcp_session: McpSessions.report,
+    Operations.open_console: Console.open,
 }
 """Methods of the classes of parts, by operation; but for `openapi`."""
 

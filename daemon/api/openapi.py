@@ -31,6 +31,7 @@ _TAGS: Final = {
     "chains": "Runs of chains: works of several peers, one after the other or in branches.",
     "bridge": "Agents that use one of four other message formats.",
     "mcp": "Sessions of agent hosts, which `aghctl mcp` reports.",
+    "console": "The console: a page for a browser on the same machine.",
 }
 _WORDS: Final = {
     "daemon": ("healthz", "readyz", "openapi.json", "version", "status", "debug"),

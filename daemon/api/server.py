@@ -31,6 +31,26 @@ _FOREIGN_ATTEMPTS_PER_MINUTE: Final = 6  # log lines that processes of other use
 _POLL: Final = 0.01  # seconds between two checks of the open connections while stopping
 
 
+class Listener:
+    """One listener of a server."""
+
+    def __init__(self, state: ListenerState, server: asyncio.Server) -> None:
+        self.state = state
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """That it listens on, of a TCP listener."""
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Accept no more connections, and end those that are idle."""
+        self._server.close()
+        for connection in list(self.state.connections):
+            connection.shutdown()
+
+
 class ApiServer:
     """The local API of one daemon. `start` it once, `stop` it once; both belong to the loop that runs them."""
 
@@ -60,6 +80,7 @@ class ApiServer:
         self._token = token
         self._timeouts = timeouts
         self._draining = Draining()
+        self._max_body = max_body
         self._app = ApiApp(
             handlers,
             self._draining,
@@ -68,8 +89,7 @@ class ApiServer:
             mounted=mounted,
         )
         self._foreign_attempts = EventLimiter(logger, _FOREIGN_ATTEMPTS_PER_MINUTE)
-        self._endpoints: list[ListenerState] = []  # one a listener: connections on TCP do not count on the socket
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []  # connections on TCP do not count on the socket
         self._unix: UnixListener | None = None
         self._guard: LoopbackGuard | None = None
         self.tcp_address: tuple[str, int] | None = None
@@ -88,8 +108,8 @@ class ApiServer:
                 host, port = tcp.getsockname()[:2]
                 self.tcp_address = (host, port)
                 self._guard = LoopbackGuard(self._app, token=token, host=host, port=port)
-                await self._serve(self._guard, tcp)
-            await self._serve(self._app, self._unix.socket)
+                await self.listen(self._guard, tcp)
+            await self.listen(self._app, self._unix.socket)
         except BaseException:
             self._close_listeners()
             raise
@@ -109,8 +129,6 @@ class ApiServer:
         until, stalled_until = loop.time() + deadline, loop.time() + min(deadline, STALLED_GRACE)
         self._close_listeners()
         self._draining.set()
-        for connection in self.connections:
-            connection.shutdown()
         while (self.connections or self.requests) and loop.time() < until:
             if loop.time() >= stalled_until:
                 self._cut([connection for connection in self.connections if connection.stalled])
@@ -121,34 +139,48 @@ class ApiServer:
     @property
     def connections(self) -> list[ApiConnection]:
         """The open connections of all listeners."""
-        return [connection for endpoint in self._endpoints for connection in endpoint.connections]
+        return [connection for one in self._listeners for connection in one.state.connections]
 
     @property
     def requests(self) -> "list[asyncio.Task[None]]":
         """The requests in progress."""
-        return [task for endpoint in self._endpoints for task in endpoint.requests]
+        return [task for one in self._listeners for task in one.state.requests]
 
-    async def _serve(self, application: Application, sock: socket.socket) -> None:
-        """Accept on `sock`, which listens already."""
-        endpoint = ListenerState(
+    async def listen(self, application: Application, sock: socket.socket) -> Listener:
+        """Accept on `sock`, which listens already, until `stop`, or until the listener is closed."""
+        state = ListenerState(
             application,
             self._foreign_attempts,
             timeouts=self._timeouts,
             socket_group=self._socket_group,
         )
-        self._endpoints.append(endpoint)
-        self._servers.append(
-            await asyncio.get_running_loop().create_server(endpoint.connection, sock=sock, backlog=BACKLOG)
-        )
+        loop = asyncio.get_running_loop()
+        listener = Listener(state, await loop.create_server(state.connection, sock=sock, backlog=BACKLOG))
+        self._listeners.append(listener)
+        return listener
+
+    @property
+    def application(self) -> ApiApp:
+        """The operations, without a check of who asks."""
+        return self._app
+
+    @property
+    def draining(self) -> Draining:
+        """Set when the daemon drains."""
+        return self._draining
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of one request body."""
+        return self._max_body
 
     def _close_listeners(self) -> None:
         if self._unix is not None:
             self._unix.remove()
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         if self._unix is not None:
             self._unix.socket.close()
-        self._servers.clear()
         self._unix = None
 
     def _cut(self, connections: list[ApiConnection]) -> None:

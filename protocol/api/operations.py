@@ -18,6 +18,7 @@ from aghbus.protocol.api.bridge import (
     BridgeSubmitResponse,
 )
 from aghbus.protocol.api.chains import ChainAnswerRequest, ChainRun, ChainRunsResponse, ChainStartRequest
+from aghbus.protocol.api.console import ConsoleRequest, ConsoleResponse
 from aghbus.protocol.api.inbox import (
     InboxAckRequest,
     InboxItem,
@@ -318,6 +319,14 @@ class Operations:
     )
     report_mcp_session = Operation(
         "PUT /v1/mcp/sessions/{id}", "Report a session of an agent host", takes(McpSessionReport, q.IdPath), McpSession
+    )
+    open_console = Operation(
+        "POST /v1/console",
+        "Open the console for a browser",
+        takes(ConsoleRequest),
+        ConsoleResponse,
+        status=201,
+        errors=("conflict",),
     )
 
 

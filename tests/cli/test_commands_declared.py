@@ -66,7 +66,6 @@ def test_without_a_word_the_help_is_printed(capsys: pytest.CaptureFixture[str]) 
         ("list", "work list, inbox list"),
         ("ps", "work list"),
         ("logs", "traces"),
-        ("top", "status --watch"),
         ("config", "aghd config show"),
         ("cancel", "work cancel, chain cancel"),
         ("work list --role initator", "initiator"),

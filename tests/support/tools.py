@@ -71,6 +71,11 @@ def require_pyright() -> Path:
     return _of_make_tools("venv/bin/basedpyright")
 
 
+def require_axe() -> Path:
+    """The script of axe-core that `make tools` installs. Without it the test is skipped; where `CI=true`, it fails."""
+    return _of_make_tools("node_modules/axe-core/axe.min.js")
+
+
 def _of_make_tools(path: str) -> Path:
     found = Path(__file__).parent.parent.parent / ".tools" / path
     if not found.exists():

@@ -9,6 +9,7 @@ from aghbus.protocol.api.artifacts import ArtifactsResponse
 from aghbus.protocol.api.base import RequestModel
 from aghbus.protocol.api.bridge import BridgeAckResponse, BridgeLogResponse, BridgeSubmitResponse
 from aghbus.protocol.api.chains import ChainRunsResponse, ChainRunSummary
+from aghbus.protocol.api.console import ConsoleResponse
 from aghbus.protocol.api.examples import values as v
 from aghbus.protocol.api.inbox import InboxNextResponse, InboxPurgeResponse, InboxResponse
 from aghbus.protocol.api.mcp import McpSessionsResponse
@@ -348,6 +349,17 @@ _EXAMPLES: Final = (
         held_back=[],
         notice=v.NOTICE,
         expires_in=120,
+    ),
+    _example(
+        Operations.open_console,
+        ConsoleResponse(
+            host="127.0.0.1",
+            port=4638,
+            ticket="u7nJ4zqQ2m1bXyVxk0Wb4cL5s8tP3rDgHfJkLmNoPqR",
+            expires_in=300.0,
+            write=False,
+        ),
+        write=False,
     ),
 )
 

@@ -1,0 +1,112 @@
+// The page: its session, the list of instances, and the screen that the URL names.
+
+import { html, render, useCallback, useEffect, useMemo, useState } from "./vendor/preact-htm.js";
+import { keys } from "./lib/keys.js";
+import { useLive } from "./lib/live.js";
+import { to, useRoute } from "./lib/router.js";
+import { ApiError, begin, call, request, session } from "./lib/session.js";
+import { Announce, Instance, Problem } from "./lib/ui.js";
+import { SCREENS } from "./screens/index.js";
+
+const THEMES = ["system", "light", "dark"];
+
+function App() {
+  const route = useRoute();
+  const own = session()?.instance ?? "";
+  const instance = route.instance || own;
+  const screen = SCREENS.find((one) => one.name === (route.screen || "overview"));
+  const [said, setSaid] = useState("");
+  const [instances, setInstances] = useState(/** @type {{name: string, running: boolean}[]} */ ([]));
+  const announce = useCallback((/** @type {string} */ text) => {
+    setSaid("");
+    setTimeout(() => setSaid(text), 50);
+  }, []);
+  const status = useLive(instance, () => call(instance, "GET", "/v1/status"), [], () => false);
+  useEffect(() => {
+    const look = async () => {
+      try {
+        setInstances((await (await request("/instances")).json()).instances);
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+      }
+    };
+    void look();
+    const timer = setInterval(() => document.hidden || look(), 15_000);
+    return () => clearInterval(timer);
+  }, []);
+  useEffect(() => keys(instance), [instance]);
+  const View = screen?.view;
+  const body = useMemo(
+    () => (View ? html`<${View} key=${`${instance}/${route.screen}/${route.id}`} instance=${instance} route=${route} />` : html`<p class="notice">There is no such screen.</p>`),
+    [View, instance, route],
+  );
+  return html`<${Instance.Provider} value=${instance}><${Announce.Provider} value=${announce}>
+    <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
+    <header class="top">
+      <a class="brand" href=${to(instance, "overview")}><img src="/icon.svg" alt="" width="24" height="24" />aghbus</a>
+      <label class="instance"><span class="unseen">Instance</span>
+        <select value=${instance} onChange=${(/** @type {any} */ event) => (location.hash = to(event.target.value, screen?.name ?? "overview"))}>
+          ${(instances.length ? instances : [{ name: instance, running: true }]).map((one) => html`<option key=${one.name} value=${one.name} disabled=${!one.running}>${one.name}${one.running ? "" : " (stopped)"}</option>`)}
+        </select>
+      </label>
+      <${Health} status=${status} />
+      <${Theme} />
+    </header>
+    <nav aria-label="Screens">
+      ${SCREENS.filter((one) => one.key).map((one) => html`<a key=${one.name} href=${to(instance, one.name)} aria-current=${one === screen ? "page" : undefined} title=${`g ${one.key}`}>${one.title}<${Count} of=${one.count?.(status.data)} /></a>`)}
+    </nav>
+    <main id="main" tabindex="-1">${status.error?.status === 401 ? html`<${NoSession} />` : body}</main>
+    <footer class="foot"><span aria-live="polite" role="status">${said}</span>
+      <span>${session()?.write ? "may act" : "read-only"} · <kbd>?</kbd> keys</span></footer>
+  <//><//>`;
+}
+
+/** @param {any} event */
+function skip(event) {
+  event.preventDefault();
+  document.getElementById("main")?.focus();
+}
+
+/** @param {{of: number | undefined}} props */
+function Count({ of }) {
+  return of ? html`<span class="count">${of > 999 ? "999+" : of}</span>` : null;
+}
+
+/** @param {{status: {data: any, error: ApiError | null}}} props */
+function Health({ status: { data, error } }) {
+  if (error !== null && error.status !== 401) return html`<span class="health down" role="alert">daemon away: ${error.message}</span>`;
+  if (data === null) return html`<span class="health"></span>`;
+  const worst = data.problems.length ? "warn" : data.ready ? "up" : "down";
+  const text = data.ready ? (data.problems.length ? `${data.problems.length} problem${data.problems.length > 1 ? "s" : ""}` : "ready") : "not ready";
+  return html`<a class="health ${worst}" href=${to(data.name, "overview")}>${data.peer_id}: ${text}</a>`;
+}
+
+function Theme() {
+  const [theme, setTheme] = useState(() => localStorage.getItem("aghbus.theme") ?? "system");
+  useEffect(() => {
+    localStorage.setItem("aghbus.theme", theme);
+    if (theme === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+  }, [theme]);
+  return html`<label class="theme"><span class="unseen">Colours</span>
+    <select value=${theme} onChange=${(/** @type {any} */ event) => setTheme(event.target.value)}>
+      ${THEMES.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
+    </select></label>`;
+}
+
+function NoSession() {
+  return html`<section class="panel"><h1>This tab has no session</h1>
+    <p>A session belongs to one tab, and ends after 15 minutes without use. Open a new one:</p>
+    <pre>aghctl console</pre></section>`;
+}
+
+const app = /** @type {Element} */ (document.getElementById("app"));
+try {
+  await begin();
+  app.textContent = "";
+  render(session() === null ? html`<main><${NoSession} /></main>` : html`<${App} />`, app);
+} catch (error) {
+  if (!(error instanceof ApiError)) throw error;
+  app.textContent = "";
+  render(html`<main><section class="panel"><h1>The console did not open</h1><${Problem} error=${error} /><p>Tickets open one tab, within minutes. Get a new one:</p><pre>aghctl console</pre></section></main>`, app);
+}

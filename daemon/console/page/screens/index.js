@@ -1,0 +1,19 @@
+// The screens: the name in the URL, the title, the key after `g`, and what waits there.
+
+import { Overview } from "./overview.js";
+import { Work } from "./work.js";
+
+/**
+ * @typedef {object} Screen
+ * @property {string} name in the URL
+ * @property {string} title
+ * @property {string} [key] after `g`; a screen without one is not in the navigation
+ * @property {(props: {instance: string, route: import("../lib/router.js").Route}) => any} view
+ * @property {(status: any) => number | undefined} [count] of things that wait there
+ */
+
+/** @type {Screen[]} */
+export const SCREENS = [
+  { name: "overview", title: "Overview", key: "o", view: Overview },
+  { name: "works", title: "Work", view: Work },
+];
