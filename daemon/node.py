@@ -23,6 +23,7 @@ from aghbus.daemon.broker.directory import BrokerError
 from aghbus.daemon.config.live_settings import LiveSettings
 from aghbus.daemon.config.settings import Settings
 from aghbus.daemon.config.value_types import split_address
+from aghbus.daemon.console.console import Console
 from aghbus.daemon.nats.events import LinkEvent, PermissionDenied
 from aghbus.daemon.nats.link import Link, LinkError, Subscription
 from aghbus.daemon.nats.options import NatsOptions, resolve_nats_options
@@ -93,6 +94,7 @@ class Node:
         self._service = ServiceManager(os.environ)
         self._tasks: list[asyncio.Task[None]] = []
         self._api: ApiServer | None = None
+        self._console: Console | None = None
         self._health: HealthServer | None = None
         self._joined = False
         self._former: dict[str, list[Subscription]] = {}
@@ -136,7 +138,9 @@ class Node:
             mounted=self._parts.mounted,
         )
         await self._api.start()
-        await self._parts.console.start(self._api, self.locations)
+        self._console = Console(self._api, self.locations)
+        await self._console.restore()
+        self._parts.console.opener = self._console.open
         self._parts.ack_inboxes.open(self._parts.ack_receiver.receive)
         self._parts.service_api.listen()
         if self._parts.jetstream is not None:
@@ -229,7 +233,8 @@ class Node:
             clean = await self._parts.publisher.drained(left(0.5)) and clean
         self._parts.notifier.close()
         self._parts.waiters.wake_all()
-        self._parts.console.stop()
+        if self._console is not None:
+            self._console.stop()
         if self._api is not None:
             await self._api.stop(left(0.5))
         if self._health is not None:

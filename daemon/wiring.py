@@ -19,7 +19,6 @@ from aghbus.daemon.chains.results import WorkResults
 from aghbus.daemon.chains.runner import ChainRunner, RunnerLimits
 from aghbus.daemon.chains.service import ChainService
 from aghbus.daemon.chains.steps import RunTransitions
-from aghbus.daemon.console.console import Console
 from aghbus.daemon.discovery.discovery import Discovery
 from aghbus.daemon.discovery.greeter import Greeter
 from aghbus.daemon.discovery.presence_writer import PresenceWriteBehind
@@ -52,6 +51,7 @@ from aghbus.daemon.send.recipients import Recipients
 from aghbus.daemon.send.secret_guard import SecretGuard
 from aghbus.daemon.send.sender import Sender
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.console import ConsoleService
 from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
@@ -315,7 +315,7 @@ class DaemonParts:
         agents = (bridge, bridge.artifacts, bridge.submitter, bridge.delivery)
         self.diagnostics = Diagnostics(self.queue)
         leases = SessionLeases(clock, inbox)
-        self.console = Console()
+        self.console = ConsoleService()
         sessions = McpSessions(clock, leases)
         self.operations = bind((*services, *agents, self.questions, sessions, self.diagnostics, self.console))
         mcp = mount.endpoint(

@@ -83,7 +83,9 @@ def _human(total: dict[str, Any]) -> str:
         lines.append(f"kept {counted(kept['chain_runs'], 'chain run')} in progress (`aghctl chain cancel`)")
     if kept["artifacts"]:
         uris = ", ".join(map(safe, total["kept_artifacts"][:5])) + (" …" if kept["artifacts"] > 5 else "")
-        lines.append(f"kept {counted(kept['artifacts'], 'artifact')} that others have put, or that the server does not let us remove: {uris}")
+        lines.append(
+            f"kept {counted(kept['artifacts'], 'artifact')} of others, or that the server does not let us remove: {uris}"
+        )
     if total["overwritten"]:
         lines.append("nothing of what was removed is left in the store's files")
     return "\n".join([*lines, "not reached:", *(f"  {safe(place)}" for place in total["not_reached"])])

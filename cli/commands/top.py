@@ -8,8 +8,8 @@ import time
 from aghbus.cli.app.errors import YES
 from aghbus.cli.app.output import is_terminal
 from aghbus.cli.app.text import cut, safe, width
+from aghbus.cli.commands.top_view import Overview, TopView
 from aghbus.cli.context import Context
-from aghbus.cli.top_view import Overview, TopView
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
 from aghbus.host.command_line import Command

@@ -10,9 +10,9 @@ from aghbus.daemon.bridge.bridge import Bridge
 from aghbus.daemon.bridge.deliver import MessageDelivery
 from aghbus.daemon.bridge.submit import MessageSubmitter
 from aghbus.daemon.chains.service import ChainService
-from aghbus.daemon.console.console import Console
 from aghbus.daemon.discovery.whois import WhoisQuestions
 from aghbus.daemon.services.admission import Admission
+from aghbus.daemon.services.console import ConsoleService
 from aghbus.daemon.services.diagnostics import Diagnostics
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.daemon.services.inbox_purge import InboxPurge
@@ -84,7 +84,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.cancel_chain_run: ChainService.cancel,
     Operations.list_mcp_sessions: McpSessions.list_sessions,
     Operations.report_mcp_session: McpSessions.report,
-    Operations.open_console: Console.open,
+    Operations.open_console: ConsoleService.open_console,
 }
 """Methods of the classes of parts, by operation; but for `openapi`."""
 

@@ -3,17 +3,15 @@
 import asyncio
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from aghbus.daemon.api.http.listeners import ListenError, listen_address
+from aghbus.daemon.api.server import ApiServer, Listener
 from aghbus.daemon.base.logs import event
 from aghbus.daemon.console.sessions import TICKET_SECONDS, Sessions
 from aghbus.host.locations import Locations
 from aghbus.protocol.api.console import ConsoleRequest, ConsoleResponse
-from aghbus.protocol.base.errors import Refused, Unavailable
-
-if TYPE_CHECKING:
-    from aghbus.daemon.api.server import ApiServer, Listener
+from aghbus.protocol.base.errors import Refused
 
 _log = logging.getLogger("aghbus.daemon.console")
 
@@ -24,15 +22,15 @@ _LOOK_SECONDS: Final = 30.0  # between two looks whether somebody uses it
 class Console:
     """The console of one daemon."""
 
-    def __init__(self) -> None:
-        self._server: ApiServer | None = None
+    def __init__(self, server: ApiServer, locations: Locations) -> None:
+        """`server` has started."""
+        self._server, self._locations = server, locations
+        self._sessions = Sessions(Path(locations.state_dir, "console.json"))
         self._listener: Listener | None = None
         self._looking: asyncio.TimerHandle | None = None
 
-    async def start(self, server: "ApiServer", locations: Locations) -> None:
-        """From now on it can be opened; it is open again if a tab used it before a restart. `server` has started."""
-        self._server, self._locations = server, locations
-        self._sessions = Sessions(Path(locations.state_dir, "console.json"))
+    async def restore(self) -> None:
+        """Listen again if a tab used it before a restart."""
         if (port := self._sessions.restore()) is not None:
             try:
                 await self._listen(port)
@@ -41,8 +39,6 @@ class Console:
 
     async def open(self, request: ConsoleRequest) -> ConsoleResponse:
         """Listen, if it does not yet, and make a ticket. Raises Refused: the port is taken, or it listens on another one."""
-        if self._server is None:
-            raise Unavailable("the daemon is starting", hint="try again")
         if self._listener is None:
             try:
                 await self._listen(request.port or 0)
@@ -67,7 +63,6 @@ class Console:
         from aghbus.daemon.console.neighbors import Neighbors
 
         server, locations = self._server, self._locations
-        assert server is not None
         sock = listen_address("port", HOST, port)
         neighbors = Neighbors(locations, max_body=server.max_body)
         guard = ConsoleGuard(

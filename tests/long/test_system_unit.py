@@ -122,7 +122,8 @@ def _backed_up_and_restored(machine: Machine) -> None:
 
 def _backup_commands() -> list[str]:
     text = (ROOT / "docs" / "backup.md").read_text("utf-8")
-    return re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0].splitlines()
+    (found, *_) = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return str(found).splitlines()
 
 
 def _key_belongs_to_the_unit(machine: Machine) -> None:

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.support.browsers import Tab
 from tests.support.daemons import Daemon
 from tests.support.tools import require_axe, require_tool
-
-Tab = Callable[..., Page]
-"""Opens a tab on the console of a daemon: `tab(daemon, screen, write=True, width=1280, theme="light")`."""
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.daemon.console.conftest import Tab
+from tests.support.browsers import Tab
 from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 HOSTILE = (
