@@ -23,6 +23,7 @@ class Methods:
     send = method(Operations.send_message)
     messages = method(Operations.list_messages)
     message = method(Operations.get_message)
+    message_text = method(Operations.get_message_text)
     works = method(Operations.list_works)
     open_work = method(Operations.open_work)
     work = method(Operations.get_work)

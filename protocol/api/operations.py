@@ -36,6 +36,7 @@ from aghbus.protocol.api.messages import (
     Event,
     Message,
     MessagesResponse,
+    MessageText,
     OpenedWork,
     QuarantineResponse,
     SendRequest,
@@ -118,6 +119,13 @@ class Operations:
         "One message",
         takes(q.NoParameters, q.IdPath),
         Message,
+        errors=("not_found", "conflict"),
+    )
+    get_message_text = Operation(
+        "GET /v1/messages/{id}/text",
+        "One message as a model gets it",
+        takes(q.NoParameters, q.IdPath),
+        MessageText,
         errors=("not_found", "conflict"),
     )
     list_works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
