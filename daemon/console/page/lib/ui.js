@@ -31,7 +31,9 @@ export function Said({ children, block = false, by = "a peer" }) {
  */
 export function Peer({ id }) {
   const instance = useContext(Instance);
-  return html`<a class="peer" href=${to(instance, "peers", id)}><bdi>${visible(id)}</bdi></a>`;
+  const [nickname, key = ""] = id.split(/@(?=[0-9a-f]{32}$)/); // where a handle may break
+  const parts = key === "" ? visible(id) : html`${visible(nickname)}@<wbr />${key.slice(0, 16)}<wbr />${key.slice(16)}`;
+  return html`<a class="peer" href=${to(instance, "peers", id)}><bdi>${parts}</bdi></a>`;
 }
 
 /**
@@ -55,7 +57,7 @@ export function MessageLink({ id, children }) {
 const SIGNS = {
   submitted: "○", working: "◐", needs_input: "?", completed: "✓", failed: "✕", rejected: "✕", canceled: "–",
   running: "◐", waiting: "?", ready: "○", leased: "◐", dead: "✕", active: "●", stale: "◌", expired: "–",
-  queued: "○", published: "◐", acked: "✓", undelivered: "✕",
+  verified: "✓", unverified: "?", local: "●", inactive: "◌", queued: "○", published: "◐", acked: "✓", undelivered: "✕",
 };
 
 /**
@@ -189,10 +191,10 @@ export function Action({ label, action, danger = false, confirm = "", disabled =
 
 /**
  * A box of a screen with a heading.
- * @param {{title: string, children?: any, aside?: any, kind?: string}} props
+ * @param {{title: any, children?: any, aside?: any, kind?: string}} props
  */
 export function Panel({ title, children, aside, kind = "" }) {
-  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside}</header>${children}</section>`;
+  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside && html`<div class="aside">${aside}</div>`}</header>${children}</section>`;
 }
 
 /**
@@ -200,7 +202,7 @@ export function Panel({ title, children, aside, kind = "" }) {
  * @param {{of: [string, any][]}} props
  */
 export function Facts({ of }) {
-  return html`<dl class="facts">${of.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${of.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 /**

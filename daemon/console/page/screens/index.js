@@ -1,6 +1,10 @@
 // The screens: the name in the URL, the title, the key after `g`, and what waits there.
 
+import { Inbox } from "./inbox.js";
+import { Message } from "./message.js";
+import { Needs, waiting } from "./needs.js";
 import { Overview } from "./overview.js";
+import { Peers } from "./peers.js";
 import { Work } from "./work.js";
 
 /**
@@ -15,5 +19,9 @@ import { Work } from "./work.js";
 /** @type {Screen[]} */
 export const SCREENS = [
   { name: "overview", title: "Overview", key: "o", view: Overview },
+  { name: "needs", title: "Needs you", key: "n", view: Needs, count: waiting },
+  { name: "inbox", title: "Inbox", key: "i", view: Inbox, count: (status) => status?.inbox.ready },
+  { name: "peers", title: "Peers", key: "p", view: Peers },
   { name: "works", title: "Work", view: Work },
+  { name: "messages", title: "Message", view: Message },
 ];
