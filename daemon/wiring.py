@@ -284,6 +284,7 @@ class DaemonParts:
             held_back,
             self._waiting_for,
             self.own_load,
+            mount.shown,
         )
         unresponsive = self.publisher.unresponsive
         reasons = WaitReasons(

@@ -67,7 +67,10 @@ def run_purge(context: Context, values: dict[str, Any]) -> int:
     if (values["from"] is None) == (not values["others"]):
         raise UsageError("one of --from PEER and --others is required")
     body = {"others": True} if values["others"] else {"sender": values["from"]}
+    body["dry_run"] = values["dry_run"]
     context.output.answer(context.api.post("/v1/inbox/purge", body), purge_line)
+    if values["dry_run"]:
+        context.output.note("nothing was changed: --dry-run")
     return YES
 
 
@@ -84,6 +87,7 @@ def _human(item: dict[str, Any]) -> str:
 
 _SEQ_HELP = "local sequence of the message, as `inbox list` and `inbox next` show it"
 _SEQ = Argument("seq", help=_SEQ_HELP)
+DRY_RUN = Argument("--dry-run", action="store_true", help="change nothing: print what would change")
 _LEASE = Argument("--lease", help="only if this lease is still valid")
 
 COMMANDS = {
@@ -138,6 +142,7 @@ COMMANDS = {
         arguments=[
             Argument("--from", metavar="PEER", help="messages of this peer id, or of all handles of this key id"),
             Argument("--others", action="store_true", help="messages of all peers that are no contacts"),
+            DRY_RUN,
         ],
     ),
 }

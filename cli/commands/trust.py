@@ -8,7 +8,7 @@ from aghbus.cli.app.errors import YES, AnswerIsNo
 from aghbus.cli.app.input import FILE, read_all
 from aghbus.cli.app.recipients import handles
 from aghbus.cli.app.text import fields, indented, moment, safe, table
-from aghbus.cli.commands.inbox_settle import purge_line
+from aghbus.cli.commands.inbox_settle import DRY_RUN, purge_line
 from aghbus.cli.context import Context, Run
 from aghbus.cli.ids import whole_message
 from aghbus.client.errors import RefusedByDaemon, UsageError
@@ -43,7 +43,8 @@ def run_allow(context: Context, values: dict[str, Any]) -> int:
     if values["talk"] and values["channel"] is None:
         raise UsageError("--talk needs --channel")
     verb = "disallow" if values["remove"] else "allow"
-    return _change(context, verb, {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None})
+    body = {"who": values["who"], "channel": values["channel"], "talk": values["talk"] or None}
+    return _change(context, verb, {**body, "dry_run": values["dry_run"]})
 
 
 def run_unpin(context: Context, values: dict[str, Any]) -> int:
@@ -51,11 +52,12 @@ def run_unpin(context: Context, values: dict[str, Any]) -> int:
     if (values["nickname"] is None) == (not values["unused"]):
         raise UsageError("one of NICKNAME and --unused is required")
     if not values["unused"]:
-        return _change(context, "unpin", {"who": values["nickname"]})
+        return _change(context, "unpin", {"who": values["nickname"], "dry_run": values["dry_run"]})
     latest = time.time() * 1000 - _UNUSED_MS
     rules = context.api.get("/v1/trust")["rules"]
     unused = [rule for rule in rules if rule["used_ms"] is not None and rule["used_ms"] <= latest]
-    removed = [context.api.post("/v1/trust/unpin", {"who": rule["subject"]})["rule"] for rule in unused]
+    body = {"dry_run": values["dry_run"]}
+    removed = [context.api.post("/v1/trust/unpin", {"who": rule["subject"], **body})["rule"] for rule in unused]
     context.output.rows(
         {"removed": removed},
         "removed",
@@ -118,7 +120,7 @@ def _runner(verb: str, name: str, opposite: str = "") -> Run:
 
     def run(context: Context, values: dict[str, Any]) -> int:
         done = opposite if opposite and values["remove"] else verb
-        code = _change(context, done, {"who": values[name]})
+        code = _change(context, done, {"who": values[name], "dry_run": values["dry_run"]})
         if name == "peer" and done == verb and context.output.human:
             for handle in handles(context.api, values[name]):
                 context.output.note(f"this is the peer without a key, not {safe(handle)}")
@@ -133,6 +135,8 @@ def _change(context: Context, verb: str, body: dict[str, Any]) -> int:
     context.output.answer(answer, lambda changed: _rule_line(changed["rule"], verb) + purged)
     for note in answer["notes"]:
         context.output.note(safe(note))
+    if body["dry_run"]:
+        context.output.note("nothing was changed: --dry-run")
     return YES
 
 
@@ -208,7 +212,7 @@ COMMANDS = {
             "included. `aghctl requests` lists who waits. --remove takes the admission back."
         ),
         examples=["aghctl trust admit ops@56475aa75463474c0285df5dbf2bcab7", "aghctl trust admit ops --remove"],
-        arguments=[_PEER, _REMOVE],
+        arguments=[_PEER, _REMOVE, DRY_RUN],
     ),
     "trust refuse": Command(
         _runner("refuse", "peer", "undeny"),
@@ -217,7 +221,7 @@ COMMANDS = {
             "on both sides. --remove removes the rule."
         ),
         examples=["aghctl trust refuse spammer@56475aa75463474c0285df5dbf2bcab7", "aghctl trust refuse ops"],
-        arguments=[_PEER, _REMOVE],
+        arguments=[_PEER, _REMOVE, DRY_RUN],
     ),
     "trust pin": Command(
         _runner("pin", "pin"),
@@ -229,7 +233,7 @@ COMMANDS = {
             "aghctl trust pin ops=sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c",
             "aghctl trust pin ops@56475aa75463474c0285df5dbf2bcab7",
         ],
-        arguments=[Argument("pin", help="NICKNAME=KEY_ID, or a handle")],
+        arguments=[Argument("pin", help="NICKNAME=KEY_ID, or a handle"), DRY_RUN],
     ),
     "trust unpin": Command(
         run_unpin,
@@ -240,6 +244,7 @@ COMMANDS = {
         arguments=[
             Argument("nickname", nargs="?", help="the nickname of a pin"),
             Argument("--unused", action="store_true", help="remove all pins of first use not used for a day"),
+            DRY_RUN,
         ],
     ),
     "trust allow": Command(
@@ -261,6 +266,7 @@ COMMANDS = {
             _CHANNEL,
             _TALK,
             _REMOVE,
+            DRY_RUN,
         ],
     ),
     "trust deny": Command(
@@ -274,7 +280,7 @@ COMMANDS = {
             "aghctl trust deny spammer@56475aa75463474c0285df5dbf2bcab7",
             "aghctl trust deny sha256:56475aa75463474c0285df5dbf2bcab73da651358839e9b77481b2eab107708c --remove",
         ],
-        arguments=[_PEER, _REMOVE],
+        arguments=[_PEER, _REMOVE, DRY_RUN],
     ),
     "trust check-rotation": Command(
         run_check_rotation,

@@ -24,7 +24,7 @@ from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.cli.worker.result import outcome_of
 from aghbus.client.core.aio import in_thread
-from aghbus.client.core.ids import new_id
+from aghbus.client.core.ids import new_lease
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound
 from aghbus.client.errors import ClientError
 from aghbus.client.work.clients import AsyncClient
@@ -164,7 +164,7 @@ class MessagesWithoutWork:
 
     async def _taken(self, item: InboxItem) -> bool:
         """Acknowledge a message before its command runs, which therefore runs at most once. False when it is another one's."""
-        lease = new_id("lease_")
+        lease = new_lease()
         try:
             leased = await self._client.lease(item.seq, lease=lease, visibility=LEASE, others=self._options.others)
         except _GONE:

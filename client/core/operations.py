@@ -24,6 +24,7 @@ class Methods:
     messages = method(Operations.list_messages)
     message = method(Operations.get_message)
     purge_messages = method(Operations.purge_messages)
+    message_text = method(Operations.get_message_text)
     works = method(Operations.list_works)
     open_work = method(Operations.open_work)
     work = method(Operations.get_work)

@@ -11,7 +11,7 @@ import msgspec
 
 from aghbus.client.api import LAST_PAUSE
 from aghbus.client.core.core import Core
-from aghbus.client.core.ids import new_id
+from aghbus.client.core.ids import new_lease
 from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound, SecretLike, Unavailable
 from aghbus.client.core.watch import Watch
 from aghbus.client.errors import ClientError, Unreachable, UsageError
@@ -179,7 +179,7 @@ class Feed:
         """The work, leased, and with `accept` accepted if possible; None when another consumer has it, or the daemon is away.
         Several may be taken at a time."""
         accept = accept and not self._is_unserved(self._taking.get(seq))
-        form = InboxLeaseRequest(lease=new_id("lease_"), visibility=self._lease, others=self._others, accept=accept)
+        form = InboxLeaseRequest(lease=new_lease(), visibility=self._lease, others=self._others, accept=accept)
         try:
             item: InboxItem = await self._core.ask("POST", f"/v1/inbox/{seq}/lease", form, InboxItem)
         except (LeaseLost, Conflict, NotFound):  # of another consumer, who may die; acknowledged, dead, or removed

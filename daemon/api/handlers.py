@@ -48,6 +48,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.list_messages: MessageService.list_messages,
     Operations.get_message: MessageService.get_message,
     Operations.purge_messages: MessagePurge.purge_messages,
+    Operations.get_message_text: MessageService.get_text,
     Operations.list_works: WorkService.list_works,
     Operations.open_work: WorkService.open_work,
     Operations.get_work: WorkService.get_work,

@@ -35,6 +35,14 @@ def piece(found: Message, start: int, now_ms: int, *, admitted: bool) -> InboxOu
     return InboxOutput(messages=[_shown(found, now_ms, start, admitted=admitted)], now=stamp(now_ms))
 
 
+def text(found: Message, start: int = 0, limit: int = MAX_CHARACTERS) -> str:
+    """What a stored message says, from character `start` on: fenced unless it is our own."""
+    said, place = _text_of(found)[start:], Place(found.seq, start)
+    if found.direction == "out":
+        return plain(said, limit, place)
+    return fence(said, sender=found.sender, trust=found.trust, limit=limit, place=place)
+
+
 def hits(
     page: MessagesResponse, text: str, now_ms: int, admitted: Callable[[Message], bool], *, others: bool
 ) -> InboxOutput:
@@ -58,7 +66,6 @@ def _around(found: Message, text: str, now_ms: int, admitted: bool) -> InboxMess
 
 
 def _shown(found: Message, now_ms: int, start: int = 0, limit: int = MAX_CHARACTERS, *, admitted: bool) -> InboxMessage:
-    text, place = _text_of(found)[start:], Place(found.seq, start)
     return InboxMessage(
         seq=found.seq,
         ago=ago(now_ms, found.received_ms),
@@ -66,9 +73,7 @@ def _shown(found: Message, now_ms: int, start: int = 0, limit: int = MAX_CHARACT
         sender=name(found.sender),
         trust=found.trust,
         admitted=admitted,
-        text=plain(text, limit, place)
-        if found.direction == "out"
-        else fence(text, sender=found.sender, trust=found.trust, limit=limit, place=place),
+        text=text(found, start, limit),
         work_id=_named(found.work_id),
         thread_id=_named(found.thread_id),
     )

@@ -14,11 +14,19 @@ from aghbus.daemon.services.messages import MessageService
 from aghbus.daemon.services.peers import PeerService
 from aghbus.daemon.services.session_leases import SessionLeases
 from aghbus.daemon.services.works import WorkService
+from aghbus.protocol.api.messages import Message
 
 if TYPE_CHECKING:
     from aghbus.daemon.mcp.endpoint import McpEndpoint
 
 PATH: Final = "/mcp"
+
+
+def shown(message: Message) -> str:
+    """What a model gets of a message."""
+    from aghbus.daemon.mcp.message_rendering import text
+
+    return text(message)
 
 
 def endpoint(

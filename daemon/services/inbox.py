@@ -29,6 +29,7 @@ from aghbus.protocol.api.inbox import (
     InboxNextResponse,
     InboxResponse,
 )
+from aghbus.protocol.api.leases import ENTROPY_BYTES, holder_of, lease_token
 from aghbus.protocol.api.queries import InboxQuery
 from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.errors import InvalidRequest, Unavailable
@@ -108,7 +109,7 @@ class InboxService:
 
     def new_lease(self) -> str:
         """A token for leases."""
-        return "lease_" + secrets.token_hex(8)
+        return lease_token("inbox.next", self.clock.millis(), secrets.token_bytes(ENTROPY_BYTES))
 
     def _lease_or_join(
         self, tx: Transaction, consumer: InboxWaiter, waits: bool
@@ -245,4 +246,6 @@ class InboxService:
     def _in_lane(self, item: InboxItem) -> InboxItem:
         message = item.message
         own = message.direction == "out"
-        return replace(item, lane="contact" if own else self.lanes.of(message.sender, cast(Trust, message.trust)))
+        lane = "contact" if own else self.lanes.of(message.sender, cast(Trust, message.trust))
+        holder, since_ms = holder_of(item.lease) or (None, None)
+        return replace(item, lane=lane, leased_by=holder, leased_ms=since_ms)

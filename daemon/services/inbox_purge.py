@@ -43,13 +43,13 @@ class InboxPurge:
         """Make the unread messages of a sender dead, leased ones included, and close the works that they opened, and those of
         the sender that were not accepted.
 
-        What arrives meanwhile is not purged. Raises InvalidRequest, StoreUnavailable.
+        What arrives meanwhile is not purged; a dry run only counts. Raises InvalidRequest, StoreUnavailable.
         """
         return await self._purge(request, REASON)
 
-    async def refuse(self, sender: str) -> InboxPurgeResponse:
+    async def refuse(self, sender: str, *, dry_run: bool = False) -> InboxPurgeResponse:
         """The same of a sender that is denied from now on."""
-        return await self._purge(InboxPurgeRequest(sender=sender), _REFUSED)
+        return await self._purge(InboxPurgeRequest(sender=sender, dry_run=dry_run), _REFUSED)
 
     async def _purge(self, request: InboxPurgeRequest, why: str) -> InboxPurgeResponse:
         matches = self._matcher(request)
@@ -58,6 +58,11 @@ class InboxPurge:
         senders = [sender for sender in unread if matches(sender)]
         answer = InboxPurgeResponse(messages=0, works=0)
         seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
+        if request.dry_run:
+            messages, opened = await inbox_purge.preview(self.store.reader, seqs, senders)
+            unaccepted = await works.unaccepted(self.store.reader)
+            opened |= {(one.workspace_id, one.channel, one.work_id) for one in unaccepted if matches(one.initiator)}
+            return InboxPurgeResponse(messages=messages, works=len(opened))
         for start in range(0, len(seqs), _STEP):
             job = partial(self._step, seqs=seqs[start : start + _STEP], senders=senders, why=why)
             messages, closed = await self.store.write(job)

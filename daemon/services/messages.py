@@ -21,6 +21,7 @@ from aghbus.protocol.api.messages import (
     Event,
     Message,
     MessagesResponse,
+    MessageText,
     QuarantineResponse,
     SendRequest,
     SendResponse,
@@ -50,6 +51,7 @@ class MessageService:
     held_back: HeldBack
     waiting_for: Callable[[], str | None]  # why queued messages are not published now
     own_load: OwnLoad
+    shown: Callable[[Message], str]  # what a model gets of a message
 
     def send(self, request: SendRequest) -> Awaitable[SendResponse]:
         """Commit one envelope, which is then sent."""
@@ -83,6 +85,10 @@ class MessageService:
         if found.delivery == "queued" and not found.damaged:
             found.delivery_detail = self._until(found)
         return found
+
+    async def get_text(self, message_id: str) -> MessageText:
+        """One stored message as a model gets it."""
+        return MessageText(text=self.shown(await self.get_message(message_id)))
 
     def _until(self, message: Message) -> str | None:
         """Why a queued message waits, and until when it is tried; None when nothing is known."""

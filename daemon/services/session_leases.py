@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.services.inbox import InboxService
 from aghbus.protocol.api.inbox import InboxLeaseRequest
+from aghbus.protocol.api.leases import ENTROPY_BYTES, holder_of, lease_token
 from aghbus.protocol.base.errors import NotFound, Refused
 
 SESSION: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -16,7 +17,6 @@ FIRST_SECONDS: Final = 90.0
 """How long a new lease lasts: until the session's next report but two."""
 LONGEST_SECONDS: Final = 3600.0
 """Seconds: a message that was fetched longer ago comes again, because the session may have forgotten it."""
-_TOKEN: Final = re.compile(r"lease_([A-Za-z0-9-]{1,64})_([0-9a-f]{1,12})_[0-9a-f]{16}")
 
 
 class Held(NamedTuple):
@@ -36,7 +36,7 @@ class SessionLeases:
 
     def new_token(self, session: str) -> str:
         """A token for leases of `session`."""
-        return f"lease_{session}_{self._clock.millis():x}_{secrets.token_hex(8)}"
+        return lease_token(session, self._clock.millis(), secrets.token_bytes(ENTROPY_BYTES))
 
     async def keep(self, session: str, seconds: float) -> None:
         """Renew the leases of a session for so many seconds; 0 returns its messages as if they had never been leased."""
@@ -61,5 +61,5 @@ class SessionLeases:
 
 def _owner(lease: str) -> tuple[str | None, int]:
     """The session that a token names, and when its lease began."""
-    found = _TOKEN.fullmatch(lease)
-    return (None, 0) if found is None else (found[1], int(found[2], 16))
+    found = holder_of(lease)
+    return (None, 0) if found is None or SESSION.fullmatch(found.name) is None else found

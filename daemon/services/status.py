@@ -133,6 +133,7 @@ class StatusService:
         reader = await expire_leases(self.store, self.clock_changes)
         former = await former_identities(self.store, context.identity)
         restored = await self._restored()
+        roles = await works.counts_by_role(reader)
         return StatusResponse(
             name=settings.name,
             peer_id=context.identity.self_id,
@@ -154,6 +155,7 @@ class StatusService:
             quarantined=self.store.memory.quarantine_rows,
             counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
             requests=self.requests(),
+            questions=roles.get(("needs_input", "initiator"), 0),
             problems=[
                 *self.problems(),
                 *former_problems(former),

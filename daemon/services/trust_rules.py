@@ -27,6 +27,14 @@ _ADDS: Final[dict[str, RuleKind]] = {"pin": "pin", "allow": "allow", "deny": "de
 _TAKES: Final[dict[str, RuleKind]] = {"unpin": "pin", "disallow": "allow", "undeny": "deny", "unadmit": "admit"}
 
 
+class _PreviewedError(Exception):
+    """Undoes a change that is only a preview."""
+
+    def __init__(self, answer: trust_api.TrustChangeResponse) -> None:
+        super().__init__("a preview")
+        self.answer = answer
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TrustRuleService:
     """The trust rules of one daemon as the operator sees and changes them."""
@@ -59,12 +67,30 @@ class TrustRuleService:
         """Apply one change; it is active for every later decision. Raises InvalidRequest, NotFound, Refused, StoreUnavailable."""
         wanted = self._wanted(verb, request)
         carry_out = self._add if verb in _ADDS else self._take
+        if request.dry_run:
+            return await self._preview(verb, wanted)
         answer = await self.store.write(lambda tx: carry_out(tx, wanted))
         if verb == "admit":  # consumers that take nothing of others may take what the peer sent before
             self.waiters.wake_all()
         if verb == "refuse":
             answer.purged = await self.purge.refuse(wanted.who)
         return answer
+
+    async def _preview(self, verb: trust_api.TrustVerb, wanted: Rule) -> trust_api.TrustChangeResponse:
+        """What a change would answer: it is made in a transaction, and undone."""
+        carry_out = self._add if verb in _ADDS else self._take
+
+        def job(tx: Transaction) -> None:
+            raise _PreviewedError(carry_out(tx, wanted))
+
+        try:
+            await self.store.write(job)
+        except _PreviewedError as previewed:
+            answer = previewed.answer
+            if verb == "refuse":
+                answer.purged = await self.purge.refuse(wanted.who, dry_run=True)
+            return answer
+        raise AssertionError
 
     # the rule of a request
 

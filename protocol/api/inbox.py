@@ -42,6 +42,9 @@ class InboxItem(ResponseModel):
     message: Message  # the message
     # of its sender as the trust rules are now: `contact`, `plain` (a contact without a key) or `other`; ours are `contact`
     lane: Lane = "other"
+    # who leased it, as its token says: the id of a session of an agent host, `worker.PID` or `inbox.next`; null unless it does
+    leased_by: str | None = None
+    leased_ms: int | None = None  # when that was, null unless its token says it
 
     @property
     def is_held(self) -> bool:
@@ -83,6 +86,7 @@ class InboxPurgeRequest(RequestModel):
 
     sender: str | None = None  # those of this peer id; of a key id or a handle those of every handle of the key
     others: bool = False  # those of all peers that are no contacts
+    dry_run: bool = False  # change nothing: the response has what would be purged
 
 
 class InboxPurgeResponse(ResponseModel):

@@ -96,6 +96,13 @@ class Message(ResponseModel):
     damaged: bool = False  # whether the stored bytes are not those that were stored
 
 
+class MessageText(ResponseModel):
+    """A message as the model of an agent host gets it (docs/mcp.md)."""
+
+    # text of a peer is between two lines with the same random word; what hides or reorders text is shown as its number
+    text: str
+
+
 class MessagesResponse(ResponseModel):
     """A page of messages."""
 

@@ -36,6 +36,7 @@ from aghbus.protocol.api.messages import (
     Event,
     Message,
     MessagesResponse,
+    MessageText,
     OpenedWork,
     QuarantineResponse,
     SendRequest,
@@ -127,6 +128,13 @@ class Operations:
         takes(PurgeRequest),
         PurgeResponse,
         idempotent=False,
+    )
+    get_message_text = Operation(
+        "GET /v1/messages/{id}/text",
+        "One message as a model gets it",
+        takes(q.NoParameters, q.IdPath),
+        MessageText,
+        errors=("not_found", "conflict"),
     )
     list_works = Operation("GET /v1/works", "Works, latest change first", takes(q.WorksQuery), WorksResponse)
     open_work = Operation(

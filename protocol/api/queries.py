@@ -74,6 +74,7 @@ class MessagesQuery(EnvelopeFilter, frozen=True):
     # part of a text in their body, ASCII letters in upper or lower case; the newest ones; reads the messages
     text: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     id_end: IdEnd | None = None  # those whose id ends in this; reads all messages
+    caused_by: str | None = None  # those that name this message as their cause (`causation_id`); reads all messages
 
 
 MAX_TAKES: Final = 10_000

@@ -151,6 +151,7 @@ class StatusResponse(ResponseModel):
     quarantined: int  # number of refused envelopes kept
     counters: dict[str, int]  # counted since the daemon's start, by name
     requests: int  # number of peers that wait for admission
+    questions: int  # number of works that we opened and that need input
     problems: list[str]  # sentences for a person, empty when all is well
     # earlier peer ids under which something is still to be done
     former: list[FormerIdentity] = msgspec.field(default_factory=list)

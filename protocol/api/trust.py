@@ -40,6 +40,7 @@ class TrustChangeRequest(RequestModel):
     who: str
     channel: str | None = None  # allow and disallow are then about who may open work there
     talk: bool = False  # with `channel`, about who may only talk there
+    dry_run: bool = False  # change nothing: the response has what the change would do
 
 
 class TrustChangeResponse(ResponseModel):

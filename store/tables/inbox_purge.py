@@ -21,6 +21,15 @@ ORDER BY e.seq
 """  # noqa: S608 - constants
 
 
+_OPENED: Final = f"""
+SELECT w.workspace_id, w.channel, w.work_id FROM envelopes AS e LEFT JOIN works AS w
+    ON w.workspace_id = e.workspace_id AND w.channel = e.channel AND w.work_id = e.work_id AND w.opening_id = e.msg_id
+    AND w.state IN ('submitted', 'working', 'needs_input')
+WHERE e.seq IN (SELECT value FROM json_each(?)) AND e.sender IN (SELECT value FROM json_each(?)) AND e.direction = 'in'
+    AND {INBOX_STATE} IN ('ready', 'leased')
+"""  # noqa: S608 - constants
+
+
 class Purged(NamedTuple):
     """A message that was purged, and its work."""
 
@@ -36,6 +45,15 @@ async def waiting(reader: Reader, untouched: list[int]) -> list[int]:
     (`InboxMemory.untouched`)."""
     rows = await fetch(reader, "SELECT seq FROM inbox WHERE state IN ('ready', 'leased')", [])
     return sorted({*untouched, *(seq for (seq,) in rows)})
+
+
+async def preview(
+    reader: Reader, seqs: Sequence[int], senders: Collection[str]
+) -> tuple[int, set[tuple[str, str, str]]]:
+    """How many messages `purge` would make dead, and the open works that they opened: workspace, channel and id."""
+    params = [msgspec.json.encode(values).decode() for values in (list(seqs), list(senders))]
+    rows = await fetch(reader, _OPENED, params)
+    return len(rows), {(workspace, channel, work) for workspace, channel, work in rows if work is not None}
 
 
 def purge(tx: Transaction, seqs: Sequence[int], senders: Collection[str], why: str = REASON) -> list[Purged]:

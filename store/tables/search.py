@@ -215,6 +215,8 @@ async def _window(reader: Reader, low: int, high: int, *, newest: bool) -> tuple
     return (found[0][0] - 1, high) if newest else (low, found[0][0])
 
 
+# Damaged bytes are no JSON.
+_CAUSE: Final = "iif(json_valid(CAST(e.raw AS TEXT)), json_extract(CAST(e.raw AS TEXT), '$.causation_id') = ?, 0)"
 _ROOM_OF_CURRENT_PAIR: Final = """EXISTS (SELECT 1 FROM rooms AS r WHERE r.workspace_id = e.workspace_id
     AND r.channel = e.channel AND r.direct_id = e.container AND r.pair_a = e.pair_a AND r.pair_b = e.pair_b AND r.current = 1)"""
 
@@ -230,7 +232,10 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
     for column, values in (("kind", wanted.kinds), ("direction", wanted.directions)):
         if values:
             add(f"e.{column} IN ({', '.join('?' * len(values))})", *sorted(values))
+    id_end, caused_by = (wanted.id_end, wanted.caused_by) if isinstance(wanted, MessagesQuery) else (None, None)
     for clause, value in (
+        (ends_in("e.msg_id", id_end or ""), id_end),
+        (_CAUSE, caused_by),
         ("e.work_id = ?", wanted.work_id),
         ("e.container = ? AND e.surface = 'thread'", wanted.thread_id),
         ("e.channel = ?", wanted.channel),
@@ -245,8 +250,6 @@ def _where(wanted: EnvelopeFilter) -> tuple[str, Params]:
             add(_ROOM_OF_CURRENT_PAIR)
     elif wanted.peer is not None:
         add("(e.sender = ? OR e.recipient = ?)", wanted.peer, wanted.peer)
-    if isinstance(wanted, MessagesQuery) and wanted.id_end is not None:
-        add(ends_in("e.msg_id", wanted.id_end), wanted.id_end)
     if wanted.inbox:
         add(f"{INBOX_STATE} IN ('ready', 'leased')")
     if wanted.for_agent:

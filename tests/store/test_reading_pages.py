@@ -283,6 +283,15 @@ async def test_messages_are_found_by_the_end_of_their_id(store: Store) -> None:
     assert [message.id for message in page.messages] == ["msg_1_end"]
 
 
+async def test_messages_are_found_by_their_cause(store: Store) -> None:
+    cause = await receive(store, say(id="msg_cause", causation_id="msg_before"))
+    await receive(store, say(id="msg_other", text='"causation_id": "msg_cause"'))
+    await receive(store, say(id="msg_effect", causation_id="msg_cause"))
+    query = MessagesQuery(caused_by="msg_cause")
+    page = await search.messages(store.reader, query, since=cause.seq or 0)
+    assert [message.id for message in page.messages] == ["msg_effect"]
+
+
 async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

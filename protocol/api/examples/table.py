@@ -18,6 +18,7 @@ from aghbus.protocol.api.messages import (
     DirectsResponse,
     Event,
     MessagesResponse,
+    MessageText,
     Quarantined,
     QuarantineResponse,
     Thread,
@@ -134,6 +135,7 @@ _EXAMPLES: Final = (
         kinds=frozenset({"say"}),
     ),
     _example(Operations.get_message, v.MESSAGE, v.OPENING_ID),
+    _example(Operations.get_message_text, MessageText(text=v.TEXT), v.OPENING_ID),
     _example(
         Operations.list_works,
         WorksResponse(works=[v.WORK], next_before=None),

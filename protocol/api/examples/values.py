@@ -321,5 +321,6 @@ STATUS: Final = StatusResponse(
     quarantined=0,
     counters={"received": 4, "sent.greet": 2},
     requests=0,
+    questions=1,
     problems=[],
 )

@@ -14,7 +14,7 @@ export function keys(instance) {
     goes = event.key === "g" && !goes;
     if (screen) location.hash = to(instance, screen.name);
     else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-    else if (event.key === "Enter" && target.matches("tr[data-href]"))
+    else if (event.key === "Enter" && target.matches("[data-href]"))
       location.hash = /** @type {string} */ (target.dataset.href);
     else if (event.key === "/")
       /** @type {HTMLElement | null} */ (document.querySelector("main input[type=search]"))?.focus();
@@ -28,8 +28,8 @@ export function keys(instance) {
 
 /** @param {1 | -1} by */
 function step(by) {
-  const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main tr[data-href]")]);
-  const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement?.closest("tr")));
+  const rows = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main [data-href]")]);
+  const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement?.closest("[data-href]")));
   const next = rows[Math.min(Math.max(at + by, 0), rows.length - 1)];
   if (next) {
     next.tabIndex = -1;

@@ -31,7 +31,9 @@ export function Said({ children, block = false, by = "a peer" }) {
  */
 export function Peer({ id }) {
   const instance = useContext(Instance);
-  return html`<a class="peer" href=${to(instance, "peers", id)} title=${visible(id)}><bdi>${visible(id)}</bdi></a>`;
+  const [nickname, key = ""] = id.split(/@(?=[0-9a-f]{32}$)/); // where a handle may break
+  const parts = key === "" ? visible(id) : html`${visible(nickname)}@<wbr />${key.slice(0, 16)}<wbr />${key.slice(16)}`;
+  return html`<a class="peer" href=${to(instance, "peers", id)} title=${visible(id)}><bdi>${parts}</bdi></a>`;
 }
 
 /**
@@ -68,6 +70,10 @@ const SIGNS = {
   active: "●",
   stale: "◌",
   expired: "–",
+  verified: "✓",
+  unverified: "?",
+  local: "●",
+  inactive: "◌",
   queued: "○",
   published: "◐",
   acked: "✓",
@@ -215,10 +221,10 @@ export function Action({ label, action, danger = false, confirm = "", disabled =
 
 /**
  * A box of a screen with a heading.
- * @param {{title: string, children?: any, aside?: any, kind?: string}} props
+ * @param {{title: any, children?: any, aside?: any, kind?: string}} props
  */
 export function Panel({ title, children, aside, kind = "" }) {
-  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside}</header>${children}</section>`;
+  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside && html`<div class="aside">${aside}</div>`}</header>${children}</section>`;
 }
 
 /**
@@ -226,7 +232,7 @@ export function Panel({ title, children, aside, kind = "" }) {
  * @param {{of: [string, any][]}} props
  */
 export function Facts({ of }) {
-  return html`<dl class="facts">${of.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  return html`<dl class="facts">${of.filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
 /**

@@ -1,9 +1,13 @@
 // The screens: the name in the URL, the title, the key after `g`, and what waits there.
 
+import { Inbox } from "./inbox.js";
+import { Message } from "./message.js";
+import { Needs, waiting } from "./needs.js";
 import { Chains } from "./chains.js";
 import { Live } from "./live.js";
 import { Open } from "./open.js";
 import { Overview } from "./overview.js";
+import { Peers } from "./peers.js";
 import { Work } from "./work.js";
 
 /**
@@ -18,8 +22,12 @@ import { Work } from "./work.js";
 /** @type {Screen[]} */
 export const SCREENS = [
   { name: "overview", title: "Overview", key: "o", view: Overview },
+  { name: "needs", title: "Needs you", key: "n", view: Needs, count: waiting },
+  { name: "inbox", title: "Inbox", key: "i", view: Inbox, count: (status) => status?.inbox.ready },
+  { name: "peers", title: "Peers", key: "p", view: Peers },
   { name: "chains", title: "Chains", key: "c", view: Chains },
   { name: "live", title: "Live", key: "l", view: Live },
   { name: "open", title: "Open a work", key: "w", view: Open },
   { name: "works", title: "Work", view: Work },
+  { name: "messages", title: "Message", view: Message },
 ];

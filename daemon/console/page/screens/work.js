@@ -119,10 +119,13 @@ async function otherSide(instance, work) {
   return { name: "", messages: [] };
 }
 
-/** @param {{work: any, reload: () => void}} props */
-function Question({ work, reload }) {
+/**
+ * The question of a work, and the answer where it is ours to give.
+ * @param {{work: any, reload: () => void, title?: any}} props
+ */
+export function Question({ work, reload, title = "It needs an answer" }) {
   const [text, setText] = useState("");
-  return html`<${Panel} title="It needs an answer" kind="asks">
+  return html`<${Panel} title=${title} kind="asks">
     <${Said} block by=${work.target}>${work.message ?? "(no question was given)"}<//>
     ${
       work.role === "initiator"
