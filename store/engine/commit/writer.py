@@ -188,8 +188,12 @@ class Writer:
                     await self._run_between(*self._between.popleft())
         finally:
             self._closing = True
-            self._fail([*self._batch, *self._queue], StoreUnavailable("the store was closed", hint=""))
+            closed = StoreUnavailable("the store was closed", hint="")
+            self._fail([*self._batch, *self._queue], closed)
             self._queue.clear()
+            for _, future in self._between:
+                if not future.done():
+                    future.set_exception(closed)
 
     async def _transact(self) -> None:
         self._was_concurrent, self._awaited = self._awaited >= MIN_CONCURRENT_WAITERS, 0
