@@ -86,8 +86,12 @@ class Tracing:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("aghbus", VERSION)
         self._trace, self._propagate = trace, propagate
-        self._sampler: Any = self._provider.sampler if _decides_by_trace(self._provider.sampler) else None
-        self._parents = {flag: self._propagate.extract({TRACEPARENT: f"{_ANY_PARENT}{flag}"}) for flag in ("00", "01")}
+        self._sampler: Any = self._provider.sampler if _is_plain(self._provider.sampler) else None
+        self._samples_below = {flag: self._asks(f"{_ANY_PARENT}{flag}") for flag in ("00", "01")}
+
+    def _asks(self, parent: str) -> bool:
+        context = self._propagate.extract({TRACEPARENT: parent})
+        return self._sampler is None or bool(self._sampler.should_sample(context, 0, "").decision.is_sampled())
 
     def unsampled(self, parent: Mapping[str, str]) -> Mapping[str, str] | None:
         """What to pass on in place of the context of a span below `parent` that is not sampled; None: `start` one.
@@ -104,7 +108,7 @@ class Tracing:
             return {TRACEPARENT: f"00-{trace_id:032x}-{random.getrandbits(64):016x}-00"}
         context = parent[TRACEPARENT]
         flag = "01" if int(context[-2:], 16) & 1 else "00"
-        if self._sampler.should_sample(self._parents[flag], int(context[3:35], 16), "").decision.is_sampled():
+        if self._samples_below[flag]:
             return None
         return parent if flag == "00" else {**parent, TRACEPARENT: f"{context[:-2]}00"}
 
@@ -158,11 +162,11 @@ class _TraceIds:
         return True
 
 
-def _decides_by_trace(sampler: Any) -> bool:
-    """Whether it is one of the specification, which see the parent and the id of the trace only."""
-    from opentelemetry.sdk.trace.sampling import ParentBased, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased
+def _is_plain(sampler: Any) -> bool:
+    """Whether it decides below a parent by whether that is sampled, and else by the id of the trace alone."""
+    from opentelemetry.sdk.trace.sampling import ParentBased, ParentBasedTraceIdRatio, StaticSampler
 
-    return type(sampler) in (ParentBased, ParentBasedTraceIdRatio, StaticSampler, TraceIdRatioBased)
+    return type(sampler) in (ParentBased, ParentBasedTraceIdRatio, StaticSampler)
 
 
 class Span:

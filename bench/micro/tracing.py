@@ -9,7 +9,9 @@ time is not counted.
 
 import argparse
 import contextlib
+import signal
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -95,7 +97,9 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.micro.tracing", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    found = measure(parser.parse_args().rounds)
+    rounds = parser.parse_args().rounds
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that brokers and daemons end too
+    found = measure(rounds)
     print(f"{'µs of processor time':24}" + "".join(f"{kind:>20}" for kind in _SAMPLERS))
     for name, values in found.items():
         cells = [f"{statistics.median(values[_OFF]):20.0f}"]

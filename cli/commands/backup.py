@@ -42,6 +42,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
             _require_free(target, [folder / path.name for path in keys] if folder else [], force=values["force"])
         make_private_folder(target.parent)
         discard(part)  # of a backup that was interrupted
+        if values["keep"] is not None:
+            copies.clear(target.parent)
         with _moving(store) if values["move"] else contextlib.nullcontext():
             made = copy_store(store, part, _progress(context))
             _place(part, target)

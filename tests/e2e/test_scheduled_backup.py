@@ -54,7 +54,8 @@ def test_the_newest_backups_are_left_and_the_newest_is_restored(home: Home, ops:
     folder = tmp_path / "copies"
     removed = [dated(home, folder, day)["removed"] for day in (1, 2)]
     (folder / "unfinished").mkdir()
-    (folder / "unfinished" / "store.db.part").write_text("of a backup that was killed")
+    for name in ("store.db.part", "store.db", "former.pem"):
+        (folder / "unfinished" / name).write_text("of a backup that was killed")
     last = home.ctl_json("--name", "ops", "backup", str(folder), "--keep", "2", "--with-keys")
     assert [*removed, last["removed"]] == [[], [], [str(folder / "20260501T030000Z")]]
     assert names(folder) == ["20260502T030000Z", Path(last["file"]).parent.name]

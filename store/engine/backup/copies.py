@@ -20,6 +20,13 @@ def name_at(now_ms: int) -> str:
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
 
 
+def clear(folder: Path) -> None:
+    """Remove what an interrupted backup has left in `folder`, which may be a key. Raises OSError."""
+    for path in folder.iterdir():
+        if _is_ours(path):
+            path.unlink()
+
+
 def newest(folder: Path) -> Path | None:
     """The newest backup in `folder`; None without one. Raises OSError."""
     found = [path for path in folder.iterdir() if _TIME.fullmatch(path.name) and (path / STORE_NAME).is_file()]
