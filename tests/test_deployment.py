@@ -127,7 +127,7 @@ def test_pod_monitors_scrape_ports_that_the_monitoring_namespace_may_reach() -> 
         (one["spec"]["podSelector"]["matchLabels"]["app"], port["port"])
         for one in found
         if one["kind"] == "NetworkPolicy"
-        for rule in one["spec"]["ingress"]
+        for rule in one["spec"].get("ingress", [])
         if {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}} in rule["from"]
         for port in rule["ports"]
     }

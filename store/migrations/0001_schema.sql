@@ -107,12 +107,10 @@ CREATE INDEX works_handovers ON works (id) WHERE handover IS NOT NULL AND termin
 -- The next deadline.
 CREATE INDEX works_due ON works (due_ms) WHERE due_ms IS NOT NULL;
 
--- Ids in the dedup window that are not in the log: those of discovery, and of envelopes that were removed.
+-- Ids in the dedup window that are not in the log: those of discovery, and of envelopes that retention has removed.
 CREATE TABLE remembered_ids (
     until INTEGER NOT NULL, -- Unix second
     key INTEGER NOT NULL, -- store/engine/log/dedup.py
-    digest BLOB, -- SHA-256 of an envelope that was removed; null: it was never in the log
-    refused TEXT, -- the reason for which the lifecycle refused that envelope; null: it was taken
     PRIMARY KEY (until, key)
 ) STRICT, WITHOUT ROWID;
 

@@ -33,7 +33,7 @@ SHOWN: Final[dict[str, Any]] = {
         "target submitted",
         "target submitted",
     ],
-    "inbox": {"ready": 5, "leased": 1, "dead": 1},
+    "inbox": {"alive": 6, "dead": 1},
     "last_error": ["the disk is full"],
     "texts": [
         "List the names.",

@@ -192,7 +192,7 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
 async def test_a_store_of_a_version_before_the_first_release_is_refused(path: Path) -> None:
     await (await Store.open(path)).close()
     db = sqlite3.connect(path)
-    db.executescript("DROP INDEX follow_ups_chain; ALTER TABLE follow_ups DROP COLUMN chain")
+    db.executescript("DROP INDEX follow_ups_chain; ALTER TABLE follow_ups DROP COLUMN chain; PRAGMA user_version = 1")
     db.close()
     with pytest.raises(StoreUnopenable, match="development version before the first release") as caught:
         await Store.open(path)
