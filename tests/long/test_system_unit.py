@@ -189,6 +189,6 @@ def _user_unit(machine: Machine) -> None:
     (command,) = re.findall(r"^#   (.+)$", machine.run(f"cat {unit}").stdout, re.MULTILINE)
     machine.run(command, user="agent", env=env)
     machine.run("aghctl --name ops wait --timeout 60; aghctl --name ops doctor", user="agent", env=env)
-    names = [one["name"] for one in answer(machine, "aghctl instances list", "agent", env)["instances"]]
-    assert names == ["ops", "worker"]
+    listed = answer(machine, "aghctl instances list", "agent", env)["instances"]
+    assert [one["name"] for one in listed] == ["ops", "worker"]
     machine.run("systemctl --user stop aghd@ops", user="agent", env=env)
