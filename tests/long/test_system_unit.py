@@ -103,27 +103,19 @@ def _found_by_root_and_the_group(machine: Machine) -> None:
 
 
 def _backed_up_and_restored(machine: Machine) -> None:
-    ops, worker = "/var/backups/ops/", "/var/backups/worker/"
-    commands = [
-        line.partition("  #")[0].strip().replace(ops, worker).replace("ops", "worker") for line in _backup_commands()
-    ]
-    whole = next(command for command in commands if command.endswith(worker))
-    restore = next(command for command in commands if command.startswith("aghd restore"))
-    machine.run(whole)
+    machine.run("aghctl --name worker backup /var/backups/worker/; aghd restore --verify /var/backups/worker/")
     machine.run("aghd check-store --name worker")
-    machine.run("systemctl stop aghd@worker")
-    machine.run("aghd check-store --name worker --rebuild-indexes")
-    machine.run(f"{restore} --replace")
+    for heading in ("## Scheduled backups", "### Restore under systemd"):
+        for _, command in shown("backup.md", heading):
+            machine.run(f"cd /srv/aghbus; {command}")
     assert foreign_files(machine) == ""
-    machine.run("systemctl start aghd@worker")
     ready(machine)
     assert answer(machine, "aghctl --name worker status")["restored"] is not None
-
-
-def _backup_commands() -> list[str]:
-    text = (ROOT / "docs" / "backup.md").read_text("utf-8")
-    (found, *_) = re.findall(r"^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return str(found).splitlines()
+    machine.run(
+        "systemctl stop aghd@worker; aghd check-store --name worker --rebuild-indexes; systemctl start aghd@worker"
+    )
+    assert foreign_files(machine) == ""
+    ready(machine)
 
 
 def _key_belongs_to_the_unit(machine: Machine) -> None:
@@ -189,6 +181,6 @@ def _user_unit(machine: Machine) -> None:
     (command,) = re.findall(r"^#   (.+)$", machine.run(f"cat {unit}").stdout, re.MULTILINE)
     machine.run(command, user="agent", env=env)
     machine.run("aghctl --name ops wait --timeout 60; aghctl --name ops doctor", user="agent", env=env)
-    names = [one["name"] for one in answer(machine, "aghctl instances list", "agent", env)["instances"]]
-    assert names == ["ops", "worker"]
+    listed = answer(machine, "aghctl instances list", "agent", env)["instances"]
+    assert [one["name"] for one in listed] == ["ops", "worker"]
     machine.run("systemctl --user stop aghd@ops", user="agent", env=env)
