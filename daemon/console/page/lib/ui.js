@@ -33,7 +33,7 @@ export function Peer({ id }) {
   const instance = useContext(Instance);
   const [nickname, key = ""] = id.split(/@(?=[0-9a-f]{32}$)/); // where a handle may break
   const parts = key === "" ? visible(id) : html`${visible(nickname)}@<wbr />${key.slice(0, 16)}<wbr />${key.slice(16)}`;
-  return html`<a class="peer" href=${to(instance, "peers", id)}><bdi>${parts}</bdi></a>`;
+  return html`<a class="peer" href=${to(instance, "peers", id)} title=${visible(id)}><bdi>${parts}</bdi></a>`;
 }
 
 /**
@@ -194,7 +194,7 @@ export function Action({ label, action, danger = false, confirm = "", disabled =
  * @param {{title: any, children?: any, aside?: any, kind?: string}} props
  */
 export function Panel({ title, children, aside, kind = "" }) {
-  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside && html`<div class="aside">${aside}</div>`}</header>${children}</section>`;
+  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside}</header>${children}</section>`;
 }
 
 /**

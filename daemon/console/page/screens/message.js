@@ -5,7 +5,20 @@ import { size, visible } from "../lib/format.js";
 import { told } from "../lib/ladder.js";
 import { useLive } from "../lib/live.js";
 import { ApiError, call, request, withQuery } from "../lib/session.js";
-import { Ago, Copy, Facts, MessageLink, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLink } from "../lib/ui.js";
+import {
+  Ago,
+  Copy,
+  Facts,
+  MessageLink,
+  Panel,
+  Peer,
+  Problem,
+  Said,
+  State,
+  Table,
+  useTitle,
+  WorkLink,
+} from "../lib/ui.js";
 import { InboxActions } from "./inbox.js";
 
 const CAUSES = 20;
@@ -17,9 +30,11 @@ export function Message({ instance, route }) {
   const heading = useTitle("Message");
   const known = useRef(new Known(instance));
   const { data, error, reload } = useLive(instance, () => known.current.load(route.id), [route.id]);
-  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Message</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  if (data === null)
+    return html`<h1 ref=${heading} tabindex="-1">Message</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const { message, why } = data;
-  if (message === null) return html`<h1 ref=${heading} tabindex="-1">A refused message</h1><${Problem} error=${error} />
+  if (message === null)
+    return html`<h1 ref=${heading} tabindex="-1">A refused message</h1><${Problem} error=${error} />
     <${Refused} quarantined=${data.quarantined} /><${Why} cases=${why} />`;
   const { what } = told(message);
   return html`<h1 ref=${heading} tabindex="-1"><bdi>${visible(what)}</bdi> ${message.direction === "out" ? "to" : "from"} <${Peer} id=${message.direction === "out" ? (message.to ?? "everybody") : message.sender} /></h1>
@@ -30,11 +45,23 @@ export function Message({ instance, route }) {
     <//>
     <${Panel} title="Delivery" aside=${html`<code>${visible(message.id)}</code><${Copy} text=${message.id} label="Copy id" />`}>
       <${Facts} of=${[
-        ["state", message.delivery && html`<${State} of=${message.delivery} />`], ["because", message.delivery_detail && html`<${Said}>${message.delivery_detail}<//>`],
-        ["attempts", data.item?.attempts], ["direction", message.direction], ["from", html`<${Peer} id=${message.sender} />`], ["to", message.to ? html`<${Peer} id=${message.to} />` : "everybody in the channel"],
-        ["channel", message.channel], ["work", message.work_id && html`<${WorkLink} id=${message.work_id} />`], ["effect on it", [message.outcome, message.reason].filter(Boolean).join(": ")],
-        ["thread", message.thread_id && html`<bdi>${visible(message.thread_id)}</bdi>`], ["direct room", message.direct_id && html`<bdi>${visible(message.direct_id)}</bdi>`],
-        [message.direction === "out" ? "sent" : "received", html`<${Ago} ms=${message.received_ms} />`], ["expires", typeof message.envelope.expires_at === "number" && new Date(1000 * message.envelope.expires_at).toLocaleString()],
+        ["state", message.delivery && html`<${State} of=${message.delivery} />`],
+        ["because", message.delivery_detail && html`<${Said}>${message.delivery_detail}<//>`],
+        ["attempts", data.item?.attempts],
+        ["direction", message.direction],
+        ["from", html`<${Peer} id=${message.sender} />`],
+        ["to", message.to ? html`<${Peer} id=${message.to} />` : "everybody in the channel"],
+        ["channel", message.channel],
+        ["work", message.work_id && html`<${WorkLink} id=${message.work_id} />`],
+        ["effect on it", [message.outcome, message.reason].filter(Boolean).join(": ")],
+        ["thread", message.thread_id && html`<bdi>${visible(message.thread_id)}</bdi>`],
+        ["direct room", message.direct_id && html`<bdi>${visible(message.direct_id)}</bdi>`],
+        [message.direction === "out" ? "sent" : "received", html`<${Ago} ms=${message.received_ms} />`],
+        [
+          "expires",
+          typeof message.envelope.expires_at === "number" &&
+            new Date(1000 * message.envelope.expires_at).toLocaleString(),
+        ],
         ["sequence", message.seq],
       ]} />
       ${data.item && html`<${InboxActions} item=${data.item} done=${reload} />`}
@@ -56,22 +83,51 @@ class Known {
     this.through = 0;
   }
 
-  /** @param {string} id of a message, or its number in the quarantine */
+  /**
+   * @param {string} id of a message, or its number in the quarantine
+   * @returns {Promise<any>} `message` is null for one in the quarantine
+   */
   async load(id) {
     const path = `/v1/messages/${encodeURIComponent(id)}`;
     const why = (await this.find(`/v1/trust/why/${encodeURIComponent(id)}`))?.cases ?? [];
     const refused = why.length > 0 && why.every((/** @type {any} */ one) => one.place === "quarantine");
     const answer = refused ? null : await this.text(path);
     if (answer === null) {
-      if (why.length === 0) throw new ApiError(404, "not_found", `no message ${id} is stored here`, "retention may have removed it");
+      if (why.length === 0)
+        throw new ApiError(404, "not_found", `no message ${id} is stored here`, "retention may have removed it");
       const { quarantined } = await call(this.instance, "GET", withQuery("/v1/quarantine", { limit: 1000 }));
-      return { message: null, why, quarantined: quarantined.filter((/** @type {any} */ one) => String(one.id) === id || one.message_id === id) };
+      return {
+        message: null,
+        why,
+        quarantined: quarantined.filter((/** @type {any} */ one) => String(one.id) === id || one.message_id === id),
+      };
     }
     const message = JSON.parse(answer);
-    this.fixed ??= { text: (await call(this.instance, "GET", `${path}/text`)).text, causes: await this.causesOf(message) };
+    this.fixed ??= {
+      text: (await call(this.instance, "GET", `${path}/text`)).text,
+      causes: await this.causesOf(message),
+    };
     await this.search(message);
-    const inbox = message.delivery && message.direction === "in" ? await call(this.instance, "GET", withQuery("/v1/inbox", { state: ["ready", "leased", "acked", "dead"], since: message.seq - 1 || null, limit: 1 })) : { items: [] };
-    return { message, why, raw: rawEnvelope(answer), item: inbox.items.find((/** @type {any} */ one) => one.seq === message.seq) ?? null, ...this.fixed, caused: [...this.caused.values()] };
+    const inbox =
+      message.delivery && message.direction === "in"
+        ? await call(
+            this.instance,
+            "GET",
+            withQuery("/v1/inbox", {
+              state: ["ready", "leased", "acked", "dead"],
+              since: message.seq - 1 || null,
+              limit: 1,
+            }),
+          )
+        : { items: [] };
+    return {
+      message,
+      why,
+      raw: rawEnvelope(answer),
+      item: inbox.items.find((/** @type {any} */ one) => one.seq === message.seq) ?? null,
+      ...this.fixed,
+      caused: [...this.caused.values()],
+    };
   }
 
   /** @param {string} path */
@@ -94,7 +150,11 @@ class Known {
   async causesOf(message) {
     const found = [];
     const seen = new Set([message.id]);
-    for (let id = message.envelope.causation_id; typeof id === "string" && !seen.has(id) && found.length < CAUSES; id = found.at(-1)?.envelope.causation_id) {
+    for (
+      let id = message.envelope.causation_id;
+      typeof id === "string" && !seen.has(id) && found.length < CAUSES;
+      id = found.at(-1)?.envelope.causation_id
+    ) {
       seen.add(id);
       const cause = await this.find(`/v1/messages/${encodeURIComponent(id)}`);
       if (cause === null) break;
@@ -106,7 +166,11 @@ class Known {
   /** Look for consequences in what was stored since the last look. @param {any} message */
   async search(message) {
     this.through ||= message.seq;
-    const page = await call(this.instance, "GET", withQuery("/v1/messages", { caused_by: message.id, since: this.through, limit: PAGE }));
+    const page = await call(
+      this.instance,
+      "GET",
+      withQuery("/v1/messages", { caused_by: message.id, since: this.through, limit: PAGE }),
+    );
     for (const one of page.messages) this.caused.set(one.id, one);
     this.through = page.next_since;
   }
@@ -120,16 +184,29 @@ function rawEnvelope(answer) {
 
 /** @param {{cases: any[]}} props */
 function Why({ cases }) {
-  return html`${cases.map((one, at) => html`<${Panel} key=${at} title=${one.accepted ? "Why it was accepted" : "Why it was refused"} kind=${one.accepted ? "" : "asks"} aside=${html`<span class="muted">${one.place === "stored" ? "as stored" : "in the quarantine"}</span>`}>
+  return html`${cases.map(
+    (
+      one,
+      at,
+    ) => html`<${Panel} key=${at} title=${one.accepted ? "Why it was accepted" : "Why it was refused"} kind=${one.accepted ? "" : "asks"} aside=${html`<span class="muted">${one.place === "stored" ? "as stored" : "in the quarantine"}</span>`}>
     <${Facts} of=${[
-      ["recorded as", visible(one.recorded)], ["because", one.detail && html`<${Said}>${one.detail}<//>`], ["by the rules now", html`<${State} of=${one.trust} />`], ["decided by", one.decided_by],
-      ["signed by", one.key_id ? html`<code>${visible(one.key_id)}</code>` : "no key"], ["sender", one.sender && html`<${Peer} id=${one.sender} />`],
+      ["recorded as", visible(one.recorded)],
+      ["because", one.detail && html`<${Said}>${one.detail}<//>`],
+      ["by the rules now", html`<${State} of=${one.trust} />`],
+      ["decided by", one.decided_by],
+      ["signed by", one.key_id ? html`<code>${visible(one.key_id)}</code>` : "no key"],
+      ["sender", one.sender && html`<${Peer} id=${one.sender} />`],
     ]} />
     ${one.note && html`<p class="muted">${visible(one.note)}</p>`}
-    <${Table} caption="Checks, as the rules are now" columns=${["Check", "Passed", "Detail"]} none="It was not checked." rows=${one.checks.map((/** @type {any} */ check) => ({
-      key: check.check, kind: check.passed ? "" : "failed", cells: [check.check, check.passed ? "✓ yes" : "✕ no", html`<bdi>${visible(check.detail)}</bdi>`],
-    }))} />
-  <//>`)}`;
+    <${Table} caption="Checks, as the rules are now" columns=${["Check", "Passed", "Detail"]} none="It was not checked." rows=${one.checks.map(
+      (/** @type {any} */ check) => ({
+        key: check.check,
+        kind: check.passed ? "" : "failed",
+        cells: [check.check, check.passed ? "✓ yes" : "✕ no", html`<bdi>${visible(check.detail)}</bdi>`],
+      }),
+    )} />
+  <//>`,
+  )}`;
 }
 
 /** @param {{causes: any[], cause: unknown, caused: any[], message: any}} props */
@@ -169,7 +246,11 @@ function Envelope({ raw, parsed }) {
 
 /** @param {{quarantined: any[]}} props */
 function Refused({ quarantined }) {
-  return html`${quarantined.map((one) => html`<${Panel} key=${one.id} title="Envelope" aside=${html`<span class="muted">number ${one.id} in the quarantine, ${size(one.size)}</span><${Copy} text=${one.raw} />`}>
+  return html`${quarantined.map(
+    (
+      one,
+    ) => html`<${Panel} key=${one.id} title="Envelope" aside=${html`<span class="muted">number ${one.id} in the quarantine, ${size(one.size)}</span><${Copy} text=${one.raw} />`}>
     <${Facts} of=${[["reason", one.reason], ["because", html`<${Said}>${one.detail}<//>`], ["from", one.sender && html`<${Peer} id=${one.sender} />`], ["id", one.message_id && html`<bdi>${visible(one.message_id)}</bdi>`], ["subject", html`<bdi>${visible(one.subject)}</bdi>`], ["received", html`<${Ago} ms=${one.received_ms} />`]]} />
-    <pre class="said" tabindex="0">${visible(one.raw)}</pre><//>`)}`;
+    <pre class="said" tabindex="0">${visible(one.raw)}</pre><//>`,
+  )}`;
 }

@@ -16,7 +16,9 @@ const STALE_WORKS = 20;
 
 /** How many things wait, but for what is only to be known. @param {any} status */
 export function waiting(status) {
-  return status === null ? undefined : status.questions + status.requests + (status.inbox.dead ?? 0) + status.problems.length;
+  return status === null
+    ? undefined
+    : status.questions + status.requests + (status.inbox.dead ?? 0) + status.problems.length;
 }
 
 /** @param {{instance: string}} props */
@@ -26,20 +28,44 @@ export function Needs({ instance }) {
   const load = async () => {
     const get = (/** @type {string} */ path, /** @type {any} */ query) => call(instance, "GET", withQuery(path, query));
     const [status, questions, runs, requests, dead, quarantine] = await Promise.all([
-      get("/v1/status", {}), get("/v1/works", { state: "needs_input", role: "initiator", limit: LIMIT }), get("/v1/chains/runs", { state: "waiting", limit: LIMIT }),
-      get("/v1/requests", { limit: LIMIT }), get("/v1/inbox", { state: "dead", limit: LIMIT }), get("/v1/quarantine", { limit: LIMIT }),
+      get("/v1/status", {}),
+      get("/v1/works", { state: "needs_input", role: "initiator", limit: LIMIT }),
+      get("/v1/chains/runs", { state: "waiting", limit: LIMIT }),
+      get("/v1/requests", { limit: LIMIT }),
+      get("/v1/inbox", { state: "dead", limit: LIMIT }),
+      get("/v1/quarantine", { limit: LIMIT }),
     ]);
-    if (Date.now() - stale.current.at > STALE_LOOK_MS) stale.current = { at: Date.now(), works: await staleWorks(instance) };
-    const runOf = await Promise.all(runs.runs.map((/** @type {any} */ run) => get(`/v1/chains/runs/${encodeURIComponent(run.run_id)}`, {})));
+    if (Date.now() - stale.current.at > STALE_LOOK_MS)
+      stale.current = { at: Date.now(), works: await staleWorks(instance) };
+    const runOf = await Promise.all(
+      runs.runs.map((/** @type {any} */ run) => get(`/v1/chains/runs/${encodeURIComponent(run.run_id)}`, {})),
+    );
     const ofRuns = new Set(runOf.flatMap((run) => run.history.map((/** @type {any} */ step) => step.work_id)));
-    return { status, questions: questions.works.filter((/** @type {any} */ one) => !ofRuns.has(one.work_id)), runs: runs.runs, requests, dead, quarantined: quarantine.quarantined, stale: stale.current.works };
+    return {
+      status,
+      questions: questions.works.filter((/** @type {any} */ one) => !ofRuns.has(one.work_id)),
+      runs: runs.runs,
+      requests,
+      dead,
+      quarantined: quarantine.quarantined,
+      stale: stale.current.works,
+    };
   };
   const { data, error, reload } = useLive(instance, load, []);
-  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Needs you</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  if (data === null)
+    return html`<h1 ref=${heading} tabindex="-1">Needs you</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const held = data.dead.items.filter((/** @type {any} */ one) => (one.last_error ?? "").startsWith("held: "));
   const dead = data.dead.items.filter((/** @type {any} */ one) => !held.includes(one));
   const former = data.status.former.filter((/** @type {any} */ one) => one.problem !== null);
-  const nothing = [data.status.problems, former, data.questions, data.runs, data.requests.requests, data.dead.items, data.stale].every((one) => one.length === 0);
+  const nothing = [
+    data.status.problems,
+    former,
+    data.questions,
+    data.runs,
+    data.requests.requests,
+    data.dead.items,
+    data.stale,
+  ].every((one) => one.length === 0);
   return html`<h1 ref=${heading} tabindex="-1">Needs you</h1>
     <${Problem} error=${error} />
     ${nothing && html`<p class="notice">Nothing waits for you.</p>`}
@@ -59,12 +85,31 @@ async function staleWorks(instance) {
   const found = [];
   let before = null;
   do {
-    const page = await call(instance, "GET", withQuery("/v1/works", { state: ["submitted", "working"], limit: 1000, before }));
-    found.push(...page.works.filter((/** @type {any} */ one) => one.role !== "observer" && Date.now() - one.updated_ms > STALE_MS));
+    const page = await call(
+      instance,
+      "GET",
+      withQuery("/v1/works", { state: ["submitted", "working"], limit: 1000, before }),
+    );
+    found.push(
+      ...page.works.filter(
+        (/** @type {any} */ one) => one.role !== "observer" && Date.now() - one.updated_ms > STALE_MS,
+      ),
+    );
     before = page.next_before;
   } while (before !== null);
   const oldest = found.slice(-STALE_WORKS).reverse();
-  return Promise.all(oldest.map(async (work) => ({ work, why: (await call(instance, "GET", withQuery(`/v1/works/${encodeURIComponent(work.work_id)}`, { channel: work.channel }))).why })));
+  return Promise.all(
+    oldest.map(async (work) => ({
+      work,
+      why: (
+        await call(
+          instance,
+          "GET",
+          withQuery(`/v1/works/${encodeURIComponent(work.work_id)}`, { channel: work.channel }),
+        )
+      ).why,
+    })),
+  );
 }
 
 /** @param {{works: any[]}} props */
@@ -73,8 +118,12 @@ function Stale({ works }) {
     rows=${works.map(({ work, why }) => ({
       key: work.work_id,
       cells: [
-        html`<${WorkLink} id=${work.work_id}><${Said} by=${work.initiator}>${work.text || "(no text)"}<//><//>`, html`<${State} of=${work.state} />`, html`<${Peer} id=${work.role === "target" ? work.initiator : work.target} />`, html`<${Ago} ms=${work.updated_ms} />`,
-        why && html`${visible(why.text)} ${why.said && html`<${Said}>${why.said}<//>`} <span class="muted">${visible(why.hint)}</span>`,
+        html`<${WorkLink} id=${work.work_id}><${Said} by=${work.initiator}>${work.text || "(no text)"}<//><//>`,
+        html`<${State} of=${work.state} />`,
+        html`<${Peer} id=${work.role === "target" ? work.initiator : work.target} />`,
+        html`<${Ago} ms=${work.updated_ms} />`,
+        why &&
+          html`${visible(why.text)} ${why.said && html`<${Said}>${why.said}<//>`} <span class="muted">${visible(why.hint)}</span>`,
       ],
     }))} />`;
 }
@@ -85,24 +134,38 @@ function Waiting({ instance, run, reload }) {
   return html`<${Panel} title=${html`A chain asks: <a href=${to(instance, "chains", run.run_id)}><bdi>${visible(run.name)}</bdi></a> <span class="muted">at node</span> <bdi>${visible(run.node)}</bdi>`} kind="asks">
     <${Said} block>${run.question ?? "(no question was given)"}<//>
     <label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => { setText(""); reload(); }} action=${{
-      method: "POST", path: `/v1/chains/runs/${encodeURIComponent(run.run_id)}/answer`, body: { text, node: run.node }, ctl: ["chain", "resume", run.run_id, "--node", run.node, "--answer", text || "ANSWER", "--no-wait"], python: `client.answer_chain(${JSON.stringify(run.run_id)}, text=${JSON.stringify(text)}, node=${JSON.stringify(run.node)})`,
+    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => {
+      setText("");
+      reload();
+    }} action=${{
+      method: "POST",
+      path: `/v1/chains/runs/${encodeURIComponent(run.run_id)}/answer`,
+      body: { text, node: run.node },
+      ctl: ["chain", "resume", run.run_id, "--node", run.node, "--answer", text || "ANSWER", "--no-wait"],
+      python: `client.answer_chain(${JSON.stringify(run.run_id)}, text=${JSON.stringify(text)}, node=${JSON.stringify(run.node)})`,
     }} />
   <//>`;
 }
 
 /** @param {{instance: string, requests: any[], more: number, reload: () => void}} props */
 function Requests({ instance, requests, more, reload }) {
-  const change = (/** @type {string} */ label, /** @type {string} */ verb, /** @type {any} */ one, confirm = "") => html`<${Action} label=${label} danger=${confirm !== ""} confirm=${confirm} done=${reload} action=${{
-    method: "POST", path: `/v1/trust/${verb}`, body: { who: one.peer }, ctl: ["trust", verb, one.peer], python: `client.change_trust("${verb}", who=${JSON.stringify(one.peer)})`,
-  }} />`;
+  const change = (/** @type {string} */ label, /** @type {string} */ verb, /** @type {any} */ one, confirm = "") =>
+    html`<${Action} label=${label} danger=${confirm !== ""} confirm=${confirm} done=${reload} action=${{
+      method: "POST",
+      path: `/v1/trust/${verb}`,
+      body: { who: one.peer },
+      ctl: ["trust", verb, one.peer],
+      python: `client.change_trust("${verb}", who=${JSON.stringify(one.peer)})`,
+    }} />`;
   return html`<${Panel} title="Peers that wait for admission" aside=${more > 0 && html`<span class="muted">and ${more} more</span>`}>
-    <ul class="items">${requests.map((one) => html`<li key=${one.peer} data-href=${to(instance, "peers", one.peer)}>
+    <ul class="items">${requests.map(
+      (one) => html`<li key=${one.peer} data-href=${to(instance, "peers", one.peer)}>
       <div class="head"><strong><${Peer} id=${one.peer} /></strong> <${State} of=${one.trust} /> <span class="muted">${one.openings} work${one.openings === 1 ? "" : "s"}, ${one.messages} message${one.messages === 1 ? "" : "s"}, since</span> <${Ago} ms=${one.since_ms} /></div>
       <p class="muted">${one.key_id ? html`key <code>${visible(one.key_id)}</code>` : "It has no key: anybody can use this name."}</p>
       <${Said} block by=${one.peer}>${one.text}<//>
       <div class="actions">${change("Admit", "admit", one)}${change("Refuse", "refuse", one, `Deny ${visible(one.peer)}, and close what it opened?`)}<a href=${to(instance, "peers", one.peer)}>what each would do</a></div>
-    </li>`)}</ul>
+    </li>`,
+    )}</ul>
   <//>`;
 }
 
@@ -111,8 +174,15 @@ function Quarantine({ instance, quarantined, total }) {
   return html`<${Panel} title="Quarantine" aside=${html`<span class="muted">${total} refused message${total === 1 ? "" : "s"} kept, the latest first</span>`}>
     <${Table} caption="Refused messages, the latest first" columns=${["Received", "Reason", "From", "Detail", "Size"]} none="No message was refused."
       rows=${quarantined.map((one) => ({
-        key: one.id, href: to(instance, "messages", String(one.id)),
-        cells: [html`<${MessageLink} id=${String(one.id)}><${Ago} ms=${one.received_ms} /><//>`, one.reason, one.sender && html`<${Peer} id=${one.sender} />`, html`<${Said}>${one.detail}<//>`, size(one.size)],
+        key: one.id,
+        href: to(instance, "messages", String(one.id)),
+        cells: [
+          html`<${MessageLink} id=${String(one.id)}><${Ago} ms=${one.received_ms} /><//>`,
+          one.reason,
+          one.sender && html`<${Peer} id=${one.sender} />`,
+          html`<${Said}>${one.detail}<//>`,
+          size(one.size),
+        ],
       }))} />
   <//>`;
 }

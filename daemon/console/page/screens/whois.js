@@ -8,7 +8,9 @@ import { Lines, Panel, Peer, Problem, Said, State, Table } from "../lib/ui.js";
 
 /** The capabilities that a card names. @param {any} card @returns {string[]} */
 export function capabilities(card) {
-  return Array.isArray(card.capabilities) ? card.capabilities.filter((/** @type {unknown} */ one) => typeof one === "string") : [];
+  return Array.isArray(card.capabilities)
+    ? card.capabilities.filter((/** @type {unknown} */ one) => typeof one === "string")
+    : [];
 }
 
 /** @param {{of: string[]}} props */
@@ -19,7 +21,9 @@ export function Names({ of }) {
 /** Ask now. It only reads, so that it works in a console that may not act. @param {{instance: string, only?: string}} props */
 export function Whois({ instance, only = "" }) {
   const [query, setQuery] = useState("");
-  const [state, setState] = useState(/** @type {{answer: any, error: ApiError | null, busy: boolean}} */ ({ answer: null, error: null, busy: false }));
+  const [state, setState] = useState(
+    /** @type {{answer: any, error: ApiError | null, busy: boolean}} */ ({ answer: null, error: null, busy: false }),
+  );
   const body = { query, ...(only && { to: only }), catalog: only !== "" };
   const ask = async (/** @type {Event} */ event) => {
     event.preventDefault();
@@ -40,17 +44,32 @@ export function Whois({ instance, only = "" }) {
     </form>
     <${Lines} action=${{ method: "POST", path: "/v1/whois", body, ctl: ["whois", ...words], python: `client.whois(query=${JSON.stringify(query)}${only ? `, to=${JSON.stringify(only)}, catalog=True` : ""})` }} />
     <${Problem} error=${error} />
-    <div aria-live="polite">${answer !== null && html`<p class="muted">${answer.peers.length} of ${answer.expected} known that match answered in ${Math.round(answer.elapsed_ms)} ms (${answer.ended})</p>
+    <div aria-live="polite">${
+      answer !== null &&
+      html`<p class="muted">${answer.peers.length} of ${answer.expected} known that match answered in ${Math.round(answer.elapsed_ms)} ms (${answer.ended})</p>
       <${Table} caption="Answers" columns=${["Peer", "Trust", "After", "Name", "Capabilities", "Summary"]} none="Nobody answered."
         rows=${answer.peers.map((/** @type {any} */ one, /** @type {number} */ at) => ({
-          key: at, href: to(instance, "peers", one.peer_id),
-          cells: [html`<${Peer} id=${one.peer_id} />`, html`<${State} of=${one.trust} />`, `${Math.round(one.rtt_ms)} ms`, one.card.display_name && html`<${Said} by=${one.peer_id}>${one.card.display_name}<//>`,
-            one.capabilities ? html`<${Records} of=${one.capabilities} />` : html`<${Names} of=${capabilities(one.card)} />`, one.summary && html`<${Said} by=${one.peer_id}>${one.summary}<//>`],
-        }))} />`}</div>
+          key: at,
+          href: to(instance, "peers", one.peer_id),
+          cells: [
+            html`<${Peer} id=${one.peer_id} />`,
+            html`<${State} of=${one.trust} />`,
+            `${Math.round(one.rtt_ms)} ms`,
+            one.card.display_name && html`<${Said} by=${one.peer_id}>${one.card.display_name}<//>`,
+            one.capabilities
+              ? html`<${Records} of=${one.capabilities} />`
+              : html`<${Names} of=${capabilities(one.card)} />`,
+            one.summary && html`<${Said} by=${one.peer_id}>${one.summary}<//>`,
+          ],
+        }))} />`
+    }</div>
   <//>`;
 }
 
 /** @param {{of: any[]}} props */
 function Records({ of }) {
-  return of.map((one, at) => html`<div key=${at}><${Said}>${one.id}<//> ${one.summary && html`<${Said}>${one.summary}<//>`} ${one.digest && html`<code title=${visible(String(one.digest))}>${visible(String(one.digest).slice(0, 19))}…</code>`}</div>`);
+  return of.map(
+    (one, at) =>
+      html`<div key=${at}><${Said}>${one.id}<//> ${one.summary && html`<${Said}>${one.summary}<//>`} ${one.digest && html`<code title=${visible(String(one.digest))}>${visible(String(one.digest).slice(0, 19))}…</code>`}</div>`,
+  );
 }
