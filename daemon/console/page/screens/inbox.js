@@ -83,8 +83,7 @@ export function Inbox({ instance, route }) {
 function Items({ state, items, sessions, reload }) {
   const instance = useContext(Instance);
   if (state === "dead") return html`<${DeadItems} items=${items} reload=${reload} />`;
-  const held = state === "leased" ? ["By", "Since", "Until"] : ["Attempts"];
-  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", ...held, ""]} none=${/** @type {any} */ (NONE)[state]}
+  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", state === "leased" ? "Held" : "Attempts", ""]} none=${/** @type {any} */ (NONE)[state]}
     rows=${items.map((item) => {
       const { what, text } = told(item.message);
       return {
@@ -96,13 +95,9 @@ function Items({ state, items, sessions, reload }) {
           item.message.work_id &&
             html`<${WorkLink} id=${item.message.work_id} /> ${item.work_state && html`<${State} of=${item.work_state} />`}`,
           html`<${Ago} ms=${item.message.received_ms} />`,
-          ...(state === "leased"
-            ? [
-                html`<${Holder} item=${item} sessions=${sessions} />`,
-                item.leased_ms ? html`<${Ago} ms=${item.leased_ms} />` : "not known",
-                html`<${Until} ms=${item.lease_until_ms} />`,
-              ]
-            : [html`<${Attempts} item=${item} />`]),
+          state === "leased"
+            ? html`<${Holder} item=${item} sessions=${sessions} /><br /><span class="muted">${item.leased_ms ? html`since <${Ago} ms=${item.leased_ms} />, ` : ""}ends <${Until} ms=${item.lease_until_ms} /></span>`
+            : html`<${Attempts} item=${item} />`,
           state === "ready" ? null : html`<${InboxActions} item=${item} done=${reload} />`,
         ],
       };
