@@ -14,7 +14,7 @@ from aghbus.daemon.bridge.log_files import LogFiles
 from aghbus.daemon.state.identity import Identity
 from aghbus.protocol.agh.identifiers import is_key_id, is_peer
 from aghbus.protocol.agh.trust.policy import identity_of
-from aghbus.protocol.api.purge import PurgeKept, PurgeRequest, PurgeResponse
+from aghbus.protocol.api.messages import PurgeKept, PurgeRequest, PurgeResponse
 from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store import purge
 from aghbus.store.audit import events as audit

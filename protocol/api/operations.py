@@ -38,6 +38,8 @@ from aghbus.protocol.api.messages import (
     MessagesResponse,
     MessageText,
     OpenedWork,
+    PurgeRequest,
+    PurgeResponse,
     QuarantineResponse,
     SendRequest,
     SendResponse,
@@ -45,7 +47,6 @@ from aghbus.protocol.api.messages import (
 )
 from aghbus.protocol.api.operation import AnyOperation, Operation, takes
 from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
-from aghbus.protocol.api.purge import PurgeRequest, PurgeResponse
 from aghbus.protocol.api.status import (
     HealthResponse,
     ProfileResponse,

@@ -19,6 +19,8 @@ from aghbus.protocol.api.messages import (
     Event,
     MessagesResponse,
     MessageText,
+    PurgeKept,
+    PurgeResponse,
     Quarantined,
     QuarantineResponse,
     Thread,
@@ -27,7 +29,6 @@ from aghbus.protocol.api.messages import (
 from aghbus.protocol.api.operation import AnyOperation, Operation
 from aghbus.protocol.api.operations import Operations
 from aghbus.protocol.api.peers import CapabilitiesResponse, PeersResponse, WhoisMatch, WhoisResponse
-from aghbus.protocol.api.purge import PurgeKept, PurgeResponse
 from aghbus.protocol.api.queries import Query
 from aghbus.protocol.api.status import (
     HealthResponse,

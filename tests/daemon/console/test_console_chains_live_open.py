@@ -6,7 +6,7 @@ from collections.abc import Generator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.daemon.console.conftest import Tab
+from tests.support.browsers import Tab
 from tests.support.chain_agents import Agent, Envelope, begin, chain, reach, show
 from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 

@@ -1,10 +1,8 @@
 // Values as people read them.
 
 // What moves, hides or reorders text, but for line ends, tabs, and joiners in scripts and emoji that need them; lone surrogates, too.
-// biome-ignore format: the comment must stand before the expression
 const ACTING =
-  // biome-ignore lint/suspicious/noMisleadingCharacterClass: each of them is meant alone
-  /[\0-\x08\v-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}]|(?<![\u0590-\u109f\u1780-\u18af\u2190-\u3299\ua800-\uabff\ufb1d-\ufdff\ufe0f\ufe70-\ufefc\u{10a00}-\u{11fff}\u{1f000}-\u{1faff}])[\u200c\u200d]|\p{Surrogate}/gu;
+  /[\0-\x08\v-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb]|(?<!\ufe0f|[\u0590-\u109f\u1780-\u18af\u2190-\u3299\ua800-\uabff\ufb1d-\ufdff\ufe70-\ufefc\u{10a00}-\u{11fff}\u{1f000}-\u{1faff}])[\u200c\u200d]|(?![\u200c\u200d]|\ufe0e|\ufe0f)\p{Default_Ignorable_Code_Point}|\p{Surrogate}/gu;
 
 /**
  * A text of a peer without characters that act: they are shown as codes.

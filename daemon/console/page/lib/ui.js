@@ -224,7 +224,7 @@ export function Action({ label, action, danger = false, confirm = "", disabled =
  * @param {{title: any, children?: any, aside?: any, kind?: string}} props
  */
 export function Panel({ title, children, aside, kind = "" }) {
-  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside && html`<div class="aside">${aside}</div>`}</header>${children}</section>`;
+  return html`<section class="panel ${kind}"><header><h2>${title}</h2>${aside}</header>${children}</section>`;
 }
 
 /**

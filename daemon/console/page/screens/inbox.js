@@ -83,8 +83,7 @@ export function Inbox({ instance, route }) {
 function Items({ state, items, sessions, reload }) {
   const instance = useContext(Instance);
   if (state === "dead") return html`<${DeadItems} items=${items} reload=${reload} />`;
-  const held = state === "leased" ? ["By", "Since", "Until"] : ["Attempts"];
-  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", ...held, ""]} none=${/** @type {any} */ (NONE)[state]}
+  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", state === "leased" ? "Held" : "Attempts", ""]} none=${/** @type {any} */ (NONE)[state]}
     rows=${items.map((item) => {
       const { what, text } = told(item.message);
       return {
@@ -96,13 +95,9 @@ function Items({ state, items, sessions, reload }) {
           item.message.work_id &&
             html`<${WorkLink} id=${item.message.work_id} /> ${item.work_state && html`<${State} of=${item.work_state} />`}`,
           html`<${Ago} ms=${item.message.received_ms} />`,
-          ...(state === "leased"
-            ? [
-                html`<${Holder} item=${item} sessions=${sessions} />`,
-                item.leased_ms ? html`<${Ago} ms=${item.leased_ms} />` : "not known",
-                html`<${Until} ms=${item.lease_until_ms} />`,
-              ]
-            : [html`<${Attempts} item=${item} />`]),
+          state === "leased"
+            ? html`<${Holder} item=${item} sessions=${sessions} /><br /><span class="muted">${item.leased_ms ? html`since <${Ago} ms=${item.leased_ms} />, ` : ""}ends <${Until} ms=${item.lease_until_ms} /></span>`
+            : html`<${Attempts} item=${item} />`,
           state === "ready" ? null : html`<${InboxActions} item=${item} done=${reload} />`,
         ],
       };
@@ -145,7 +140,7 @@ export function DeadItems({ items, reload }) {
       <div class="head"><${MessageLink} id=${item.message.id}>${visible(what)}<//> <span class="muted">from</span> <${Peer} id=${item.message.sender} /> <${Ago} ms=${item.message.received_ms} />
         ${item.message.work_id && html`<${WorkLink} id=${item.message.work_id} />`} ${item.work_state && html`<${State} of=${item.work_state} />`} <span class="muted">${item.attempts} attempt${item.attempts === 1 ? "" : "s"}</span></div>
       ${item.last_error && html`<p><span class="state dead">✕</span> <${Said} by="who returned it">${item.last_error}<//></p>`}
-      ${text && html`<${Said} block by=${item.message.sender}>${text.slice(0, 1000)}<//>`}
+      ${text && html`<${Said} block by=${item.message.sender}>${text.slice(0, 300)}<//>`}
       <${InboxActions} item=${item} done=${reload} />
     </li>`;
   })}</ul>`;
@@ -189,7 +184,7 @@ function Purge({ instance, sender, done }) {
     <p class="muted">Makes the unread messages of a sender dead, and closes the works that they opened.</p>
     <form class="filters" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label>Sender<input value=${from} disabled=${others} placeholder="peer id, handle or key id" size="32" onInput=${(/** @type {any} */ event) => choose(() => setFrom(event.target.value))} /></label>
-      <label class="check"><input type="checkbox" checked=${others} onChange=${(/** @type {any} */ event) => choose(() => setOthers(event.target.checked))} /> all peers that are no contacts</label>
+      <label class="tick"><input type="checkbox" checked=${others} onChange=${(/** @type {any} */ event) => choose(() => setOthers(event.target.checked))} /> all peers that are no contacts</label>
     </form>
     <div class="actions">
       <${Action} label="Preview" disabled=${whom === ""} done=${setPreview} action=${{ method: "POST", path: "/v1/inbox/purge", body: { ...body, dry_run: true }, ctl: ["inbox", "purge", ...options, "--dry-run"], python: python(true) }} />

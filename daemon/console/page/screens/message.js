@@ -83,7 +83,10 @@ class Known {
     this.through = 0;
   }
 
-  /** @param {string} id of a message, or its number in the quarantine @returns {Promise<any>} */
+  /**
+   * @param {string} id of a message, or its number in the quarantine
+   * @returns {Promise<any>} `message` is null for one in the quarantine
+   */
   async load(id) {
     const path = `/v1/messages/${encodeURIComponent(id)}`;
     const why = (await this.find(`/v1/trust/why/${encodeURIComponent(id)}`))?.cases ?? [];

@@ -54,7 +54,7 @@ export function Open({ instance, route }) {
         ${
           form.by === "peer"
             ? html`<label class="field">Peer<input ...${field("to")} list="peers" autocomplete="off" spellcheck=${false} placeholder="id or nickname" required /></label>
-            <label class="check"><input type="checkbox" checked=${form.direct} onChange=${(/** @type {any} */ event) => set({ direct: event.target.checked })} /> in the direct room with that peer</label>`
+            <label class="tick"><input type="checkbox" checked=${form.direct} onChange=${(/** @type {any} */ event) => set({ direct: event.target.checked })} /> in the direct room with that peer</label>`
             : html`<label class="field">Capability<input ...${field("capability")} list="capabilities" autocomplete="off" spellcheck=${false} placeholder="such as test.run" required /></label>`
         }
         <datalist id="peers">${data?.peers.map((/** @type {string} */ one) => html`<option key=${one} value=${visible(one)} />`)}</datalist>

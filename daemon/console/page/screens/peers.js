@@ -43,7 +43,7 @@ function All({ instance, route }) {
       <label>Text<input type="search" value=${query.text ?? ""} onInput=${set("text")} placeholder="part of id, name or summary" /></label>
       <label>Capability<input type="search" value=${query.capability ?? ""} onInput=${set("capability")} placeholder="such as test.run" /></label>
       <label>Presence<select value=${query.presence ?? ""} onChange=${set("presence")}><option value="">any</option>${["active", "inactive", "local", ...(query.all ? ["expired"] : [])].map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>
-      <label class="check"><input type="checkbox" checked=${query.all === "1"} onChange=${(/** @type {any} */ event) => refine(route, { all: event.target.checked ? "1" : "" })} /> expired ones, too</label>
+      <label class="tick"><input type="checkbox" checked=${query.all === "1"} onChange=${(/** @type {any} */ event) => refine(route, { all: event.target.checked ? "1" : "" })} /> expired ones, too</label>
     </form>
     <${Problem} error=${error} />
     <${Panel} title="Known peers" aside=${html`<span class="muted">${peers.length}</span>`}>
