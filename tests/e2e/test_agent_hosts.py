@@ -65,7 +65,7 @@ def idle(host: AgentHost, agent: Daemon) -> Iterator[TerminalProgram]:
     with host.open() as program:
         wait_for(lambda: sessions(agent), 60, "the connection")
         if host.name == "codex":
-            program.send("Do what waits")
+            host.prompt(program, "Do what waits")
         wait_for(lambda: any(session["wakes_by"] for session in sessions(agent)), 60, "the session")
         wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of the first turn")
         yield program
@@ -190,7 +190,7 @@ def test_a_closed_session_of_codex_does_nothing_until_it_is_opened_again(bus: tu
         assert (peer.state_of(work), len(host.model.prompts)) == ("submitted", turns)
         with host.open("resume", "--last") as program:
             wait_for(lambda: any(each["open"] for each in sessions(agent)), 60, "the session")
-            program.send("Do what waits")
+            host.prompt(program, "Do what waits")
             wait_for(lambda: peer.state_of(work) == "completed", 90, "the result")
 
 
@@ -200,7 +200,7 @@ def test_the_open_session_of_codex_is_woken_not_the_closed_one(bus: tuple[Daemon
     script = colleague("peer", "Sort these")
     with Codex(agent.home, require_agent_hosts(), script) as host, idle(host, agent) as first, host.open() as second:
         wait_for(lambda: len(sessions(agent)) == 2, 60, "the second connection")
-        second.send("Do what waits")
+        host.prompt(second, "Do what waits")
         wait_for(lambda: len([each for each in sessions(agent) if each["called_ms"]]) == 2, 60, "the second one")
         wait_for(lambda: host.model.finished == len(host.model.prompts), 60, "the end of its turn")
         close(first)

@@ -64,7 +64,7 @@ class Reader:
             self._terminals[step.where] = self._stack.enter_context(host.open(*args))
         elif step.given:
             self._await_connection(host)
-            self._terminals[step.where].send(step.given.removeprefix("> "))
+            host.prompt(self._terminals[step.where], step.given.removeprefix("> "))
         wait_for(lambda: fits(step.shown, list(host.model.events)), SECONDS, f"{step} in {host.model.events}")
 
     def _await_connection(self, host: AgentHost) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from tests.support.daemons import Home
+from tests.support.daemons import Home, wait_for
 from tests.support.model_api import SERVER, Dialect, Messages, Model, ModelApi, Responses, Script
 from tests.support.terminals import TerminalProgram, shell_env
 
@@ -29,6 +29,8 @@ class AgentHost:
 
     name: ClassVar[str]
     dialect: ClassVar[type[Dialect]]
+    field: ClassVar[str]
+    """What is drawn where a prompt is typed."""
 
     def __init__(self, home: Home, path: str, script: Script) -> None:
         self.home = home
@@ -91,12 +93,25 @@ class AgentHost:
         """The host's terminal program."""
         return TerminalProgram([self.name, *args], self.env, self.folder)
 
+    def prompt(self, program: TerminalProgram, text: str) -> None:
+        """Type a prompt, and press Enter until its turn begins, as a person does: a program that starts, or takes a fast line for
+        pasted text, does not send it at once."""
+        turns = len(self.model.prompts)
+        program.wait_for(self.field)
+        program.type(text)
+        for _ in range(60):
+            program.type("\r")
+            with contextlib.suppress(AssertionError):
+                return wait_for(lambda: len(self.model.prompts) > turns, 1, text)
+        raise AssertionError(f"{text!r} began no turn, but {program.shown!r}")
+
 
 class ClaudeCode(AgentHost):
     """Claude Code."""
 
     name = "claude"
     dialect = Messages
+    field = "❯"
 
     def configure(self) -> None:
         self.env |= {
@@ -121,6 +136,7 @@ class Codex(AgentHost):
 
     name = "codex"
     dialect = Responses
+    field = "Ask Codex"
 
     def configure(self) -> None:
         self.env["STANDIN_KEY"] = _KEY

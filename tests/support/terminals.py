@@ -51,16 +51,10 @@ class TerminalProgram:
     def type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
-    def send(self, prompt: str) -> None:
-        """Type a prompt, and send it once it is drawn: Codex takes the end of a fast line for a part of pasted text."""
-        self.type(prompt)
-        self.wait_for(prompt.split()[-1], since=len(self.shown))
-        self.type("\r")
-
-    def wait_for(self, text: str, since: int = 0) -> str:
-        """All that was drawn, once `text` is in it behind the first `since` bytes; AssertionError when it does not come."""
+    def wait_for(self, text: str) -> str:
+        """All that was drawn, once `text` is in it; AssertionError when it does not come."""
         deadline = time.monotonic() + STEP_SECONDS
-        while text.encode() not in self.shown[since:]:
+        while text.encode() not in self.shown:
             assert time.monotonic() < deadline, f"{text!r} was never drawn, but {self.shown!r}"
             time.sleep(0.01)
         return self.shown.decode(errors="replace")
