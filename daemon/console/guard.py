@@ -16,10 +16,10 @@ from aghbus.daemon.api.http.cancellation import Draining
 from aghbus.daemon.api.http.errors import HttpRefusal, error_body, incident, request_error_body, status_of
 from aghbus.daemon.api.http.exchange import Application, ClientDisconnected, Exchange
 from aghbus.daemon.api.http.timeouts import TIMEOUTS
+from aghbus.daemon.console.messages import ConsoleSession, ConsoleTicket
 from aghbus.daemon.console.neighbors import Neighbors
 from aghbus.daemon.console.pages import Pages
 from aghbus.daemon.console.sessions import Session, Sessions
-from aghbus.protocol.api.console import ConsoleSession, ConsoleTicket
 from aghbus.protocol.base.errors import RequestError
 
 _HOST: Final = re.compile(rb"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?")  # another port: `ssh -L`

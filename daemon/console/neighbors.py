@@ -12,9 +12,9 @@ from aghbus.daemon.api.http.cancellation import CancelScope, Draining
 from aghbus.daemon.api.http.errors import HttpRefusal
 from aghbus.daemon.api.http.exchange import EVENT_STREAM, Exchange, common_headers
 from aghbus.daemon.api.http.timeouts import TIMEOUTS
+from aghbus.daemon.console.messages import ConsoleInstance, ConsoleInstances
 from aghbus.host.instances import stored_instances
 from aghbus.host.locations import Locations, is_legal_name
-from aghbus.protocol.api.console import ConsoleInstance, ConsoleInstances
 
 _CONNECT_SECONDS: Final = 1.0
 _READ_BYTES: Final = 65_536

@@ -23,30 +23,3 @@ class ConsoleResponse(ResponseModel):
     ticket: str  # is exchanged for a token once
     expires_in: float  # seconds that the ticket is good for
     write: bool  # the page may act, not only read
-
-
-class ConsoleTicket(RequestModel):
-    """What the page sends to `POST /session` of the console."""
-
-    ticket: Annotated[str, Meta(max_length=256)]  # from the fragment of its URL
-
-
-class ConsoleSession(ResponseModel):
-    """The session of one browser tab."""
-
-    token: str  # for `Authorization: Bearer`
-    instance: str  # the daemon that serves the page
-    write: bool  # the tab may act, not only read
-
-
-class ConsoleInstance(ResponseModel):
-    """A daemon of the same user on this machine, whose API is below `/instances/NAME`."""
-
-    name: str  # of the instance
-    running: bool  # its socket takes connections
-
-
-class ConsoleInstances(ResponseModel):
-    """The daemons that the console shows."""
-
-    instances: list[ConsoleInstance]  # by name

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aghbus.cli.app.text import plain, width
-from aghbus.cli.commands.top_view import SORTS, Overview, TopView
+from aghbus.cli.commands.top import SORTS, Overview, TopView
 from aghbus.protocol.api.examples import values
 from tests.support.daemons import Home, ops_and_worker, wait_for
 from tests.support.terminals import TerminalProgram
