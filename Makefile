@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Installed from build.txt first, setuptools builds what has no wheel: an isolated build would download another one.
 LOCKED := $(PIP_INSTALL) --no-build-isolation $(FORMATS) --require-hashes --requirement
 
-.PHONY: api-docs pictures run test test-long fuzz fuzz-quick check lint format types layers bench bench-full tools mcp-hosts npm-lock dist sbom lock lock-check clean help
+.PHONY: api-docs pictures run test test-long fuzz fuzz-quick check lint format types layers page page-format bench bench-full tools mcp-hosts npm-lock dist sbom lock lock-check clean help
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -76,7 +76,7 @@ $(TOOLS)/.installed: $(TOOLS)/.python $(NPM_LOCK)
 	@$(NPM_CI) --omit=dev
 	@touch $@
 
-tools: $(TOOLS)/.installed ## other programs that tests run: MCP, Node, generators of clients, a second type checker
+tools: $(TOOLS)/.installed ## other programs that checks and tests run: MCP, Node, generators of clients, type checkers
 
 $(TOOLS)/.hosts: $(TOOLS)/.installed
 	@$(NPM_CI)
@@ -84,10 +84,22 @@ $(TOOLS)/.hosts: $(TOOLS)/.installed
 
 mcp-hosts: $(TOOLS)/.hosts ## the agent hosts that the long tests run
 
+PAGE := daemon/console
+NODE := $(TOOLS)/node/bin/node
+BIOME := $(CURDIR)/$(NODE) $(CURDIR)/$(TOOLS)/node_modules/@biomejs/biome/bin/biome
+
+page: $(TOOLS)/.installed ## types, lint and formatting of the console's page
+	@$(NODE) $(TOOLS)/node_modules/openapi-typescript/bin/cli.js docs/openapi.json -o build/console/lib/api.d.ts --root-types --root-types-no-schema-prefix > /dev/null
+	$(NODE) $(TOOLS)/node_modules/typescript/bin/tsc -p $(PAGE)
+	cd $(PAGE) && $(BIOME) check
+
+page-format: $(TOOLS)/.installed ## format the console's page
+	cd $(PAGE) && $(BIOME) check --write
+
 npm-lock: $(TOOLS)/.python ## adapt requirements/package-lock.json to package.json
 	@cd requirements && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 
-check: lint types layers test ## what CI runs
+check: lint types layers page test ## what CI runs
 
 BENCHED := $(VENV)/.benched
 

@@ -14,6 +14,7 @@ from aghbus.daemon.main import PROGRAM as AGHD
 from tests.support.tools import require_tool
 
 ROOT = Path(__file__).parent.parent
+CONSOLE = ROOT / "daemon" / "console" / "page"
 
 
 def built(checkout: Path, target: Path, umask: int, **environment: str) -> dict[str, str]:
@@ -66,6 +67,10 @@ def test_builds_are_reproducible_across_folders_and_environments(tmp_path: Path)
         for name in ("SKILL.md", "examples/input.json", "examples/output.json"):
             assert f"aghbus/cli/skills/agent-protocol/{name}" in installed.namelist()
             assert any(path.endswith(f"/cli/skills/agent-protocol/{name}") for path in shipped.getnames())
+        shown = {path.partition("/page/")[2] for path in installed.namelist() if "aghbus/daemon/console/page/" in path}
+        served = [path for path in CONSOLE.rglob("*") if path.is_file() and not path.name.endswith(".d.ts")]
+        assert shown == {path.relative_to(CONSOLE).as_posix() for path in served}
+        assert "vendor/LICENSES" in shown
         pages = [path for path in installed.namelist() if "/share/man/man1/" in path]
         assert len(pages) == len(AGHCTL.below("")) + len(AGHD.below("")) + 2
         assert sum("/share/man/man1/" in path for path in shipped.getnames()) == len(pages)

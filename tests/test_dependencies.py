@@ -1,5 +1,6 @@
 """The lock in requirements/ fits pyproject.toml, and docs/dependencies.md fits the lock and the installed packages."""
 
+import hashlib
 import json
 import os
 import re
@@ -41,6 +42,12 @@ def declared_licence(package: metadata.PackageMetadata) -> str:
 def declared_urls(package: metadata.PackageMetadata) -> set[str]:
     urls = [line.split(", ", 1)[1] for line in package.get_all("Project-URL") or []]
     return {*urls, first(package, "Home-page")}
+
+
+def vendored() -> dict[str, str]:
+    """The SHA-256 of each file of another project in the console's page, as docs/dependencies.md has it."""
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    return dict(re.findall(r"^\| `([a-z.-]+)` \|.* `([0-9a-f]{64})` \|$", page, re.MULTILINE))
 
 
 def page_rows() -> dict[str, tuple[str, ...]]:
@@ -101,6 +108,12 @@ def test_the_locks_agree_on_versions() -> None:
 def test_the_page_has_a_row_for_every_locked_package_and_no_other() -> None:
     pinned = {package for name in LOCKS for package, *_ in PIN.findall((ROOT / f"requirements/{name}.txt").read_text())}
     assert page_rows().keys() == pinned
+
+
+def test_the_files_of_other_projects_are_unchanged() -> None:
+    folder = ROOT / "daemon" / "console" / "page" / "vendor"
+    files = [path for path in folder.iterdir() if path.suffix in (".js", ".css")]
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files} == vendored()
 
 
 def test_the_page_shows_the_declared_licences_and_sources() -> None:

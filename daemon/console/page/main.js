@@ -21,7 +21,12 @@ function App() {
     setSaid("");
     setTimeout(() => setSaid(text), 50);
   }, []);
-  const status = useLive(instance, () => call(instance, "GET", "/v1/status"), [], () => false);
+  const status = useLive(
+    instance,
+    () => call(instance, "GET", "/v1/status"),
+    [],
+    () => false,
+  );
   useEffect(() => {
     const look = async () => {
       try {
@@ -37,7 +42,10 @@ function App() {
   useEffect(() => keys(instance), [instance]);
   const View = screen?.view;
   const body = useMemo(
-    () => (View ? html`<${View} key=${`${instance}/${route.screen}/${route.id}`} instance=${instance} route=${route} />` : html`<p class="notice">There is no such screen.</p>`),
+    () =>
+      View
+        ? html`<${View} key=${`${instance}/${route.screen}/${route.id}`} instance=${instance} route=${route} />`
+        : html`<p class="notice">There is no such screen.</p>`,
     [View, instance, route],
   );
   return html`<${Instance.Provider} value=${instance}><${Announce.Provider} value=${announce}>
@@ -74,10 +82,15 @@ function Count({ of }) {
 
 /** @param {{status: {data: any, error: ApiError | null}}} props */
 function Health({ status: { data, error } }) {
-  if (error !== null && error.status !== 401) return html`<span class="health down" role="alert">daemon away: ${error.message}</span>`;
+  if (error !== null && error.status !== 401)
+    return html`<span class="health down" role="alert">daemon away: ${error.message}</span>`;
   if (data === null) return html`<span class="health"></span>`;
   const worst = data.problems.length ? "warn" : data.ready ? "up" : "down";
-  const text = data.ready ? (data.problems.length ? `${data.problems.length} problem${data.problems.length > 1 ? "s" : ""}` : "ready") : "not ready";
+  const text = data.ready
+    ? data.problems.length
+      ? `${data.problems.length} problem${data.problems.length > 1 ? "s" : ""}`
+      : "ready"
+    : "not ready";
   return html`<a class="health ${worst}" href=${to(data.name, "overview")}>${data.peer_id}: ${text}</a>`;
 }
 
@@ -108,5 +121,8 @@ try {
 } catch (error) {
   if (!(error instanceof ApiError)) throw error;
   app.textContent = "";
-  render(html`<main><section class="panel"><h1>The console did not open</h1><${Problem} error=${error} /><p>Tickets open one tab, within minutes. Get a new one:</p><pre>aghctl console</pre></section></main>`, app);
+  render(
+    html`<main><section class="panel"><h1>The console did not open</h1><${Problem} error=${error} /><p>Tickets open one tab, within minutes. Get a new one:</p><pre>aghctl console</pre></section></main>`,
+    app,
+  );
 }

@@ -5,10 +5,13 @@
  * @param {string} text
  */
 export function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udfff](?![\udc00-\udfff])|\udb40[\udc00-\udc7f]/g, (one) => {
-    const code = /** @type {number} */ (one.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
-    return `⟨U+${code}⟩`;
-  });
+  return text.replace(
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udfff](?![\udc00-\udfff])|\udb40[\udc00-\udc7f]/g,
+    (one) => {
+      const code = /** @type {number} */ (one.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
+      return `⟨U+${code}⟩`;
+    },
+  );
 }
 
 /** @param {number} ms since then */
@@ -53,8 +56,9 @@ export function shortId(id) {
  */
 export function shell(text) {
   if (/^[\w@%+=:,./-]+$/.test(text)) return text;
-  // eslint-disable-next-line no-control-regex
   if (!/[\u0000-\u001f\u007f]/.test(text)) return `'${text.replaceAll("'", `'\\''`)}'`;
-  const escaped = text.replace(/[\\']/g, "\\$&").replace(/[\u0000-\u001f\u007f]/g, (one) => `\\x${one.charCodeAt(0).toString(16).padStart(2, "0")}`);
+  const escaped = text
+    .replace(/[\\']/g, "\\$&")
+    .replace(/[\u0000-\u001f\u007f]/g, (one) => `\\x${one.charCodeAt(0).toString(16).padStart(2, "0")}`);
   return `$'${escaped}'`;
 }

@@ -14,8 +14,10 @@ export function keys(instance) {
     goes = event.key === "g" && !goes;
     if (screen) location.hash = to(instance, screen.name);
     else if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-    else if (event.key === "Enter" && target.matches("tr[data-href]")) location.hash = /** @type {string} */ (target.dataset.href);
-    else if (event.key === "/") /** @type {HTMLElement | null} */ (document.querySelector("main input[type=search]"))?.focus();
+    else if (event.key === "Enter" && target.matches("tr[data-href]"))
+      location.hash = /** @type {string} */ (target.dataset.href);
+    else if (event.key === "/")
+      /** @type {HTMLElement | null} */ (document.querySelector("main input[type=search]"))?.focus();
     else if (event.key === "?") show();
     else return;
     event.preventDefault();
@@ -39,7 +41,13 @@ function show() {
   const dialog = document.createElement("dialog");
   dialog.setAttribute("aria-label", "Keys");
   const list = document.createElement("dl");
-  const rows = [...SCREENS.filter((one) => one.key).map((one) => [`g ${one.key}`, one.title]), ["j k", "next and previous row"], ["Enter", "open the row"], ["/", "filter"], ["Esc", "close this"]];
+  const rows = [
+    ...SCREENS.filter((one) => one.key).map((one) => [`g ${one.key}`, one.title]),
+    ["j k", "next and previous row"],
+    ["Enter", "open the row"],
+    ["/", "filter"],
+    ["Esc", "close this"],
+  ];
   for (const [key, what] of rows) {
     const term = document.createElement("dt");
     const said = document.createElement("dd");

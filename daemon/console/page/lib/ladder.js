@@ -42,7 +42,12 @@ export function ladder(ours, theirs) {
  * @param {Message} other
  */
 function alike(one, other) {
-  return one.direction === other.direction && one.kind === other.kind && one.kind !== "say" && summary(one) === summary(other);
+  return (
+    one.direction === other.direction &&
+    one.kind === other.kind &&
+    one.kind !== "say" &&
+    summary(one) === summary(other)
+  );
 }
 
 /**

@@ -96,7 +96,9 @@ export async function* frames(instance, path, signal) {
     const parts = buffer.split("\n\n");
     buffer = /** @type {string} */ (parts.pop());
     for (const part of parts) {
-      const fields = Object.fromEntries(part.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
+      const fields = Object.fromEntries(
+        part.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]),
+      );
       if (fields.event !== undefined && fields.data !== undefined) yield [fields.event, JSON.parse(fields.data)];
     }
   }
@@ -117,7 +119,9 @@ export async function* frames(instance, path, signal) {
  * @returns {Loaded<T>}
  */
 export function useLive(instance, load, inputs, matters = () => true) {
-  const [state, setState] = useState(/** @type {{data: T | null, error: ApiError | null}} */ ({ data: null, error: null }));
+  const [state, setState] = useState(
+    /** @type {{data: T | null, error: ApiError | null}} */ ({ data: null, error: null }),
+  );
   const latest = useRef(load);
   latest.current = load;
   const again = useRef(() => {});

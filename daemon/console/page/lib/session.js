@@ -73,7 +73,8 @@ export async function request(path, options = {}) {
  * @returns {Promise<any>}
  */
 export async function call(instance, method, path, body) {
-  const options = body === undefined ? {} : { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  const options =
+    body === undefined ? {} : { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
   const response = await request(`/instances/${encodeURIComponent(instance)}${path}`, { method, ...options });
   return response.json();
 }

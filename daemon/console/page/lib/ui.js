@@ -53,9 +53,25 @@ export function MessageLink({ id, children }) {
 }
 
 const SIGNS = {
-  submitted: "○", working: "◐", needs_input: "?", completed: "✓", failed: "✕", rejected: "✕", canceled: "–",
-  running: "◐", waiting: "?", ready: "○", leased: "◐", dead: "✕", active: "●", stale: "◌", expired: "–",
-  queued: "○", published: "◐", acked: "✓", undelivered: "✕",
+  submitted: "○",
+  working: "◐",
+  needs_input: "?",
+  completed: "✓",
+  failed: "✕",
+  rejected: "✕",
+  canceled: "–",
+  running: "◐",
+  waiting: "?",
+  ready: "○",
+  leased: "◐",
+  dead: "✕",
+  active: "●",
+  stale: "◌",
+  expired: "–",
+  queued: "○",
+  published: "◐",
+  acked: "✓",
+  undelivered: "✕",
 };
 
 /**
@@ -106,9 +122,11 @@ export function Table({ caption, columns, rows, none }) {
       <caption class="unseen">${caption}</caption>
       <thead><tr>${columns.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
       <tbody>
-        ${rows.map((row) => html`<tr key=${row.key} class=${row.kind ?? ""} data-href=${row.href}>
+        ${rows.map(
+          (row) => html`<tr key=${row.key} class=${row.kind ?? ""} data-href=${row.href}>
           ${row.cells.map((cell, at) => html`<td key=${at} data-label=${columns[at]}>${cell}</td>`)}
-        </tr>`)}
+        </tr>`,
+        )}
       </tbody>
     </table>
   </div>`;
@@ -145,7 +163,10 @@ export function Lines({ action }) {
   const body = JSON.stringify(action.body);
   const lines = [
     ["aghctl", ["aghctl", "--name", instance, ...action.ctl].map(shell).join(" ")],
-    ["curl", `curl --unix-socket "$XDG_RUNTIME_DIR/aghbus/${instance}.sock" -X ${action.method} http://localhost${shell(action.path)} -H 'content-type: application/json' -d ${shell(body)}`],
+    [
+      "curl",
+      `curl --unix-socket "$XDG_RUNTIME_DIR/aghbus/${instance}.sock" -X ${action.method} http://localhost${shell(action.path)} -H 'content-type: application/json' -d ${shell(body)}`,
+    ],
     ["Python", action.python],
   ];
   return html`<details class="lines">

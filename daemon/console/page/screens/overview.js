@@ -23,15 +23,29 @@ export function Overview({ instance, route }) {
 
 /** All instances of this user, side by side. @param {{instance: string}} props */
 function Instances({ instance }) {
-  const { data } = useLive(instance, async () => {
-    const { instances } = await (await request("/instances")).json();
-    return Promise.all(instances.map(async (/** @type {any} */ one) => ({ ...one, status: one.running ? await call(one.name, "GET", "/v1/status").catch(() => null) : null })));
-  }, [], () => false);
+  const { data } = useLive(
+    instance,
+    async () => {
+      const { instances } = await (await request("/instances")).json();
+      return Promise.all(
+        instances.map(async (/** @type {any} */ one) => ({
+          ...one,
+          status: one.running ? await call(one.name, "GET", "/v1/status").catch(() => null) : null,
+        })),
+      );
+    },
+    [],
+    () => false,
+  );
   if (data === null || data.length < 2) return null;
-  return html`<div class="cards">${data.map((/** @type {any} */ one) => html`<a key=${one.name} class=${`card ${one.name === instance ? "here" : ""}`} href=${to(one.name, "overview")}>
+  return html`<div class="cards">${data.map(
+    (
+      /** @type {any} */ one,
+    ) => html`<a key=${one.name} class=${`card ${one.name === instance ? "here" : ""}`} href=${to(one.name, "overview")}>
     <strong>${one.name}</strong>
     ${one.status === null ? html`<span class="muted">stopped</span>` : html`<span class="muted">${visible(one.status.peer_id)} · ${one.status.ready ? "ready" : "not ready"} · ${total(one.status.works)} open · ${one.status.inbox.ready ?? 0} in the inbox</span>`}
-  </a>`)}</div>`;
+  </a>`,
+  )}</div>`;
 }
 
 /** @param {Record<string, number>} counts */
@@ -41,7 +55,12 @@ function total(counts) {
 
 /** @param {{instance: string}} props */
 function Daemon({ instance }) {
-  const { data, error } = useLive(instance, () => call(instance, "GET", "/v1/status"), [], () => false);
+  const { data, error } = useLive(
+    instance,
+    () => call(instance, "GET", "/v1/status"),
+    [],
+    () => false,
+  );
   const rates = useRef(/** @type {{at: number, counters: Record<string, number>}[]} */ ([]));
   if (data !== null && rates.current.at(-1)?.counters !== data.counters) {
     rates.current = [...rates.current.slice(-SAMPLES), { at: Date.now() / 1000, counters: data.counters }];
@@ -53,7 +72,10 @@ function Daemon({ instance }) {
     <${Facts} of=${[
       ["peer", html`<${Peer} id=${data.peer_id} />`],
       ["broker", `${data.broker.state}${data.broker.server ? `, ${visible(data.broker.server)}` : ""}`],
-      ["store", `${data.store.writable === false ? "not writable, " : ""}${size(data.store.bytes ?? data.store.size ?? 0)}`],
+      [
+        "store",
+        `${data.store.writable === false ? "not writable, " : ""}${size(data.store.bytes ?? data.store.size ?? 0)}`,
+      ],
       ["works", counts(data.works)],
       ["inbox", counts(data.inbox)],
       ["outbox", counts(data.outbox)],
@@ -67,7 +89,9 @@ function Daemon({ instance }) {
 
 /** @param {Record<string, number>} of */
 function counts(of) {
-  const shown = Object.entries(of).filter(([, count]) => count > 0).map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
+  const shown = Object.entries(of)
+    .filter(([, count]) => count > 0)
+    .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
   return shown.join(", ") || "none";
 }
 
@@ -77,21 +101,48 @@ function Rates({ samples }) {
   const plot = useRef(/** @type {Plot | null} */ (null));
   const data = useMemo(() => {
     const rate = (/** @type {RegExp} */ names, /** @type {number} */ at) => {
-      const sum = (/** @type {any} */ one) => Object.entries(one.counters).filter(([name]) => names.test(name)).reduce((all, [, count]) => all + Number(count), 0);
+      const sum = (/** @type {any} */ one) =>
+        Object.entries(one.counters)
+          .filter(([name]) => names.test(name))
+          .reduce((all, [, count]) => all + Number(count), 0);
       return Math.max(0, (sum(samples[at]) - sum(samples[at - 1])) / (samples[at].at - samples[at - 1].at));
     };
     const places = samples.map((_, at) => at).slice(1);
-    return [places.map((at) => samples[at].at), places.map((at) => rate(RECEIVED, at)), places.map((at) => rate(SENT, at))];
+    return [
+      places.map((at) => samples[at].at),
+      places.map((at) => rate(RECEIVED, at)),
+      places.map((at) => rate(SENT, at)),
+    ];
   }, [samples]);
   useEffect(() => {
     const target = /** @type {HTMLElement} */ (place.current);
     const style = getComputedStyle(document.documentElement);
     const color = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const axis = { stroke: color("--muted"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false } };
-    plot.current = new Plot({
-      width: target.clientWidth, height: 150, legend: { show: false }, cursor: { show: false }, axes: [axis, { ...axis, size: 46 }], scales: { y: { range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [0, Math.max(1, most)] } },
-      series: [{}, { label: "received", stroke: color("--said"), width: 2 }, { label: "sent", stroke: color("--accent"), width: 2 }],
-    }, data, target);
+    plot.current = new Plot(
+      {
+        width: target.clientWidth,
+        height: 150,
+        legend: { show: false },
+        cursor: { show: false },
+        axes: [axis, { ...axis, size: 46 }],
+        scales: {
+          y: {
+            range: (/** @type {any} */ _, /** @type {number} */ __, /** @type {number} */ most) => [
+              0,
+              Math.max(1, most),
+            ],
+          },
+        },
+        series: [
+          {},
+          { label: "received", stroke: color("--said"), width: 2 },
+          { label: "sent", stroke: color("--accent"), width: 2 },
+        ],
+      },
+      data,
+      target,
+    );
     const observer = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
     observer.observe(target);
     return () => {
@@ -116,9 +167,17 @@ function Works({ instance, route }) {
     const filters = { role: query.role, peer: query.peer, text: query.text };
     const found = [];
     let before = null;
-    if (!query.state) found.push(...(await call(instance, "GET", withQuery("/v1/works", { ...filters, state: "needs_input", limit: PAGE }))).works);
+    if (!query.state)
+      found.push(
+        ...(await call(instance, "GET", withQuery("/v1/works", { ...filters, state: "needs_input", limit: PAGE })))
+          .works,
+      );
     for (let page = 0; page < pages; page++) {
-      const answer = await call(instance, "GET", withQuery("/v1/works", { ...filters, state: query.state || STATES.slice(1), limit: PAGE, before }));
+      const answer = await call(
+        instance,
+        "GET",
+        withQuery("/v1/works", { ...filters, state: query.state || STATES.slice(1), limit: PAGE, before }),
+      );
       found.push(...answer.works);
       before = answer.next_before;
       if (before === null) break;
@@ -126,17 +185,24 @@ function Works({ instance, route }) {
     return { works: found, more: before !== null };
   };
   const { data, error } = useLive(instance, load, [route.query.toString(), pages], (event) => event.work !== null);
-  const works = (data?.works ?? []).filter((/** @type {any} */ one) => !query.capability || one.capability?.includes(query.capability));
+  const works = (data?.works ?? []).filter(
+    (/** @type {any} */ one) => !query.capability || one.capability?.includes(query.capability),
+  );
   return html`<${Panel} title="Works" aside=${html`<a href=${to(instance, "open")}>Open a work</a>`}>
     <${Filters} route=${route} query=${query} />
     <${Problem} error=${error} />
     <${Table} caption="Works, those that need input first" columns=${["State", "Text", "From", "To", "Changed", "Id"]} none=${data === null ? "Loading …" : "No work fits. Open one, or change the filters."}
       rows=${works.map((/** @type {any} */ one) => ({
-        key: one.work_id, href: to(instance, "works", one.work_id), kind: one.state === "needs_input" ? "asks" : one.state === "failed" ? "failed" : "",
+        key: one.work_id,
+        href: to(instance, "works", one.work_id),
+        kind: one.state === "needs_input" ? "asks" : one.state === "failed" ? "failed" : "",
         cells: [
           html`<${State} of=${one.state} />`,
           html`<${WorkLink} id=${one.work_id}><${Said} by=${one.initiator}>${one.text || "(no text)"}<//><//>${one.state === "needs_input" && one.message ? html`<br /><${Said} by=${one.target}>${one.message}<//>` : null}`,
-          html`<${Peer} id=${one.initiator} />`, html`<${Peer} id=${one.target} />`, html`<${Ago} ms=${one.updated_ms} />`, html`<${WorkLink} id=${one.work_id} />`,
+          html`<${Peer} id=${one.initiator} />`,
+          html`<${Peer} id=${one.target} />`,
+          html`<${Ago} ms=${one.updated_ms} />`,
+          html`<${WorkLink} id=${one.work_id} />`,
         ],
       }))} />
     ${data?.more && html`<button type="button" onClick=${() => setPages(pages + 1)}>Show older ones</button>`}
@@ -145,7 +211,8 @@ function Works({ instance, route }) {
 
 /** @param {{route: import("../lib/router.js").Route, query: Record<string, string>}} props */
 function Filters({ route, query }) {
-  const set = (/** @type {string} */ name) => (/** @type {any} */ event) => refine(route, { [name]: event.target.value });
+  const set = (/** @type {string} */ name) => (/** @type {any} */ event) =>
+    refine(route, { [name]: event.target.value });
   return html`<form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
     <label>Text<input type="search" value=${query.text ?? ""} onInput=${set("text")} placeholder="part of the text" maxlength="200" /></label>
     <label>State<select value=${query.state ?? ""} onChange=${set("state")}><option value="">all</option>${STATES.map((one) => html`<option key=${one} value=${one}>${one.replaceAll("_", " ")}</option>`)}</select></label>

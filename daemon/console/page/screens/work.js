@@ -6,7 +6,21 @@ import { ladder, told } from "../lib/ladder.js";
 import { useLive } from "../lib/live.js";
 import { to } from "../lib/router.js";
 import { ApiError, call, request, withQuery } from "../lib/session.js";
-import { Action, Ago, Copy, Facts, Json, MessageLink, Panel, Peer, Problem, Said, State, useTitle, WorkLink } from "../lib/ui.js";
+import {
+  Action,
+  Ago,
+  Copy,
+  Facts,
+  Json,
+  MessageLink,
+  Panel,
+  Peer,
+  Problem,
+  Said,
+  State,
+  useTitle,
+  WorkLink,
+} from "../lib/ui.js";
 
 const ENDED = ["completed", "failed", "canceled"];
 const MESSAGES = 1000;
@@ -16,11 +30,19 @@ export function Work({ instance, route }) {
   const heading = useTitle("Work");
   const load = async () => {
     const found = await call(instance, "GET", `/v1/works/${encodeURIComponent(route.id)}`);
-    const messages = (await call(instance, "GET", withQuery("/v1/messages", { work: found.work.work_id, last: 1, limit: MESSAGES }))).messages;
+    const messages = (
+      await call(instance, "GET", withQuery("/v1/messages", { work: found.work.work_id, last: 1, limit: MESSAGES }))
+    ).messages;
     return { ...found, messages, other: await otherSide(instance, found.work) };
   };
-  const { data, error, reload } = useLive(instance, load, [route.id], (event) => event.message?.work_id === route.id || event.work !== null);
-  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Work</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  const { data, error, reload } = useLive(
+    instance,
+    load,
+    [route.id],
+    (event) => event.message?.work_id === route.id || event.work !== null,
+  );
+  if (data === null)
+    return html`<h1 ref=${heading} tabindex="-1">Work</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const { work, why, limits } = data;
   return html`<h1 ref=${heading} tabindex="-1"><${State} of=${work.state} /> <${Said} by=${work.initiator}>${work.text || "(no text)"}<//></h1>
     <${Problem} error=${error} />
@@ -28,18 +50,40 @@ export function Work({ instance, route }) {
     ${work.state === "needs_input" && html`<${Question} work=${work} reload=${reload} />`}
     <${Panel} title="State" aside=${html`<code>${visible(work.work_id)}</code><${Copy} text=${work.work_id} label="Copy id" />`}>
       <${Facts} of=${[
-        ["has it", html`<${Peer} id=${work.target} />`], ["opened by", html`<${Peer} id=${work.initiator} />`], ["capability", work.capability && html`<${Said}>${work.capability}<//>`],
-        ["opened", html`<${Ago} ms=${work.opened_ms} />`], ["in this state since", html`<${Ago} ms=${work.updated_ms} />`], ["channel", work.channel], ["trust", work.trust],
-        ["accept within", limits.accept_within && age(1000 * limits.accept_within)], ["progress within", limits.progress_within && age(1000 * limits.progress_within)],
-        ["tried before", data.attempts.length ? data.attempts.map((/** @type {any} */ one) => html`<span key=${one.work_id}><${WorkLink} id=${one.work_id} /> <${Peer} id=${one.peer} /> ${visible(one.why)} </span>`) : null],
+        ["has it", html`<${Peer} id=${work.target} />`],
+        ["opened by", html`<${Peer} id=${work.initiator} />`],
+        ["capability", work.capability && html`<${Said}>${work.capability}<//>`],
+        ["opened", html`<${Ago} ms=${work.opened_ms} />`],
+        ["in this state since", html`<${Ago} ms=${work.updated_ms} />`],
+        ["channel", work.channel],
+        ["trust", work.trust],
+        ["accept within", limits.accept_within && age(1000 * limits.accept_within)],
+        ["progress within", limits.progress_within && age(1000 * limits.progress_within)],
+        [
+          "tried before",
+          data.attempts.length
+            ? data.attempts.map(
+                (/** @type {any} */ one) =>
+                  html`<span key=${one.work_id}><${WorkLink} id=${one.work_id} /> <${Peer} id=${one.peer} /> ${visible(one.why)} </span>`,
+              )
+            : null,
+        ],
       ]} />
       ${work.message && html`<p class="muted">last report</p><${Said} block by=${work.target}>${work.message}<//>`}
       ${work.result !== null && work.result !== undefined && html`<p class="muted">result</p><${Json} of=${work.result} />`}
       <${Files} instance=${instance} refs=${work.artifacts ?? []} />
       <div class="actions">
-        ${!ENDED.includes(work.state) && work.role !== "observer" && html`<${Action} label="Cancel" danger confirm="Cancel this work?" done=${reload} action=${{
-          method: "POST", path: `/v1/works/${encodeURIComponent(work.work_id)}/cancel`, body: { channel: work.channel }, ctl: ["work", "cancel", work.work_id], python: `client.act_on_work(${JSON.stringify(work.work_id)}, "cancel")`,
-        }} />`}
+        ${
+          !ENDED.includes(work.state) &&
+          work.role !== "observer" &&
+          html`<${Action} label="Cancel" danger confirm="Cancel this work?" done=${reload} action=${{
+            method: "POST",
+            path: `/v1/works/${encodeURIComponent(work.work_id)}/cancel`,
+            body: { channel: work.channel },
+            ctl: ["work", "cancel", work.work_id],
+            python: `client.act_on_work(${JSON.stringify(work.work_id)}, "cancel")`,
+          }} />`
+        }
         ${ENDED.includes(work.state) && work.role === "initiator" && html`<a href=${to(instance, "open", "", { to: work.capability ? "" : work.target, to_capability: work.capability ?? "", text: work.text, channel: work.channel })}>Open again</a>`}
       </div>
     <//>
@@ -62,7 +106,11 @@ async function otherSide(instance, work) {
       if (one.name === instance || !one.running) continue;
       const status = await call(one.name, "GET", "/v1/status");
       if (status.peer_id !== peer) continue;
-      const { messages } = await call(one.name, "GET", withQuery("/v1/messages", { work: work.work_id, last: 1, limit: MESSAGES }));
+      const { messages } = await call(
+        one.name,
+        "GET",
+        withQuery("/v1/messages", { work: work.work_id, last: 1, limit: MESSAGES }),
+      );
       return { name: one.name, messages };
     }
   } catch (error) {
@@ -76,10 +124,21 @@ function Question({ work, reload }) {
   const [text, setText] = useState("");
   return html`<${Panel} title="It needs an answer" kind="asks">
     <${Said} block by=${work.target}>${work.message ?? "(no question was given)"}<//>
-    ${work.role === "initiator" ? html`<label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => { setText(""); reload(); }} action=${{
-      method: "POST", path: `/v1/works/${encodeURIComponent(work.work_id)}/say`, body: { message: text, channel: work.channel }, ctl: ["work", "say", work.work_id, text || "ANSWER"], python: `client.act_on_work(${JSON.stringify(work.work_id)}, "say", message=${JSON.stringify(text)})`,
-    }} />` : html`<p class="muted">Its initiator has to answer.</p>`}
+    ${
+      work.role === "initiator"
+        ? html`<label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
+    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => {
+      setText("");
+      reload();
+    }} action=${{
+      method: "POST",
+      path: `/v1/works/${encodeURIComponent(work.work_id)}/say`,
+      body: { message: text, channel: work.channel },
+      ctl: ["work", "say", work.work_id, text || "ANSWER"],
+      python: `client.act_on_work(${JSON.stringify(work.work_id)}, "say", message=${JSON.stringify(text)})`,
+    }} />`
+        : html`<p class="muted">Its initiator has to answer.</p>`
+    }
   <//>`;
 }
 
@@ -115,14 +174,17 @@ function Ladder({ work, messages, other }) {
   if (rows.length === 0) return html`<p class="none">Its messages are not stored any more.</p>`;
   return html`<ol class="ladder">
     <li class="ends" aria-hidden="true"><span></span><bdi>${visible(us)}</bdi><bdi>${visible(them)}</bdi></li>
-    ${rows.map((row, at) => "gap" in row ? html`<li key=${at} class="gap">${age(row.gap)} without a message</li>` : html`<${Rung} key=${row.message.id} row=${row} />`)}
+    ${rows.map((row, at) => ("gap" in row ? html`<li key=${at} class="gap">${age(row.gap)} without a message</li>` : html`<${Rung} key=${row.message.id} row=${row} />`))}
   </ol>`;
 }
 
 /** @param {{row: import("../lib/ladder.js").Step}} props */
 function Rung({ row: { message, theirs, at, times } }) {
   const { what, text } = told(message);
-  const under = theirs === null ? "" : ` · ${message.direction === "out" ? `arrived ${Math.max(0, theirs.received_ms - at)} ms later` : `sent ${Math.max(0, at - theirs.received_ms)} ms earlier`}`;
+  const under =
+    theirs === null
+      ? ""
+      : ` · ${message.direction === "out" ? `arrived ${Math.max(0, theirs.received_ms - at)} ms later` : `sent ${Math.max(0, at - theirs.received_ms)} ms earlier`}`;
   return html`<li class=${`step ${message.direction}`}>
     <time datetime=${new Date(at).toISOString()}>${clock(at)}</time>
     <div class="arrow">
