@@ -60,6 +60,7 @@ class ChainRunSummary(ResponseModel):
 class ChainRun(ChainRunSummary):
     """A run with its steps."""
 
+    chain: dict[str, Any]  # the chain file as JSON
     input: Any  # of the run
     response: Any  # that of the node that asks, else of the last visit
     history: list[ChainStep]  # the steps, in order

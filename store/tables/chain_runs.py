@@ -240,13 +240,15 @@ async def in_progress(reader: Reader, *, excluded: Collection[str] = ()) -> tupl
 
 async def run(reader: Reader, run_id: str) -> ChainRun | None:
     """A run with its steps; None when it is not known."""
-    rows = await fetch(reader, f"SELECT {_HEAD}, input FROM chain_runs WHERE run_id = ?", [run_id])  # noqa: S608 - constants
+    rows = await fetch(reader, f"SELECT {_HEAD}, chain, input FROM chain_runs WHERE run_id = ?", [run_id])  # noqa: S608 - constants
     if not rows:
         return None
     visits = await fetch(reader, _HISTORY, [RESPONSES_BYTES, run_id])
     history = [_step_of(row) for row in visits]
-    *head, run_input = rows[0]
-    found = as_struct(ChainRun, head, input=json.loads(run_input), response=None, history=history)
+    *head, chain, run_input = rows[0]
+    found = as_struct(
+        ChainRun, head, chain=json.loads(chain), input=json.loads(run_input), response=None, history=history
+    )
     shown = [step for step in history if found.state != "waiting" or step.node == found.node]
     given = [step.response for step in shown if step.response is not None]
     return msgspec.structs.replace(found, response=given[-1]) if given else found

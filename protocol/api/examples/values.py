@@ -237,6 +237,12 @@ RUN: Final = ChainRun(
     question="Which branch?",
     created_ms=AT,
     updated_ms=AT + 70,
+    chain={
+        "name": "smoke",
+        "start": "test",
+        "max_steps": 5,
+        "nodes": {"test": {"peer": "patch-worker", "input": "{{input}}"}},
+    },
     input=TEXT,
     response=None,
     history=[
