@@ -55,15 +55,18 @@ class Stream {
     let since = null;
     let pause = FIRST_PAUSE_MS;
     while (!signal.aborted) {
+      await seen();
+      const connection = whileSeen(signal);
       try {
         if (since === null) since = (await call(this.instance, "GET", "/v1/status")).store.last_seq;
-        for await (const [type, data] of frames(this.instance, `/v1/events?since=${since}`, signal)) {
+        for await (const [type, data] of frames(this.instance, `/v1/events?since=${since}`, connection)) {
           pause = FIRST_PAUSE_MS;
           if (type === "envelope") since = Math.max(since, data.seq);
           this.tell(type === "envelope" ? data : null);
         }
       } catch (error) {
         if (signal.aborted || (error instanceof ApiError && error.status === 401)) return;
+        if (connection.aborted) since = null; // what was missed meanwhile may be much, and is loaded anyway
       }
       await new Promise((done) => setTimeout(done, pause));
       pause = Math.min(2 * pause, LAST_PAUSE_MS);
@@ -77,15 +80,33 @@ class Stream {
   }
 }
 
+/** Wait until somebody sees the tab. */
+export async function seen() {
+  while (document.hidden)
+    await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
+}
+
+/**
+ * A signal for a stream that ends when the tab is hidden: a browser keeps only six connections to an origin, for all tabs.
+ * @param {AbortSignal} signal
+ */
+export function whileSeen(signal) {
+  const hidden = new AbortController();
+  document.addEventListener("visibilitychange", () => hidden.abort(), { once: true, signal });
+  return AbortSignal.any([signal, hidden.signal]);
+}
+
 /**
  * The server-sent events of a stream of the API, as pairs of type and data.
  * @param {string} instance
  * @param {string} path
  * @param {AbortSignal} signal
+ * @param {() => void} [opened] called when the daemon has answered
  * @returns {AsyncGenerator<[string, any]>}
  */
-export async function* frames(instance, path, signal) {
+export async function* frames(instance, path, signal, opened) {
   const response = await request(`/instances/${encodeURIComponent(instance)}${path}`, { signal });
+  opened?.();
   const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
   const decoder = new TextDecoder();
   let buffer = "";

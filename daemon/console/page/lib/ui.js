@@ -31,7 +31,7 @@ export function Said({ children, block = false, by = "a peer" }) {
  */
 export function Peer({ id }) {
   const instance = useContext(Instance);
-  return html`<a class="peer" href=${to(instance, "peers", id)}><bdi>${visible(id)}</bdi></a>`;
+  return html`<a class="peer" href=${to(instance, "peers", id)} title=${visible(id)}><bdi>${visible(id)}</bdi></a>`;
 }
 
 /**
@@ -74,13 +74,17 @@ const SIGNS = {
   undelivered: "✕",
 };
 
+/** The sign of a state. @param {string} state */
+export function sign(state) {
+  return /** @type {Record<string, string>} */ (SIGNS)[state] ?? "·";
+}
+
 /**
  * A state as a word with a sign, so that colour is not all that tells it.
  * @param {{of: string}} props
  */
 export function State({ of }) {
-  const sign = /** @type {Record<string, string>} */ (SIGNS)[of] ?? "·";
-  return html`<span class="state ${of.replaceAll("_", "-")}"><span aria-hidden="true">${sign}</span>${" "}${of.replaceAll("_", " ")}</span>`;
+  return html`<span class="state ${of.replaceAll("_", "-")}"><span aria-hidden="true">${sign(of)}</span>${" "}${of.replaceAll("_", " ")}</span>`;
 }
 
 /** The time now, which follows every `seconds`. @param {number} seconds */
@@ -112,19 +116,20 @@ export function Problem({ error }) {
 }
 
 /**
- * A table with a caption that screen readers hear; `columns` are names, `rows` are arrays of cells with a key.
+ * A table with a caption that screen readers hear. The roles are explicit, because narrow screens show rows as boxes, which
+ * would otherwise be no table any more. `columns` are names, `rows` are arrays of cells with a key.
  * @param {{caption: string, columns: string[], rows: {key: string | number, cells: any[], href?: string, kind?: string}[], none: string}} props
  */
 export function Table({ caption, columns, rows, none }) {
   if (rows.length === 0) return html`<p class="none">${none}</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
-    <table>
+    <table role="table">
       <caption class="unseen">${caption}</caption>
-      <thead><tr>${columns.map((name) => html`<th scope="col" key=${name}>${name}</th>`)}</tr></thead>
-      <tbody>
+      <thead role="rowgroup"><tr role="row">${columns.map((name) => html`<th scope="col" role="columnheader" key=${name}>${name}</th>`)}</tr></thead>
+      <tbody role="rowgroup">
         ${rows.map(
-          (row) => html`<tr key=${row.key} class=${row.kind ?? ""} data-href=${row.href}>
-          ${row.cells.map((cell, at) => html`<td key=${at} data-label=${columns[at]}>${cell}</td>`)}
+          (row) => html`<tr role="row" key=${row.key} class=${row.kind ?? ""} data-href=${row.href}>
+          ${row.cells.map((cell, at) => html`<td role="cell" key=${at} data-label=${columns[at]}>${cell}</td>`)}
         </tr>`,
         )}
       </tbody>

@@ -1,5 +1,8 @@
 // The screens: the name in the URL, the title, the key after `g`, and what waits there.
 
+import { Chains } from "./chains.js";
+import { Live } from "./live.js";
+import { Open } from "./open.js";
 import { Overview } from "./overview.js";
 import { Work } from "./work.js";
 
@@ -15,5 +18,8 @@ import { Work } from "./work.js";
 /** @type {Screen[]} */
 export const SCREENS = [
   { name: "overview", title: "Overview", key: "o", view: Overview },
+  { name: "chains", title: "Chains", key: "c", view: Chains },
+  { name: "live", title: "Live", key: "l", view: Live },
+  { name: "open", title: "Open a work", key: "w", view: Open },
   { name: "works", title: "Work", view: Work },
 ];
