@@ -1,8 +1,8 @@
 // A chain as a graph: which node comes after which, and where each is drawn.
 
 /** @typedef {{from: string, to: string, label: string, joins: boolean, back: boolean}} Edge `label` is the condition */
-/** @typedef {{name: string, row: number, place: number}} Placed */
-/** @typedef {{nodes: Placed[], edges: Edge[], rows: number, widest: number}} Graph `widest` is the most nodes in a row */
+/** @typedef {{name: string, row: number, column: number}} Placed */
+/** @typedef {{nodes: Placed[], edges: Edge[], rows: number, columns: number}} Graph */
 
 /**
  * @param {any} chain a chain file
@@ -21,14 +21,33 @@ export function graphOf(chain) {
       rows.set(edge.to, Math.max(Number(rows.get(edge.to)), Number(rows.get(name)) + 1));
     }
   }
-  /** @type {number[]} */
-  const used = [];
-  const nodes = names.map((name) => {
+  const nodes = placed(names, rows, edges);
+  const most = (/** @type {number[]} */ numbers) => Math.max(-1, ...numbers) + 1;
+  return { nodes, edges, rows: most(nodes.map((one) => one.row)), columns: most(nodes.map((one) => one.column)) };
+}
+
+/**
+ * A column for each node: below the first that leads to it, if nothing is there. An edge keeps its column free down to its end.
+ * @param {string[]} names
+ * @param {Map<string, number>} rows
+ * @param {Edge[]} edges
+ */
+function placed(names, rows, edges) {
+  /** @type {Map<string, number>} */
+  const columns = new Map();
+  /** @type {Set<string>} */
+  const taken = new Set();
+  for (const name of [...names].sort((one, other) => Number(rows.get(one)) - Number(rows.get(other)))) {
     const row = Number(rows.get(name));
-    used[row] = (used[row] ?? 0) + 1;
-    return { name, row, place: used[row] - 1 };
-  });
-  return { nodes, edges, rows: used.length, widest: Math.max(0, ...used) };
+    const before = edges.find((edge) => edge.to === name && !edge.back)?.from;
+    let column = columns.get(before ?? "") ?? 0;
+    if (taken.has(`${row} ${column}`)) column = 0;
+    while (taken.has(`${row} ${column}`)) column += 1;
+    columns.set(name, column);
+    const ends = edges.filter((edge) => edge.from === name && !edge.back).map((edge) => Number(rows.get(edge.to)));
+    for (let at = row; at < Math.max(row + 1, ...ends); at++) taken.add(`${at} ${column}`);
+  }
+  return names.map((name) => ({ name, row: Number(rows.get(name)), column: Number(columns.get(name)) }));
 }
 
 /** The edges of the file, and the nodes that an agent may choose. @param {any} chain @returns {Edge[]} */
@@ -45,7 +64,8 @@ function followedEdges(chain) {
   }));
 }
 
-/** From the ends of branches to the nodes that need them, and to a node that writes files before a question.
+/**
+ * From the ends of branches to the nodes that need them, and to a node that writes files before a question.
  * @param {any} chain
  * @param {Edge[]} followed
  * @returns {Edge[]}

@@ -131,7 +131,8 @@ export async function* frames(instance, path, signal, opened) {
  */
 
 /**
- * What `load` returns: at once, after events that matter, and every few seconds. Keeps the last data over errors.
+ * What `load` returns: at once, after events that matter, and every few seconds. Keeps the last data over errors, and until
+ * those for other inputs have come.
  * @template T
  * @param {string} instance whose events matter
  * @param {() => Promise<T>} load
@@ -146,13 +147,15 @@ export function useLive(instance, load, inputs, matters = () => true) {
   const latest = useRef(load);
   latest.current = load;
   const again = useRef(() => {});
+  const of = useRef(instance);
   useEffect(() => {
     let over = false;
     let loading = false;
     let wanted = false;
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     let timer;
-    setState({ data: null, error: null });
+    if (of.current !== instance) setState({ data: null, error: null });
+    of.current = instance;
 
     const run = async () => {
       if (loading) {

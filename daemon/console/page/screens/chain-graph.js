@@ -19,21 +19,17 @@ const LETTERS = 22;
  * @param {{graph: Graph, history: Step[], chosen: string, link: (name: string) => string}} props
  */
 export function GraphView({ graph, history, chosen, link }) {
-  const width = graph.widest * (WIDTH + GAP) - GAP + 2 * SIDE;
+  const width = graph.columns * (WIDTH + GAP) - GAP + 2 * SIDE;
   const height = graph.rows * (HEIGHT + DROP) - DROP + 4;
-  const inRow = (/** @type {number} */ row) => graph.nodes.filter((node) => node.row === row).length;
   const at = new Map(
-    graph.nodes.map((node) => [
-      node.name,
-      {
-        x: (width - inRow(node.row) * (WIDTH + GAP) + GAP) / 2 + node.place * (WIDTH + GAP),
-        y: 2 + node.row * (HEIGHT + DROP),
-      },
+    graph.nodes.map(({ name, row, column }) => [
+      name,
+      { x: SIDE + column * (WIDTH + GAP), y: 2 + row * (HEIGHT + DROP) },
     ]),
   );
   const taken = takenIn(history);
   return html`<div class="scroll"><svg class="graph" viewBox=${`0 0 ${width} ${height}`} width=${width} height=${height} role="group" aria-label="Nodes of the chain">
-    <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
+    <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z" /></marker></defs>
     ${graph.edges.map((edge, index) => {
       const from = /** @type {{x: number, y: number}} */ (at.get(edge.from));
       const end = /** @type {{x: number, y: number}} */ (at.get(edge.to));
@@ -84,7 +80,8 @@ function short(text) {
  */
 function forwards(from, end) {
   const [x, y, toX, toY] = [from.x + WIDTH / 2, from.y + HEIGHT, end.x + WIDTH / 2, end.y - 1];
-  return `M${x} ${y}C${x} ${y + DROP / 2} ${toX} ${toY - DROP / 2} ${toX} ${toY}`;
+  const bend = toY - DROP + 1;
+  return `M${x} ${y}V${bend}C${x} ${bend + DROP / 2} ${toX} ${toY - DROP / 2} ${toX} ${toY}`;
 }
 
 /**

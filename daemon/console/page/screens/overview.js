@@ -1,6 +1,6 @@
 // Overview: how the daemons are, what asks for somebody, and the works as a live table.
 
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact-htm.js";
+import { html, useEffect, useMemo, useRef } from "../vendor/preact-htm.js";
 import Plot from "../vendor/uplot.js";
 import { age, size, visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
@@ -8,7 +8,7 @@ import { refine, to } from "../lib/router.js";
 import { call, request, withQuery } from "../lib/session.js";
 import { Ago, Facts, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLink } from "../lib/ui.js";
 
-const PAGE = 200;
+const PAGE = 100; // rows: more take a browser longer than the daemon
 const STATES = ["needs_input", "working", "submitted", "completed", "failed", "canceled"];
 const SAMPLES = 120;
 
@@ -162,29 +162,16 @@ const SENT = /^sent\./;
 /** @param {{instance: string, route: import("../lib/router.js").Route}} props */
 function Works({ instance, route }) {
   const query = Object.fromEntries(route.query);
-  const [pages, setPages] = useState(1);
   const load = async () => {
-    const filters = { role: query.role, peer: query.peer, text: query.text };
-    const found = [];
-    let before = null;
-    if (!query.state)
-      found.push(
-        ...(await call(instance, "GET", withQuery("/v1/works", { ...filters, state: "needs_input", limit: PAGE })))
-          .works,
-      );
-    for (let page = 0; page < pages; page++) {
-      const answer = await call(
-        instance,
-        "GET",
-        withQuery("/v1/works", { ...filters, state: query.state || STATES.slice(1), limit: PAGE, before }),
-      );
-      found.push(...answer.works);
-      before = answer.next_before;
-      if (before === null) break;
-    }
-    return { works: found, more: before !== null };
+    const filters = { role: query.role, peer: query.peer, text: query.text, limit: PAGE };
+    const list = (/** @type {object} */ more) => call(instance, "GET", withQuery("/v1/works", { ...filters, ...more }));
+    const [asking, others] = await Promise.all([
+      query.state || query.before ? { works: [] } : list({ state: "needs_input" }),
+      list({ state: query.state || STATES.slice(1), before: query.before }),
+    ]);
+    return { works: [...asking.works, ...others.works], before: others.next_before };
   };
-  const { data, error } = useLive(instance, load, [route.query.toString(), pages], (event) => event.work !== null);
+  const { data, error } = useLive(instance, load, [route.query.toString()], (event) => event.work !== null);
   const works = (data?.works ?? []).filter(
     (/** @type {any} */ one) => !query.capability || one.capability?.includes(query.capability),
   );
@@ -205,14 +192,17 @@ function Works({ instance, route }) {
           html`<${WorkLink} id=${one.work_id} />`,
         ],
       }))} />
-    ${data?.more && html`<button type="button" onClick=${() => setPages(pages + 1)}>Show older ones</button>`}
+    <p class="pages">
+      ${query.before && html`<a href=${to(instance, "overview", "", { ...query, before: "" })}>Newest works</a>`}
+      ${data?.before != null && html`<a href=${to(instance, "overview", "", { ...query, before: String(data.before) })}>Older works</a>`}
+    </p>
   <//>`;
 }
 
 /** @param {{route: import("../lib/router.js").Route, query: Record<string, string>}} props */
 function Filters({ route, query }) {
   const set = (/** @type {string} */ name) => (/** @type {any} */ event) =>
-    refine(route, { [name]: event.target.value });
+    refine(route, { [name]: event.target.value, before: "" });
   return html`<form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
     <label>Text<input type="search" value=${query.text ?? ""} onInput=${set("text")} placeholder="part of the text" maxlength="200" /></label>
     <label>State<select value=${query.state ?? ""} onChange=${set("state")}><option value="">all</option>${STATES.map((one) => html`<option key=${one} value=${one}>${one.replaceAll("_", " ")}</option>`)}</select></label>
