@@ -96,18 +96,6 @@ page: $(TOOLS)/.installed ## types, lint and formatting of the console's page
 page-format: $(TOOLS)/.installed ## format the console's page
 	cd $(PAGE) && $(BIOME) check --write
 
-PAGE := daemon/console
-NODE := $(TOOLS)/node/bin/node
-BIOME := $(CURDIR)/$(NODE) $(CURDIR)/$(TOOLS)/node_modules/@biomejs/biome/bin/biome
-
-page: $(TOOLS)/.installed ## types, lint and formatting of the console's page
-	@$(NODE) $(TOOLS)/node_modules/openapi-typescript/bin/cli.js docs/openapi.json -o build/console/lib/api.d.ts --root-types --root-types-no-schema-prefix --empty-objects-unknown > /dev/null
-	$(NODE) $(TOOLS)/node_modules/typescript/bin/tsc -p $(PAGE)
-	cd $(PAGE) && $(BIOME) check
-
-page-format: $(TOOLS)/.installed ## format the console's page
-	cd $(PAGE) && $(BIOME) check --write
-
 npm-lock: $(TOOLS)/.python ## adapt requirements/package-lock.json to package.json
 	@cd requirements && $(NPM) install --package-lock-only --omit-lockfile-registry-resolved
 

@@ -17,7 +17,7 @@ from aghbus.daemon.console.pages import FOLDER
 from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
 
 DIGEST: Final = "console.sha256"
-PICTURES: Final = ("console-overview.png", "console-work.png", "console-needs.png")
+PICTURES: Final = ("console-overview.png", "console-work.png", "console-needs.png", "console-ladder.png")
 _WIDTH: Final = 1200
 _HEIGHT: Final = 760
 
@@ -42,20 +42,23 @@ def draw(folder: Path) -> None:
         ]
         worker, reviewer, ops = daemons
         wait_for(lambda: ops.knows("patch-worker", "reviewer"), 30, "presence")
-        asked = _fill(ops, worker, reviewer)
+        asked, done = _fill(ops, worker, reviewer)
         console = ops.post("/v1/console", write=True)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
             page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
             page.goto(f"http://127.0.0.1:{console['port']}/#ticket={console['ticket']}")
-            for picture, screen in zip(PICTURES, ("overview", f"works/{asked}", "needs"), strict=True):
-                _shoot(page, f"#/ops/{screen}", folder / picture)
+            for picture, screen in zip(PICTURES, ("overview", f"works/{asked}", "needs"), strict=False):
+                _show(page, f"#/ops/{screen}")
+                page.screenshot(path=folder / picture)
+            _show(page, f"#/ops/works/{done}")
+            page.locator(".panel", has=page.locator(".ladder")).screenshot(path=folder / PICTURES[-1])
             browser.close()
     (folder / DIGEST).write_text(digest_of_page() + "\n")
 
 
-def _fill(ops: Daemon, worker: Daemon, reviewer: Daemon) -> str:
-    """Works in each state; the id of one that asks."""
+def _fill(ops: Daemon, worker: Daemon, reviewer: Daemon) -> tuple[str, str]:
+    """Works in each state; the ids of one that asks and of one that is done."""
 
     def opened(peer: Daemon, text: str) -> str:
         work: str = ops.post("/v1/works", to=peer.name, text=text)["work_id"]
@@ -77,15 +80,14 @@ def _fill(ops: Daemon, worker: Daemon, reviewer: Daemon) -> str:
     worker.post(f"/v1/works/{asked}/accept")
     worker.post(f"/v1/works/{asked}/need-input", message="It fits main and release-2. Which branch?")
     wait_for(lambda: ops.state_of(asked) == "needs_input" and ops.state_of(done) == "completed", 30, "the states")
-    return asked
+    return asked, done
 
 
-def _shoot(page: Page, screen: str, picture: Path) -> None:
+def _show(page: Page, screen: str) -> None:
     page.evaluate("hash => { location.hash = hash }", screen)
     expect(page.locator("main .panel").first).to_be_visible()
     expect(page.get_by_text("Loading …")).to_have_count(0)
     page.evaluate("document.activeElement.blur()")
-    page.screenshot(path=picture)
 
 
 if __name__ == "__main__":

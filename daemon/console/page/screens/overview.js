@@ -122,7 +122,7 @@ function Rates({ samples }) {
     plot.current = new Plot(
       {
         width: target.clientWidth,
-        height: 150,
+        height: 80,
         legend: { show: false },
         cursor: { show: false },
         axes: [axis, { ...axis, size: 46 }],
@@ -143,7 +143,7 @@ function Rates({ samples }) {
       data,
       target,
     );
-    const observer = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 150 }));
+    const observer = new ResizeObserver(() => plot.current?.setSize({ width: target.clientWidth, height: 80 }));
     observer.observe(target);
     return () => {
       observer.disconnect();

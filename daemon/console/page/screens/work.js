@@ -46,7 +46,7 @@ export function Work({ instance, route }) {
   const { work, why, limits } = data;
   return html`<h1 ref=${heading} tabindex="-1"><${State} of=${work.state} /> <${Said} by=${work.initiator}>${work.text || "(no text)"}<//></h1>
     <${Problem} error=${error} />
-    ${why && html`<${Panel} title="Why it does not move"><p>${visible(why.text)}</p>${why.said && html`<${Said} block>${why.said}<//>`}${why.hint && html`<p class="muted">${visible(why.hint)}</p>`}<//>`}
+    ${why && work.state !== "needs_input" && html`<${Panel} title="Why it does not move"><p>${visible(why.text)}</p>${why.said && html`<${Said} block>${why.said}<//>`}${why.hint && html`<p class="muted">${visible(why.hint)}</p>`}<//>`}
     ${work.state === "needs_input" && html`<${Question} work=${work} reload=${reload} />`}
     <${Panel} title="State" aside=${html`<code>${visible(work.work_id)}</code><${Copy} text=${work.work_id} label="Copy id" />`}>
       <${Facts} of=${[
