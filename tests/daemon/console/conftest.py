@@ -13,8 +13,9 @@ from tests.support.daemons import Daemon
 from tests.support.tools import require_axe, require_tool
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Generator[Browser]:
+    """For one module at a time: the event loop of Playwright's blocking interface would be in the way of asynchronous tests."""
     path = require_tool("chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
