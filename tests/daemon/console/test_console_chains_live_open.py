@@ -1,7 +1,7 @@
 """Chains, the live tail and the form that opens works, in a real Chromium."""
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -21,6 +21,8 @@ def pair(home: Home) -> Generator[tuple[Daemon, Daemon]]:
 
 def ask_at_check(agent: Agent, envelope: Envelope, _seq: int) -> None:
     """Completes what it gets, and asks about what begins with `check`."""
+    if "work_id" not in envelope:
+        return
     if envelope["body"]["text"].startswith("check"):
         agent.daemon.post(f"/v1/works/{envelope['work_id']}/need-input", message="which one?")
     else:
@@ -121,3 +123,25 @@ def test_a_work_is_opened_by_the_form_and_by_its_command(pair: tuple[Daemon, Dae
     expect(page.get_by_role("heading", level=1)).to_contain_text("run it's tests")
     (work,) = ops.get("/v1/works")["works"]
     assert page.url.endswith(f"#/ops/works/{work['work_id']}") and work["direct_id"]
+
+
+@pytest.mark.parametrize(("width", "theme"), [(360, "dark"), (1280, "light"), (2560, "dark")])
+def test_these_screens_have_no_violation_and_no_overflow(
+    pair: tuple[Daemon, Daemon], tab: Tab, violations: Callable[[Page], list[str]], width: int, theme: str
+) -> None:
+    ops, worker = pair
+    names = [f"node_{number}_{'x' * 50}" for number in range(6)]
+    nodes = {name: {"peer": "worker", "input": "check this"} for name in names}
+    edges = [(source, target, "response.data.again == true") for source in names for target in names]
+    with Agent(worker, ask_at_check):
+        run_id = begin(ops, chain(nodes, *edges, start=names[0]))
+        reach(ops, run_id, "waiting")
+        say(ops, "W" * 300)
+        page = tab(ops, width=width, theme=theme)
+        for screen in ("chains", f"chains/{run_id}", "live", "open"):
+            page.evaluate("hash => { location.hash = hash }", f"#/ops/{screen}")
+            expect(page.locator("main table, main textarea").first).to_be_visible()
+            wider = """() => [...document.querySelectorAll("main *")].filter((one) =>
+                one.getBoundingClientRect().right > innerWidth && !one.closest(".scroll, pre")).map((one) => one.outerHTML)"""
+            assert page.evaluate(wider) == [], screen
+            assert violations(page) == [], screen
