@@ -117,7 +117,7 @@ def _repack(sdist: Path, target: Path, epoch: int) -> Path:
         for member in sorted(old.getmembers(), key=lambda member: member.name):
             plain = tarfile.TarInfo(member.name)
             plain.type, plain.size, plain.mtime = member.type, member.size, epoch
-            plain.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            plain.mode = 0o755 if member.isdir() or member.name.endswith(".sh") else 0o644
             new.addfile(plain, old.extractfile(member))
     return packed
 

@@ -87,6 +87,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
         "trust_rules TrustRules.pins TrustRules._rules LivePolicy._paused LivePolicy._keys Tags._keys Tags._senders",
         _EVERYBODY,
     ),
+    "contexts of traces": _resource("OPENINGS", "EnvelopeSpans._openings", _EVERYBODY),
     "chains": _resource("max_steps", "chain_runs chain_steps", _EVERYBODY),
     "reports": _resource(
         "MAX_NAMES MAX_HELD",

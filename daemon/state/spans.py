@@ -17,7 +17,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import raw_of
 
-_OPENINGS: Final = 4_096
+OPENINGS: Final = 4_096
 """Works in memory with the context of the message that opened them: else each message of a work reads its opening."""
 
 
@@ -70,7 +70,7 @@ class EnvelopeSpans:
         return self._keep(draft.channel, draft.work_id, carrier_in(ext) if isinstance(ext, dict) else {})
 
     def _keep(self, channel: str, work_id: str, carrier: Mapping[str, str]) -> Mapping[str, str]:
-        if len(self._openings) >= _OPENINGS:
+        if len(self._openings) >= OPENINGS:
             del self._openings[next(iter(self._openings))]
         self._openings[channel, work_id] = carrier
         return carrier

@@ -31,13 +31,14 @@ OURS = {
     "DeniedSubjects._publishes", "DeniedSubjects._subscriptions", "EventBuffer.subscribers", "identities",
     "Identity.keys", "Identity.signers", "Identity.unusable", "InboxWaiters.waiting", "InMemoryState.addressed",
     "InMemoryState.arrived", "JetStreamCarrier._sequences", "JetStreamCarrier._unconfirmed",
-    "JetStreamProfile._leaving", "JetStreamProfile._wrong", "Link._subscriptions", "meta", "NatsClient.info",
+    "JetStreamProfile._leaving", "JetStreamProfile._wrong", "Link._kept", "Link._subscriptions", "meta", "NatsClient.info",
     "NatsClient.pings", "NatsClient.receivers", "NatsConnection._contexts", "NatsFiles.problems",
     "NatsFiles.warnings", "Notifier._waiters", "OpenFlows._flows", "OpenFlows._last", "own_terminal_messages",
     "Publisher._carried", "Publisher._expedited", "Publisher._fresh", "Publisher._handed", "Publisher._unsubscribed",
     "Relay._in_flight", "ServerPool._discovered", "StreamCleanup._observed", "TrustRules._counts", "TrustRules.admitted",
     "UnresponsivePeers._probes", "UnresponsivePeers.subjects", "Waker._tasks", "Waker._unanswered",
-    "WhoisQuestions._pending", "Writer._batch", "Writer._queue",
+    "WhoisQuestions._pending", "Writer._batch", "Writer._between",
+    "Writer._queue",
 }  # fmt: skip
 """What only our agent, our operator or our broker fills."""
 
