@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.browsers import Tab
 from tests.support.daemons import Daemon
 from tests.support.tools import require_axe, require_tool
+
+expect.set_options(timeout=30_000)  # milliseconds: the machine may be busy
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import { ApiError, call, request } from "./session.js";
 /** @typedef {import("./api.js").Event} Event */
 /** @typedef {(event: Event | null) => void} Listener null: events were missed */
 
-const AGAIN_MS = 5_000; // what no event tells, such as delivery states, is loaded again
+const AGAIN_MS = 10_000; // what no event tells, such as delivery states, is loaded again
 const HIDDEN_MS = 60_000; // the same in a tab that is not seen
 const PACE_MS = 400; // between two loads after events
 const FIRST_PAUSE_MS = 500;
