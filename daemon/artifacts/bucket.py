@@ -173,7 +173,7 @@ class Bucket:
     async def erase(self, stored: StoredObject) -> bool:
         """Remove an object; the server overwrites its messages in its files. The chunks go first: the description names them.
 
-        Returns False where the server does not permit it, which it tells by silence.
+        Returns False where the server does not permit it: it does not answer then.
         """
         try:
             await self._erase(stored)

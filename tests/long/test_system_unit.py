@@ -49,13 +49,13 @@ def checkout() -> bytes:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    """A machine with a checkout in /srv/aghbus, and a broker for it; the users `agent` and `stranger` have a home."""
+    """A machine with a checkout in /srv/aghbus, and a broker for it; the users `agent` and `outsider` have a home."""
     (tmp_path / "machine").mkdir()
     async with NatsServer() as broker:
         with Machine(tmp_path / "machine") as found:
             found.write("/srv/checkout.tar", checkout())
             found.run(
-                "mkdir /srv/aghbus; tar -xf /srv/checkout.tar -C /srv/aghbus; useradd -m agent; useradd -m stranger"
+                "mkdir /srv/aghbus; tar -xf /srv/checkout.tar -C /srv/aghbus; useradd -m agent; useradd -m outsider"
             )
             found.write("/srv/aghbus/worker.toml", CONFIG.format(url=broker.url).encode())
             yield found
@@ -89,8 +89,8 @@ def _found_by_root_and_the_group(machine: Machine) -> None:
         (found,) = answer(machine, "aghctl instances list", user)["instances"]
         assert (found["name"], found["running"], found["state_dir"]) == ("worker", True, STATE)
         assert answer(machine, "aghctl status", user)["name"] == "worker"  # the only one that runs
-    assert answer(machine, "aghctl instances list", "stranger")["instances"] == []
-    refused = machine.run("aghctl --name worker status", user="stranger", check=False)
+    assert answer(machine, "aghctl instances list", "outsider")["instances"] == []
+    refused = machine.run("aghctl --name worker status", user="outsider", check=False)
     assert "may not use the daemon worker of the system" in refused.stderr
     assert "group aghd-worker" in refused.stderr
     for words in ("", "--name worker ", f"--socket {SOCKET} "):

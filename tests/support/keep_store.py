@@ -53,9 +53,9 @@ def _texts(daemon: Daemon) -> list[str]:
 
 
 async def _refused(url: str, handle: str) -> None:
-    async with foreign_peer(url, "stranger") as stranger:
-        await stranger.client.publish(subject_for("ws_local", "default", handle), b"no envelope")
-        await stranger.client.flush()
+    async with foreign_peer(url, "outsider") as outsider:
+        await outsider.client.publish(subject_for("ws_local", "default", handle), b"no envelope")
+        await outsider.client.flush()
 
 
 def play(ops: Daemon, worker: Daemon, handle: str, url: str) -> None:

@@ -70,7 +70,7 @@ def consumer_config(name: str, *, filters: list[str], ack_wait: float, max_in_fl
 def bucket_config(bucket: str, *, max_age: int, max_bytes: int, replicas: int, append_only: bool) -> dict[str, Any]:
     """The stream below an object store (ADR-20 of NATS' architecture); `max_age` in seconds.
 
-    `append_only` refuses roll-ups, by which whoever may publish to one subject removes every object.
+    `append_only` refuses roll-ups, by which a peer that may publish to one subject removes every object.
     """
     return {
         "name": f"OBJ_{bucket}",

@@ -39,8 +39,9 @@ def tab(chromium: Browser) -> Generator[Tab]:
         width: int = 1280,
         theme: Any = "light",
         expected: tuple[int, ...] = (),
+        confirms: bool = False,
     ) -> Page:
-        """`expected`: statuses of failed requests that belong to the test."""
+        """`expected`: statuses of failed requests that belong to the test. `confirms`: its questions are answered with yes."""
         console = daemon.post("/v1/console", write=write)
         origin = f"http://127.0.0.1:{console['port']}"
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
@@ -48,7 +49,9 @@ def tab(chromium: Browser) -> Generator[Tab]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)
-        page.on("dialog", lambda dialog: problems.append(f"a dialog: {dialog.message}"))
+        page.on(
+            "dialog", lambda dialog: dialog.accept() if confirms else problems.append(f"a dialog: {dialog.message}")
+        )
         page.on("pageerror", lambda error: problems.append(f"an error: {error}"))
         page.on("request", lambda one: problems.append(f"to {one.url}") if not own(one.url, origin) else None)
         page.on(

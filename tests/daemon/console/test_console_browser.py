@@ -57,13 +57,14 @@ def test_a_question_is_answered_and_a_work_canceled(pair: tuple[Daemon, Daemon],
     work = opened(ops, worker)
     worker.post(f"/v1/works/{work}/need-input", message="which branch?")
     wait_for(lambda: ops.state_of(work) == "needs_input", 30, "the question")
-    page = tab(ops, f"works/{work}", write=True)
+    page = tab(ops, f"works/{work}", write=True, confirms=True)
     page.get_by_label("Answer").fill("main")
     page.get_by_role("button", name="Send the answer").click()
     wait_for(lambda: ops.state_of(work) == "working", 30, "the answer")
-    page.once("dialog", lambda dialog: dialog.accept())
     said = [message["envelope"]["body"] for message in worker.get(f"/v1/messages?work={work}&kind=say")["messages"]]
     assert said[-1]["text"] == "main"
+    page.get_by_role("button", name="Cancel").click()
+    wait_for(lambda: worker.state_of(work) == "canceled", 30, "the end")
 
 
 def test_a_console_that_reads_shows_the_commands_alone(pair: tuple[Daemon, Daemon], tab: Tab, home: Home) -> None:

@@ -185,7 +185,7 @@ export function useLive(instance, load, inputs, matters = () => true) {
     };
     again.current = run;
     void run();
-    const silence = listen(instance, (event) => {
+    const unlisten = listen(instance, (event) => {
       if (event === null || matters(event)) soon();
     });
     const seen = () => document.hidden || run();
@@ -193,7 +193,7 @@ export function useLive(instance, load, inputs, matters = () => true) {
     return () => {
       over = true;
       clearTimeout(timer);
-      silence();
+      unlisten();
       document.removeEventListener("visibilitychange", seen);
     };
   }, [instance, ...inputs]);
