@@ -16,6 +16,7 @@ TOPS: Final = (
     "deploy",
     "docs",
     "examples",
+    "gateways",
     "host",
     "protocol",
     "store",

@@ -8,7 +8,7 @@ from typing import Final
 
 TESTS: Final = Path(__file__).parent
 ROOT: Final = TESTS.parent
-FOLDERS: Final = ("host", "protocol", "store", "daemon", "client", "testing", "cli")
+FOLDERS: Final = ("host", "protocol", "store", "daemon", "client", "testing", "gateways", "cli")
 MODULES: Final = sorted(path for path in TESTS.rglob("*.py") if "typecheck" not in path.parts)
 
 

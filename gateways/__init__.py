@@ -1,0 +1,1 @@
+"""Gateways: processes that connect other agent protocols to the bus, on the client library."""
