@@ -313,8 +313,7 @@ class Node:
         self._parts.counters.add("catalog.reloaded")
         self._parts.counters.solved("catalog")
         event(_log, logging.INFO, "catalog reloaded", records=len(catalog.records))
-        if self.link.state == "up":
-            self._parts.background.spawn(self._parts.greeter.greet())
+        self._parts.greeter.announce()
 
     def _bad_catalog(self, error: CatalogError) -> None:
         self._parts.own_card.problems = tuple(map(str, error.problems))

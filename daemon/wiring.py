@@ -136,7 +136,7 @@ class DaemonParts:
         self.denied = DeniedSubjects(self.identity.self_id)
         interval, acknowledging = self.settings.current.discovery.interval, store.memory.acknowledging
         self.presence = PresenceTable(interval, acknowledging, lambda peer: self.lanes.is_contact(peer))  # noqa: PLW0108 - made below
-        self.own_card = OwnCard(self.identity, self.settings)
+        self.own_card = OwnCard(self.identity, self.settings, self.clock)
         self.own_load = OwnLoad(store)
         self.instance = OwnInstance(self.clock, self.settings, secret)
         self.signatures = SignaturePool(replaced.verifier)
@@ -272,7 +272,9 @@ class DaemonParts:
         )
         recipients = Recipients(identity, self.presence, clock)
         drafts = DraftBuilder(context, self.own_card, recipients)
-        peers = PeerService(settings, identity, self.presence, clock, self.own_card, self.own_load, clock.millis())
+        peers = PeerService(
+            settings, identity, self.presence, clock, self.own_card, self.own_load, self.greeter, clock.millis()
+        )
         stored = MessageService(
             store,
             notifier,

@@ -40,6 +40,7 @@ class Methods:
     requeue = method(Operations.requeue_message)
     capabilities = method(Operations.list_capabilities)
     capability = method(Operations.get_capability)
+    announce_capability = method(Operations.announce_capability)
     quarantine = method(Operations.list_quarantine)
     requests = method(Operations.list_admission_requests)
     trust_rules = method(Operations.list_trust_rules)

@@ -64,6 +64,7 @@ HANDLERS: Final[dict[AnyOperation, Handler]] = {
     Operations.requeue_message: InboxService.requeue,
     Operations.list_capabilities: PeerService.list_capabilities,
     Operations.get_capability: PeerService.get_capability,
+    Operations.announce_capability: PeerService.announce_capability,
     Operations.list_quarantine: MessageService.list_quarantine,
     Operations.list_admission_requests: Admission.list_requests,
     Operations.list_trust_rules: TrustRuleService.list_rules,

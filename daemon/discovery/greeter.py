@@ -75,6 +75,11 @@ class Greeter:
         for workspace_id, channel in self._identity.channels:
             self._greet_on(workspace_id, channel, joined=joined)
 
+    def announce(self) -> None:
+        """Greet now, without waiting for it: our catalog has changed."""
+        if self._link.state == "up":
+            self._background.spawn(self.greet())
+
     def leave(self) -> None:
         """Say on every channel that this daemon stops."""
         if self._link.state == "up":

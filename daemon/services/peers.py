@@ -2,16 +2,27 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from aghbus.daemon.base.clock import Clock
 from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.discovery.greeter import Greeter
+from aghbus.daemon.state.catalog import CatalogError, record_of
 from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.state.own_load import OwnLoad
 from aghbus.daemon.state.presence import PresenceTable, card_object
 from aghbus.host.version import VERSION
-from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, Peer, PeersResponse
+from aghbus.protocol.agh.errors import ProtocolError
+from aghbus.protocol.api.peers import (
+    CapabilitiesResponse,
+    CapabilityAnnouncement,
+    CapabilityRecord,
+    Peer,
+    PeersResponse,
+)
 from aghbus.protocol.api.queries import PeersQuery
-from aghbus.protocol.base.errors import NotFound
+from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +35,7 @@ class PeerService:
     clock: Clock
     own_card: OwnCard
     own_load: OwnLoad
+    greeter: Greeter
     started_ms: int
 
     async def list_peers(self, query: PeersQuery) -> PeersResponse:
@@ -83,7 +95,12 @@ class PeerService:
         catalog = self.own_card.catalog
         records = [
             CapabilityRecord(
-                id=record.id, summary=record.summary, digest=record.digest, claim=False, document=record.document
+                id=record.id,
+                summary=record.summary,
+                digest=record.digest,
+                claim=False,
+                document=record.document,
+                until_ms=self._until_ms(record.id),
             )
             for record in catalog.records
         ]
@@ -106,3 +123,31 @@ class PeerService:
             f"capability {capability_id!r}: is not in the catalog of this daemon",
             hint="GET /v1/capabilities lists the catalog",
         )
+
+    async def announce_capability(self, capability_id: str, announcement: CapabilityAnnouncement) -> CapabilityRecord:
+        """Announce a capability of a process of ours, such as a gateway's, beside the operator's catalog."""
+        fields = msgspec.to_builtins(announcement)
+        expires_in = fields.pop("expires_in")
+        try:
+            record = record_of({"id": capability_id, **fields})
+        except ProtocolError as error:
+            raise InvalidRequest(f"{error.field.removeprefix('capability.')}: {error.rule}") from None
+        try:
+            changed = self.own_card.announce(record, expires_in)
+        except CatalogError as error:
+            message = f"capability {capability_id!r}: the catalog {error.problems[0].rule}"
+            raise Refused(message, code="conflict", hint="GET /v1/capabilities lists the catalog") from None
+        if changed:
+            self.greeter.announce()
+        return CapabilityRecord(
+            id=record.id,
+            summary=record.summary,
+            digest=record.digest,
+            claim=False,
+            document=record.document,
+            until_ms=self._until_ms(record.id),
+        )
+
+    def _until_ms(self, capability_id: str) -> int | None:
+        left = self.own_card.announced_for(capability_id)
+        return None if left is None else self.clock.millis() + round(left * 1000)

@@ -18,10 +18,10 @@ from aghbus.daemon.config.settings import Settings
 from aghbus.host.locations import Locations
 from aghbus.protocol.agh.capability_digest import FIELDS, LISTS, capability_digest, normalize_capability
 from aghbus.protocol.agh.discovery import Record
-from aghbus.protocol.agh.errors import ProtocolError
+from aghbus.protocol.agh.errors import Malformed, ProtocolError
 from aghbus.protocol.agh.limits import MAX_CARD_ENTRY_BYTES, MAX_LIST_ITEMS, MAX_SUMMARY_BYTES
 from aghbus.protocol.base.errors import AghbusError
-from aghbus.protocol.base.text import byte_length, has_control, trim
+from aghbus.protocol.base.text import byte_length, has_control
 
 MAX_FILE_BYTES: Final = 1 << 20
 """Largest catalog file: the size of one envelope, beyond which its records could not be sent."""
@@ -93,6 +93,20 @@ def load_catalog(path: str | None, extra_ids: Sequence[str] = ()) -> Catalog:
 def catalog_source(settings: Settings, locations: Locations) -> CatalogSource:
     """The catalog's place and the claimed ids by the settings."""
     return CatalogSource(settings.catalog, locations.catalog_candidates, settings.capabilities)
+
+
+def record_of(entry: Mapping[str, Any]) -> Record:
+    """The record in `entry`, in normal form and with its digest. Raises ProtocolError, whose `field` begins with `capability.`."""
+    document: dict[str, Any] = {**normalize_capability(entry)}
+    for key, limit in (("id", MAX_CARD_ENTRY_BYTES), ("summary", MAX_SUMMARY_BYTES)):
+        if has_control(document[key]) or byte_length(document[key]) > limit:
+            raise Malformed(
+                f"must be one line of at most {limit} bytes, without control characters", f"capability.{key}"
+            )
+    if entry["id"] != document["id"]:
+        raise Malformed("must not have white space at either end", "capability.id")
+    digest = capability_digest(document)
+    return Record(document["id"], document["summary"], digest, {**document, "digest": digest})
 
 
 class _Reader:
@@ -172,20 +186,19 @@ class _Reader:
         if len(self.problems) > before:
             return
         try:
-            document: dict[str, Any] = {**normalize_capability(entry)}
-            digest = capability_digest(document)
+            record = record_of(entry)
         except ProtocolError as error:
             self.problem(error.field.replace("capability", where, 1), path, error.rule)
             return
+        name, digest = record.id, record.digest
         if entry.get("digest") not in (None, digest):
             self.problem(f"{where}.digest", path, f"must be {digest} for this record", "leave it out: it is computed")
             return
-        name = document["id"]
         if name in self._origins:
             self.problem(f"{where}.id", path, f"{name!r} is already defined in {self._origins[name]}")
             return
         self._origins[name] = str(path)
-        yield Record(name, document["summary"], digest, {**document, "digest": digest})
+        yield record
 
     def _check_fields(self, entry: Mapping[str, Any], path: Path, where: str) -> None:
         for key, value in entry.items():
@@ -198,14 +211,6 @@ class _Reader:
                     self.problem(f"{where}.{key}", path, "must be a list of texts")
             elif not isinstance(value, str):
                 self.problem(f"{where}.{key}", path, "must be a text")
-        for key, limit in (("id", MAX_CARD_ENTRY_BYTES), ("summary", MAX_SUMMARY_BYTES)):
-            text = entry.get(key)
-            if isinstance(text, str) and (has_control(trim(text)) or byte_length(text) > limit):
-                self.problem(
-                    f"{where}.{key}", path, f"must be one line of at most {limit} bytes, without control characters"
-                )
-        if isinstance(entry.get("id"), str) and entry["id"] != trim(entry["id"]):
-            self.problem(f"{where}.id", path, "must not have white space at either end")
 
 
 def _leads_out(path: Path, folder: Path) -> bool:

@@ -46,7 +46,14 @@ from aghbus.protocol.api.messages import (
     ThreadsResponse,
 )
 from aghbus.protocol.api.operation import AnyOperation, Operation, takes
-from aghbus.protocol.api.peers import CapabilitiesResponse, CapabilityRecord, PeersResponse, WhoisRequest, WhoisResponse
+from aghbus.protocol.api.peers import (
+    CapabilitiesResponse,
+    CapabilityAnnouncement,
+    CapabilityRecord,
+    PeersResponse,
+    WhoisRequest,
+    WhoisResponse,
+)
 from aghbus.protocol.api.status import (
     HealthResponse,
     ProfileResponse,
@@ -210,6 +217,13 @@ class Operations:
         takes(q.NoParameters, q.IdPath),
         CapabilityRecord,
         errors=_FOUND,
+    )
+    announce_capability = Operation(
+        "PUT /v1/capabilities/{id}",
+        "Announce a capability for a while, or withdraw it",
+        takes(CapabilityAnnouncement, q.IdPath),
+        CapabilityRecord,
+        errors=("conflict",),
     )
     list_quarantine = Operation(
         "GET /v1/quarantine", "Refused envelopes, latest first", takes(q.LimitQuery), QuarantineResponse

@@ -2,12 +2,16 @@
 
 from typing import Annotated, Any, Final
 
-from aghbus.protocol.api.base import Channel, PeerName, RequestModel, ResponseModel, seconds
+from aghbus.protocol.api.base import Channel, NonBlank, PeerName, RequestModel, ResponseModel, seconds
 
 MAX_WHOIS_WAIT: Final = 60.0
 WHOIS_SECONDS: Final = 1.5
 """How long a question is open at most that is asked once."""
 """Seconds: a response that takes longer than two greet intervals is no longer discovery."""
+
+
+MAX_ANNOUNCED_SECONDS: Final = 3600.0
+"""Seconds: a process that ended without a word is no longer believed after that, at the latest."""
 
 
 class Peer(ResponseModel):
@@ -74,6 +78,22 @@ class WhoisResponse(ResponseModel):
     ended: str
 
 
+class CapabilityAnnouncement(RequestModel):
+    """A capability that a process of ours serves for now: the fields of its record, and how long they hold."""
+
+    summary: NonBlank  # one line
+    outcome: NonBlank  # what the initiator gets
+    # seconds until it is withdrawn unless it is announced again; 0 withdraws it immediately
+    expires_in: Annotated[float, seconds(0, MAX_ANNOUNCED_SECONDS)]
+    version: str | None = None  # of the capability
+    context_needed: list[str] | None = None  # what the initiator must give
+    artifacts_expected: list[str] | None = None  # what the end of the work has
+    execution_outline: list[str] | None = None  # its steps
+    constraints: list[str] | None = None  # what it does not do
+    examples: list[str] | None = None  # texts of works
+    requirements: list[str] | None = None  # ids of what the initiator must have
+
+
 class CapabilityRecord(ResponseModel):
     """One capability of the daemon's own catalog."""
 
@@ -82,6 +102,7 @@ class CapabilityRecord(ResponseModel):
     digest: str | None  # of the record, null for a claim
     claim: bool  # true for a bare id without a record
     document: dict[str, Any] | None  # the full record, null for a claim
+    until_ms: int | None = None  # until when a process announces it; null for one of the operator's
 
 
 class CapabilitiesResponse(ResponseModel):

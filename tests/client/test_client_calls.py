@@ -1,6 +1,7 @@
 """Calls: types, errors, and repetition over restarts of the daemon."""
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,29 @@ def test_from_env_finds_the_daemon_as_aghctl_does(pair: Pair, monkeypatch: pytes
     monkeypatch.setenv("AGHD_NAME", "ops")
     assert Client.from_env().status().peer_id == "ops"
     assert pair.ops.home.ctl_json("--name", "ops", "status")["peer_id"] == "ops"
+
+
+def test_a_capability_is_announced_for_a_while_and_withdrawn(pair: Pair) -> None:
+    announce = partial(
+        pair.working.announce_capability,
+        "text.review",
+        summary="Reviews a text",
+        outcome="findings",
+        examples=["Review this", " "],
+    )
+    made = announce(expires_in=60)
+    assert pair.asking.wait_capability("text.review", timeout=10).peer_id == "worker"
+    rich = pair.asking.whois("text.review", catalog=True, wait=10, first=True).peers[0]
+    assert rich.capabilities is not None
+    reviews = [one for one in rich.capabilities if one["id"] == "text.review"]
+    assert [one["examples"] for one in reviews] == [["Review this"]]
+    assert [one["digest"] for one in reviews] == [made.digest]
+    announce(expires_in=0)
+    with pytest.raises(TimeoutError):
+        pair.asking.wait_capability("text.review", timeout=0.5)
+    assert "text.review" not in {one.id for one in pair.working.capabilities().capabilities}
+    with pytest.raises(InvalidRequest, match="summary: must be one line"):
+        pair.working.announce_capability("text.review", summary="two\nlines", outcome="x", expires_in=60)
 
 
 def test_an_artifact_is_stored_and_read_in_pieces(tmp_path: Path) -> None:

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from aghbus.daemon.state.catalog import MAX_FILE_BYTES, Catalog, CatalogError, CatalogSource, load_catalog
+from aghbus.daemon.config.live_settings import LiveSettings
+from aghbus.daemon.config.settings import Settings
+from aghbus.daemon.state.catalog import MAX_FILE_BYTES, Catalog, CatalogError, CatalogSource, load_catalog, record_of
+from aghbus.daemon.state.identity import Identity
+from aghbus.daemon.state.own_card import OwnCard
 from aghbus.daemon.tasks.catalog_watcher import CatalogWatcher
+from tests.support.publishing import Hand
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "capability_digests.jsonl"
 CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()]
@@ -294,3 +299,22 @@ def test_a_bad_catalog_refuses_the_start(tmp_path: Path) -> None:
     watcher = CatalogWatcher(CatalogSource(str(tmp_path / "c.json")), print, print)
     with pytest.raises(CatalogError):
         watcher.load()
+
+
+def test_what_a_process_announces_expires_and_goes_behind_the_operators_records() -> None:
+    clock = Hand()
+    settings = Settings()
+    card = OwnCard(Identity(settings), LiveSettings(settings), clock)
+    card.catalog = Catalog(records=(record_of(ONE),), claims=("code.patch", "other"))
+    assert card.card().capabilities == ("test.run", "code.patch", "other")
+    assert card.announce(record_of(TWO), 60)
+    assert not card.announce(record_of(TWO), 60)  # nothing new to greet with
+    assert card.card().capabilities == ("test.run", "code.patch", "other")
+    assert [one.summary for one in card.catalog.records] == ["Run the tests.", "Patch the code."]
+    with pytest.raises(CatalogError, match="of the operator"):
+        card.announce(record_of({**ONE, "outcome": "Nothing."}), 60)
+    card.catalog = Catalog(claims=("other",))
+    assert card.card().capabilities == ("code.patch", "other")
+    clock.now += 61
+    assert card.card().capabilities == ("other",)
+    assert card.announced_for("code.patch") is None

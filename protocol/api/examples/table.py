@@ -228,6 +228,14 @@ _EXAMPLES: Final = (
     _example(Operations.list_capabilities, CapabilitiesResponse(source=None, capabilities=[v.CAPABILITY], problems=[])),
     _example(Operations.get_capability, v.CAPABILITY, "test.run"),
     _example(
+        Operations.announce_capability,
+        v.ANNOUNCED,
+        "text.review",
+        summary="Reviews a text",
+        outcome="the findings",
+        expires_in=120,
+    ),
+    _example(
         Operations.list_quarantine,
         QuarantineResponse(
             quarantined=[

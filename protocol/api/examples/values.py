@@ -193,6 +193,15 @@ PEER: Final = Peer(
     takes=4,
 )
 CAPABILITY: Final = CapabilityRecord(id="test.run", summary=None, digest=None, claim=True, document=None)
+_DIGEST: Final = "sha256:ff8f66d7891dce64bf0a4ca2536f8c48f3521d4cd0f37fc0cc03f68843bc1881"
+ANNOUNCED: Final = CapabilityRecord(
+    id="text.review",
+    summary="Reviews a text",
+    digest=_DIGEST,
+    claim=False,
+    document={"id": "text.review", "summary": "Reviews a text", "outcome": "the findings", "digest": _DIGEST},
+    until_ms=AT + 120_000,
+)
 RULE: Final = TrustRule(
     rule="admit", subject=None, who="ops", origin="operator", since_ms=AT, used_ms=None, in_force=True
 )
