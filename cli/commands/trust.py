@@ -262,7 +262,7 @@ COMMANDS = {
             "aghctl trust allow --channel default --talk '*@*' --remove",
         ],
         arguments=[
-            Argument("who", help="a key id, a handle, or with --channel a peer id, * or *@*"),
+            Argument("who", help="a key id, a handle, or with --channel a peer id, PEER/PRINCIPAL, * or *@*"),
             _CHANNEL,
             _TALK,
             _REMOVE,

@@ -7,15 +7,23 @@ import msgspec
 
 from aghbus.daemon.config.layers import Key
 from aghbus.daemon.config.value_types import FilePath, Text, Texts, choice
-from aghbus.protocol.agh.identifiers import is_key_id, is_peer
-from aghbus.protocol.agh.trust.policy import ChannelRule, Mode, TrustPolicy, identity_of, split_pin, split_sender
+from aghbus.protocol.agh.identifiers import is_key_id
+from aghbus.protocol.agh.trust.policy import (
+    ChannelRule,
+    Mode,
+    TrustPolicy,
+    identity_of,
+    is_sender,
+    split_pin,
+    split_sender,
+)
 
 _SECRET_FILE: Final = FilePath(holds_secret=True)
 _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
-_WHO: Final = Text("a peer id, a handle or a key id", lambda text: is_peer(text) or is_key_id(text))
+_WHO: Final = Text("a peer id, a handle or a key id, or one of these with /PRINCIPAL", is_sender)
 _PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
 _SENDER: Final = Text(
-    "CHANNEL=WHO, where WHO is a peer id, a handle, a key id, * (everybody) or *@* (every verified peer)",
+    "CHANNEL=WHO, where WHO is a peer id, a handle, a key id, one of these with /PRINCIPAL, * (everybody) or *@* (every verified peer)",
     lambda text: split_sender(text) is not None,
 )
 

@@ -13,7 +13,7 @@ from aghbus.daemon.state.identity import Identity
 from aghbus.daemon.state.inbox_waiters import InboxWaiters
 from aghbus.daemon.state.trust_policy import LivePolicy
 from aghbus.protocol.agh.identifiers import is_handle, is_key_id, is_peer
-from aghbus.protocol.agh.trust.policy import TrustPolicy, identity_of, split_pin, split_sender
+from aghbus.protocol.agh.trust.policy import TrustPolicy, identity_of, is_sender, split_pin, split_sender
 from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.audit import events as audit
@@ -115,7 +115,7 @@ class TrustRuleService:
         if (self.identity.workspace, request.channel) not in self.identity.joined:
             raise InvalidRequest("channel: is not joined here")
         if split_sender(f"{request.channel}={request.who}") is None:
-            raise InvalidRequest("who: must be a peer id, a handle, a key id, * or *@*")
+            raise InvalidRequest("who: must be a peer id, a handle or a key id, one of these with /PRINCIPAL, * or *@*")
         return "may_talk" if request.talk else "may_open_work", request.channel, request.who
 
     def _pin(self, verb: str, who: str) -> tuple[str, str]:
@@ -131,7 +131,7 @@ class TrustRuleService:
 
     def _peer(self, kind: RuleKind, who: str) -> str:
         """The peer of a rule that is about one: as an earlier rule names it, by its key id, or as in the request."""
-        if not is_peer(who) and not is_key_id(who):
+        if not (is_sender(who) if kind == "deny" else is_peer(who) or is_key_id(who)):
             raise InvalidRequest(
                 "who: must be a peer id, a handle or a key id",
                 hint="`aghctl requests` and `aghctl peers` show peers whole",
@@ -280,6 +280,8 @@ def _added(rule: Rule, before: TrustPolicy) -> list[str]:
     if rule.rule == "allow" and not before.allow:
         plain = "" if before.mode == "require" else "; unsigned peers are still taken (trust.mode = verify)"
         return [f"this is the first allowed key: messages of every other key are refused now{plain}"]
+    if rule.rule == "deny" and "/" in rule.who:
+        return ["who calls is what the peer says: deny the peer itself where its word does not count"]
     if rule.rule == "deny" and identity_of(rule.who) == rule.who:
         return ["a peer without a key can take another name: trust.mode = require refuses all of them"]
     known = before.channels.get(rule.subject)

@@ -100,7 +100,8 @@ class LivePolicy:
         named |= {
             rule.who for rule in self._store.memory.trust if rule.rule in ("pin", "admit") and rule.origin == "operator"
         }
-        return frozenset(map(identity_of, named - {EVERYBODY, VERIFIED})) - self.now.deny
+        peers = {who.partition("/")[0] for who in named - {EVERYBODY, VERIFIED}}
+        return frozenset(map(identity_of, peers)) - self.now.deny
 
     def key_of(self, handle: str) -> str | None:
         """The whole key id of a recently seen handle, which has only half of it as its fingerprint; None when it is not cached."""

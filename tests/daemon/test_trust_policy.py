@@ -18,9 +18,9 @@ from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.errors import ProtocolError
 from aghbus.protocol.agh.trust.explain import explain
 from aghbus.protocol.agh.trust.keys import SigningKey
-from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy, identity_of
+from aghbus.protocol.agh.trust.policy import ChannelRule, TrustPolicy, identity_of, is_sender, split_sender
 from aghbus.protocol.agh.trust.proof import sign, verify_envelope
-from aghbus.protocol.agh.trust.trust import assess
+from aghbus.protocol.agh.trust.trust import Trust, assess
 from aghbus.protocol.api.trust import TrustChangeRequest
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.commit.transaction import Transaction
@@ -342,3 +342,44 @@ def test_a_claimed_name_has_another_denial_budget_than_its_owner() -> None:
     }
     assert len(names) == 4
     assert denial_budget_key(handle, "verified") == denial_budget_key(f"carol@{FIRST.fingerprint}", "verified")
+
+
+CALLED = {"ext": {"aghbus.principal": {"name": "alice", "via": "a2a"}}}
+
+
+@pytest.mark.parametrize("who", ["gate/alice", f"gate@{FIRST.fingerprint}/alice", f"{FIRST.key_id}/alice"])
+def test_a_rule_may_name_one_caller_of_a_peer(who: str) -> None:
+    key = None if who.startswith("gate/") else FIRST
+    alice, mallory, own = (
+        said_by("gate", key, **ext)
+        for ext in (CALLED, {"ext": {"aghbus.principal": {"name": "mallory"}}}, {"ext": {"aghbus.principal": "alice"}})
+    )
+
+    def refused(envelope: Envelope, policy: TrustPolicy) -> list[str]:
+        quick = policy.no_rule_applies(envelope, trust)
+        found = [check.rule for check in policy.checks(envelope, trust, opens_work=True) if check.error is not None]
+        assert not (quick and found)
+        return found
+
+    trust: Trust = "unverified" if key is None else "verified"
+    settings = TrustSettings(may_open_work=(f"default={who}",))
+    assert refused(alice, policy_of(settings)) == []
+    assert refused(mallory, policy_of(settings)) == refused(own, policy_of(settings)) == ["may_open_work"]
+    denying = policy_of(TrustSettings(deny=(who,)))
+    assert refused(alice, denying) == ["deny"]
+    assert refused(mallory, denying) == refused(own, denying) == []
+
+
+@pytest.mark.parametrize("who", ["gate/", "gate/a b", "gate/alice/x", "*/alice", f"gate/{'x' * 129}"])
+def test_a_caller_in_a_rule_has_a_name(who: str) -> None:
+    assert split_sender(f"default={who}") is None and not is_sender(who)
+
+
+async def test_a_rule_for_one_caller_admits_its_peer(store: Store) -> None:
+    parts = parts_of(store, may_open_work=("default=gate/alice@example.org",))
+    assert parts.trust.admits("gate") and not parts.trust.admits("alice@example.org")
+    made = await parts.trust_rules.change("deny", TrustChangeRequest(who="gate/mallory"))
+    assert made.rule.who == "gate/mallory"
+    assert "what the peer says" in " ".join(made.notes)
+    assert parts.trust.admits("gate")
+    assert not parts.trust.now.no_rule_applies(said_by("gate", **CALLED), "unverified")

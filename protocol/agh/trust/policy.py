@@ -1,5 +1,6 @@
 """Trust rules: the local policy on which keys and senders are accepted, and for what (spec section 8)."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
@@ -17,9 +18,13 @@ EVERYBODY: Final = "*"
 VERIFIED: Final = "*@*"
 """All verified peers. Like `*` it cannot be a peer id."""
 
+PRINCIPAL_KEY: Final = "aghbus.principal"
+"""In `ext`: `{"name": …}`, the caller for whom the sender acts, as the sender says. A gateway gives it (docs/trust.md)."""
+_PRINCIPAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+|-]{0,127}")
+
 
 class ChannelRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The senders that may send on one channel: peer ids, handles, key ids, `*` or `*@*`; None for all.
+    """The senders that may send on one channel: peer ids, handles, key ids, these with `/PRINCIPAL`, `*` or `*@*`; None for all.
 
     Senders in `work` may open work with us and send messages. Senders only in `talk` may send messages and continue works
     that we opened.
@@ -66,6 +71,8 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether no rule applies to the envelope, so that all `checks` accept it: the common case, decided quickly."""
         if envelope.channel in self.channels:
             return False
+        if self.deny and principal_of(envelope) is not None:
+            return False
         if trust == "verified":
             return not (self.allow or self.deny) and envelope.sender.partition("@")[0] not in self.pins
         return self.mode != "require" and envelope.sender not in self.pins and envelope.sender not in self.deny
@@ -73,14 +80,15 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def checks(self, envelope: Envelope, trust: Trust, *, opens_work: bool) -> Iterator[RuleResult]:
         """The result of every rule, in order; the first refusal decides."""
         key = key_of(envelope) if trust == "verified" else None
-        names = _names(envelope.sender, key)
+        principal = principal_of(envelope)
+        names = _names(envelope.sender, key, principal)
         rule = self.channels.get(envelope.channel)
         if key is None:
             yield self._mode(envelope)
-            yield self._denied(envelope.sender, "the name is not denied", "from")
+            yield self._denied(envelope.sender, principal, "the name is not denied", "from")
             yield self._pin_of_plain(envelope.sender)
         else:
-            yield self._denied(key, "the key is not denied", "proof.key_id")
+            yield self._denied(key, principal, "the key is not denied", "proof.key_id")
             yield self._allowed(key)
             yield self._pin(envelope.sender.partition("@")[0], key)
         if rule is None:
@@ -103,9 +111,11 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
             )
         return RuleResult("pin", "the name is not pinned to a key")
 
-    def _denied(self, who: str, accepted: str, field: str) -> RuleResult:
+    def _denied(self, who: str, principal: str | None, accepted: str, field: str) -> RuleResult:
         if self.deny and identity_of(who) in self.deny:
             return RuleResult("deny", "", VerificationFailed("is denied here", field))
+        if principal is not None and identity_of(f"{who}/{principal}") in self.deny:
+            return RuleResult("deny", "", VerificationFailed("is denied here", f"ext.{PRINCIPAL_KEY}"))
         return RuleResult("deny", accepted)
 
     def _allowed(self, key: str) -> RuleResult:
@@ -126,13 +136,30 @@ class TrustPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_of(who: str) -> str:
-    """What identifies a peer: `@` and the fingerprint for a key id or a handle, whatever the nickname; else the plain name."""
-    at = who.find("@")
+    """What identifies a peer: `@` and the fingerprint for a key id or a handle, whatever the nickname; else the plain name.
+
+    Of `PEER/PRINCIPAL` this is the peer's identity with `/PRINCIPAL`.
+    """
+    peer, slash, principal = who.partition("/")
+    at = peer.find("@")
     if at >= 0:
         return who[at:]
-    if not who.startswith("sha256:"):  # as no name does
+    if not peer.startswith("sha256:"):  # as no name does
         return who
-    return f"@{who.removeprefix('sha256:')[:FINGERPRINT_DIGITS]}"
+    return f"@{peer.removeprefix('sha256:')[:FINGERPRINT_DIGITS]}{slash}{principal}"
+
+
+def principal_of(envelope: Envelope) -> str | None:
+    """The name of the caller for whom the sender acts, as the sender says; None for the sender itself."""
+    principal = envelope.extensions().get(PRINCIPAL_KEY)
+    name = principal.get("name") if isinstance(principal, dict) else None
+    return name if isinstance(name, str) and _PRINCIPAL.fullmatch(name) else None
+
+
+def is_sender(text: str) -> bool:
+    """A peer id, a handle or a key id, of which `/PRINCIPAL` names one caller."""
+    peer, slash, principal = text.partition("/")
+    return (is_peer(peer) or is_key_id(peer)) and (not slash or _PRINCIPAL.fullmatch(principal) is not None)
 
 
 def split_pin(text: str) -> tuple[str, str] | None:
@@ -144,7 +171,7 @@ def split_pin(text: str) -> tuple[str, str] | None:
 def split_sender(text: str) -> tuple[str, str] | None:
     """Channel and entry of `CHANNEL=WHO` (see ChannelRule); None for anything else."""
     channel, _, who = text.partition("=")
-    known = who in (EVERYBODY, VERIFIED) or is_peer(who) or is_key_id(who)
+    known = who in (EVERYBODY, VERIFIED) or is_sender(who)
     return (channel, who) if is_channel(channel) and known else None
 
 
@@ -163,8 +190,11 @@ def _may_talk(rule: ChannelRule, names: frozenset[str]) -> RuleResult:
     return RuleResult("may_talk", "the sender may talk on this channel")
 
 
-def _names(sender: str, key: str | None) -> frozenset[str]:
-    return frozenset((sender, EVERYBODY)) if key is None else frozenset((sender, EVERYBODY, VERIFIED, key))
+def _names(sender: str, key: str | None, principal: str | None) -> frozenset[str]:
+    names = (sender, EVERYBODY) if key is None else (sender, EVERYBODY, VERIFIED, key)
+    if principal is None:
+        return frozenset(names)
+    return frozenset((*names, f"{sender}/{principal}", f"{key}/{principal}"))
 
 
 def key_of(envelope: Envelope) -> str | None:
