@@ -23,7 +23,8 @@ _KEY_ID: Final = Text("a key id: sha256: and 64 hex digits", is_key_id)
 _WHO: Final = Text("a peer id, a handle or a key id, or one of these with /PRINCIPAL", is_sender)
 _PIN: Final = Text("NICKNAME=KEY_ID, such as ops=sha256: and 64 hex digits", lambda text: split_pin(text) is not None)
 _SENDER: Final = Text(
-    "CHANNEL=WHO, where WHO is a peer id, a handle, a key id, one of these with /PRINCIPAL, * (everybody) or *@* (every verified peer)",
+    "CHANNEL=WHO, where WHO is a peer id, a handle or a key id, one of these with /PRINCIPAL, * (everybody) "
+    "or *@* (every verified peer)",
     lambda text: split_sender(text) is not None,
 )
 
