@@ -344,7 +344,7 @@ def test_a_claimed_name_has_another_denial_budget_than_its_owner() -> None:
     assert denial_budget_key(handle, "verified") == denial_budget_key(f"carol@{FIRST.fingerprint}", "verified")
 
 
-CALLED = {"ext": {"aghbus.principal": {"name": "alice", "via": "a2a"}}}
+CALLED: dict[str, Any] = {"ext": {"aghbus.principal": {"name": "alice", "via": "a2a"}}}
 
 
 @pytest.mark.parametrize("who", ["gate/alice", f"gate@{FIRST.fingerprint}/alice", f"{FIRST.key_id}/alice"])
