@@ -11,7 +11,7 @@ from aghbus.cli.watch import WATCH, watch
 from aghbus.host.command_line import Command
 from aghbus.protocol.base.annotations import Any
 
-VOLATILE = ("uptime_s", "counters", "broker", "store", "queues")
+VOLATILE = ("uptime_s", "now_ms", "counters", "broker", "store", "queues")
 """Members that change without an event."""
 
 

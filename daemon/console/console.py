@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,16 +18,24 @@ from aghbus.protocol.base.errors import Refused
 _log = logging.getLogger("aghbus.daemon.console")
 
 HOST: Final = "127.0.0.1"
-_LOOK_SECONDS: Final = 30.0  # between two looks whether somebody uses it
+LOOK_SECONDS: Final = 30.0
+"""Seconds between two looks whether somebody uses it."""
 
 
 class Console:
     """The console of one daemon."""
 
-    def __init__(self, server: ApiServer, locations: Locations) -> None:
-        """`server` has started."""
-        self._server, self._locations = server, locations
-        self._sessions = Sessions(Path(locations.state_dir, "console.json"))
+    def __init__(
+        self,
+        server: ApiServer,
+        locations: Locations,
+        *,
+        now: Callable[[], float] = time.time,
+        look_every: float = LOOK_SECONDS,
+    ) -> None:
+        """`server` has started. `now` is the Unix time in seconds, `look_every` the seconds between two looks for its use."""
+        self._server, self._locations, self._look_every = server, locations, look_every
+        self._sessions = Sessions(Path(locations.state_dir, "console.json"), now)
         self._listener: Listener | None = None
         self._looking: asyncio.TimerHandle | None = None
 
@@ -78,7 +88,7 @@ class Console:
         self._look_later()
 
     def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+        self._looking = asyncio.get_running_loop().call_later(self._look_every, self._look)
 
     def _look(self) -> None:
         """Close the listener when no tab is open."""

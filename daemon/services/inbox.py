@@ -1,7 +1,7 @@
 """The agent's inbox as the API serves it: lease, ack, nack, and waiting without polling."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
@@ -38,6 +38,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.tables import inbox, inbox_list
 
+_MAX_RENEWALS: Final = 10_000
 _SHORTEST: Final = 0.01  # seconds between two attempts to lease a message that is due
 
 
@@ -55,6 +56,7 @@ class InboxService:
     admission: Admission
     instance: OwnInstance
     works: WorkService
+    _renewals: dict[str, int] = field(default_factory=dict)  # by lease, the latest last: when it was renewed, in ms
 
     async def list_items(self, query: InboxQuery) -> InboxResponse:
         """One page of items in the states of `query` (none: all but acked), oldest first, and the counts of all states."""
@@ -186,6 +188,8 @@ class InboxService:
                 return self._in_lane(inbox.give_back(tx, seq, request.lease) or item)
             if new:
                 self._check_identity()
+            else:
+                self._note_renewal(request.lease, now_ms)
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
             if request.accept and item.work_state == "submitted" and item.message.work_id is not None:
                 action = WorkActionRequest(channel=item.message.channel)
@@ -197,6 +201,12 @@ class InboxService:
         item = await self.works.sender.send_all(job)
         failpoint("inbox.leased")
         return item
+
+    def _note_renewal(self, lease: str, now_ms: int) -> None:
+        self._renewals.pop(lease, None)
+        self._renewals[lease] = now_ms
+        if len(self._renewals) > _MAX_RENEWALS:
+            del self._renewals[next(iter(self._renewals))]
 
     def _check_identity(self) -> None:
         """Raises Unavailable while another daemon with our peer id hands out the same messages."""
@@ -248,4 +258,5 @@ class InboxService:
         own = message.direction == "out"
         lane = "contact" if own else self.lanes.of(message.sender, cast(Trust, message.trust))
         holder, since_ms = holder_of(item.lease) or (None, None)
-        return replace(item, lane=lane, leased_by=holder, leased_ms=since_ms)
+        renewed_ms = None if item.lease is None else self._renewals.get(item.lease)
+        return replace(item, lane=lane, leased_by=holder, leased_ms=since_ms, renewed_ms=renewed_ms)

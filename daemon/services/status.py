@@ -142,6 +142,7 @@ class StatusService:
             version=VERSION,
             pid=os.getpid(),
             uptime_s=round(context.clock.monotonic() - self.started, 3),
+            now_ms=context.clock.millis(),
             ready=self._readiness().ready,
             observe=settings.observe,
             broker=self.broker.status(),
@@ -156,6 +157,7 @@ class StatusService:
             counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},
             requests=self.requests(),
             questions=roles.get(("needs_input", "initiator"), 0),
+            limits=self.limited.names(context.clock.monotonic()),
             problems=[
                 *self.problems(),
                 *former_problems(former),

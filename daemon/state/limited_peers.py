@@ -71,11 +71,14 @@ class LimitedPeers:
                 del limit.names[next(iter(limit.names))]
         return new
 
+    def names(self, now: float) -> list[str]:
+        """The limits that last at monotonic second `now`."""
+        return [reason for reason, limit in self._limits.items() if now - limit.last <= LIFE]
+
     def problems(self, now: float) -> Iterator[str]:
-        """One sentence for each limit that lasts at monotonic second `now`."""
-        for reason, limit in self._limits.items():
-            if now - limit.last <= LIFE:
-                yield _sentence(reason, limit, now)
+        """One sentence for each of them."""
+        for reason in self.names(now):
+            yield _sentence(reason, self._limits[reason], now)
 
 
 def _sentence(reason: str, limit: _Limit, now: float) -> str:

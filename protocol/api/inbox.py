@@ -45,6 +45,7 @@ class InboxItem(ResponseModel):
     # who leased it, as its token says: the id of a session of an agent host, `worker.PID` or `inbox.next`; null unless it does
     leased_by: str | None = None
     leased_ms: int | None = None  # when that was, null unless its token says it
+    renewed_ms: int | None = None  # when its holder renewed it last, null unless it did since the daemon's start
 
     @property
     def is_held(self) -> bool:

@@ -138,6 +138,7 @@ class StatusResponse(ResponseModel):
     version: str  # of the program
     pid: int  # process id
     uptime_s: float  # seconds since the daemon's start
+    now_ms: int  # by the daemon's clock
     ready: bool  # as `GET /readyz`
     observe: bool  # whether the daemon only observes
     broker: BrokerStatus  # the link to NATS
@@ -152,6 +153,7 @@ class StatusResponse(ResponseModel):
     counters: dict[str, int]  # counted since the daemon's start, by name
     requests: int  # number of peers that wait for admission
     questions: int  # number of works that we opened and that need input
+    limits: list[str]  # that messages were over in the last minute, by name (docs/limits.md)
     problems: list[str]  # sentences for a person, empty when all is well
     # earlier peer ids under which something is still to be done
     former: list[FormerIdentity] = msgspec.field(default_factory=list)

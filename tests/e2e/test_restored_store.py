@@ -1,8 +1,6 @@
 """After a restore: what may have been processed before is held for the operator, and peers are told."""
 
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,24 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.backups import backup, restore
 from tests.support.bridge_daemons import messages
 from tests.support.daemons import Daemon, Home, HttpError, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer
 
 BRIDGED = "/v1/bridge/humaninloop/messages"
-
-
-def restore(daemon: Daemon, backup: Path) -> None:
-    command = [sys.executable, "-m", "aghbus.daemon", "restore", "--name", daemon.name, str(backup), "--replace"]
-    done = subprocess.run(command, env=daemon.home.env, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def backup(daemon: Daemon) -> Path:
-    path = daemon.home.root / f"{daemon.name}.db"
-    daemon.home.ctl_json("--name", daemon.name, "backup", str(path))
-    return path
 
 
 @pytest.fixture

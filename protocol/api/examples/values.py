@@ -291,6 +291,7 @@ STATUS: Final = StatusResponse(
     version="0.1.0",
     pid=4637,
     uptime_s=61.2,
+    now_ms=AT + 61_200,
     ready=True,
     observe=False,
     broker=BrokerStatus(
@@ -331,5 +332,6 @@ STATUS: Final = StatusResponse(
     counters={"received": 4, "sent.greet": 2},
     requests=0,
     questions=1,
+    limits=[],
     problems=[],
 )

@@ -143,7 +143,7 @@ def test_the_keyboard_is_enough(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
     ops, worker = pair
     work = opened(ops, worker)
     page = tab(ops)
-    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_be_visible()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("run the tests")

@@ -96,7 +96,7 @@ function Items({ state, items, sessions, reload }) {
             html`<${WorkLink} id=${item.message.work_id} /> ${item.work_state && html`<${State} of=${item.work_state} />`}`,
           html`<${Ago} ms=${item.message.received_ms} />`,
           state === "leased"
-            ? html`<${Holder} item=${item} sessions=${sessions} /><br /><span class="muted">${item.leased_ms ? html`since <${Ago} ms=${item.leased_ms} />, ` : ""}ends <${Until} ms=${item.lease_until_ms} /></span>`
+            ? html`<${Holder} item=${item} sessions=${sessions} /><br /><span class="muted">${item.leased_ms ? html`since <${Ago} ms=${item.leased_ms} />, ` : ""}${item.renewed_ms ? html`renewed <${Ago} ms=${item.renewed_ms} />, ` : ""}ends <${Until} ms=${item.lease_until_ms} /></span>`
             : html`<${Attempts} item=${item} />`,
           state === "ready" ? null : html`<${InboxActions} item=${item} done=${reload} />`,
         ],

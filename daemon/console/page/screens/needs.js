@@ -14,11 +14,9 @@ const STALE_MS = 3_600_000;
 const STALE_LOOK_MS = 60_000; // between two looks at all open works
 const STALE_WORKS = 20;
 
-/** How many things wait, but for what is only to be known. @param {any} status */
+/** How many things wait for an answer. The header counts the problems. @param {any} status */
 export function waiting(status) {
-  return status === null
-    ? undefined
-    : status.questions + status.requests + (status.inbox.dead ?? 0) + status.problems.length;
+  return status === null ? undefined : status.questions + status.requests + (status.inbox.dead ?? 0);
 }
 
 /** @param {{instance: string}} props */

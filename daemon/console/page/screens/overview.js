@@ -11,34 +11,39 @@ import { Ago, Facts, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLin
 const PAGE = 100; // rows: more take a browser longer than the daemon
 const STATES = ["needs_input", "working", "submitted", "completed", "failed", "canceled"];
 const SAMPLES = 120;
+const CLOCK_MS = 5000; // of difference: less comes from the way
 
 /** @param {{instance: string, route: import("../lib/router.js").Route}} props */
 export function Overview({ instance, route }) {
   const heading = useTitle("Overview");
-  return html`<h1 ref=${heading} tabindex="-1" class="unseen">Overview</h1>
-    <${Instances} instance=${instance} />
-    <${Daemon} instance=${instance} />
-    <${Works} instance=${instance} route=${route} />`;
-}
-
-/** All instances of this user, side by side. @param {{instance: string}} props */
-function Instances({ instance }) {
-  const { data } = useLive(
+  const { data, error } = useLive(
     instance,
-    async () => {
-      const { instances } = await (await request("/instances")).json();
-      return Promise.all(
-        instances.map(async (/** @type {any} */ one) => ({
-          ...one,
-          status: one.running ? await call(one.name, "GET", "/v1/status").catch(() => null) : null,
-        })),
-      );
-    },
+    () => Promise.all([statuses(), call(instance, "GET", "/v1/status")]),
     [],
     () => false,
   );
-  if (data === null || data.length < 2) return null;
-  return html`<div class="cards">${data.map(
+  // the works wait for what stands above them: nothing moves once it is seen
+  return html`<h1 ref=${heading} tabindex="-1" class="unseen">Overview</h1>
+    ${data !== null && html`<${Instances} instance=${instance} of=${data[0]} />`}
+    <${Daemon} instance=${instance} data=${data?.[1] ?? null} error=${error} />
+    <div hidden=${data === null && error === null}><${Works} instance=${instance} route=${route} /></div>`;
+}
+
+/** All instances of this user, with their states. */
+async function statuses() {
+  const { instances } = await (await request("/instances")).json();
+  return Promise.all(
+    instances.map(async (/** @type {any} */ one) => ({
+      ...one,
+      status: one.running ? await call(one.name, "GET", "/v1/status").catch(() => null) : null,
+    })),
+  );
+}
+
+/** @param {{instance: string, of: any[]}} props */
+function Instances({ instance, of }) {
+  if (of.length < 2) return null;
+  return html`<div class="cards">${of.map(
     (
       /** @type {any} */ one,
     ) => html`<a key=${one.name} class=${`card ${one.name === instance ? "here" : ""}`} href=${to(one.name, "overview")}>
@@ -53,14 +58,8 @@ function total(counts) {
   return Object.values(counts).reduce((sum, one) => sum + one, 0);
 }
 
-/** @param {{instance: string}} props */
-function Daemon({ instance }) {
-  const { data, error } = useLive(
-    instance,
-    () => call(instance, "GET", "/v1/status"),
-    [],
-    () => false,
-  );
+/** @param {{instance: string, data: any, error: any}} props */
+function Daemon({ instance, data, error }) {
   const rates = useRef(/** @type {{at: number, counters: Record<string, number>}[]} */ ([]));
   if (data !== null && rates.current.at(-1)?.counters !== data.counters) {
     rates.current = [...rates.current.slice(-SAMPLES), { at: Date.now() / 1000, counters: data.counters }];
@@ -77,9 +76,14 @@ function Daemon({ instance }) {
         `${data.store.writable === false ? "not writable, " : ""}${size(data.store.bytes ?? data.store.size ?? 0)}`,
       ],
       ["works", counts(data.works)],
-      ["inbox", counts(data.inbox)],
+      [
+        "inbox",
+        `${counts(data.inbox)} · ${share(data.inbox_use.messages, data.inbox_use.capacity)} of its room in use`,
+      ],
       ["outbox", counts(data.outbox)],
       ["peers", counts(data.peers)],
+      ["clock", clock(data.now_ms)],
+      ["limits", data.limits.map((/** @type {string} */ one) => visible(one)).join(", ") || "none reached"],
       ["quarantined", data.quarantined || ""],
       ["requests", data.requests ? html`<a href=${to(instance, "needs")}>${data.requests}</a>` : ""],
     ]} />
@@ -93,6 +97,18 @@ function counts(of) {
     .filter(([, count]) => count > 0)
     .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`);
   return shown.join(", ") || "none";
+}
+
+/** @param {number} part @param {number} whole */
+function share(part, whole) {
+  return `${whole ? Math.ceil((100 * part) / whole) : 0} %`;
+}
+
+/** The daemon's clock beside that of the browser. @param {number} ms */
+function clock(ms) {
+  const ahead = ms - Date.now();
+  if (Math.abs(ahead) < CLOCK_MS) return "as this browser's";
+  return `${age(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} this browser's`;
 }
 
 /** Messages a second, as the counters grew between two looks. @param {{samples: {at: number, counters: Record<string, number>}[]}} props */
