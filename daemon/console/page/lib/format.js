@@ -63,3 +63,12 @@ export function shell(text) {
     .replace(/[\u0000-\u001f\u007f]/g, (one) => `\\x${one.charCodeAt(0).toString(16).padStart(2, "0")}`);
   return `$'${escaped}'`;
 }
+
+/**
+ * How many works are open at a peer, and how many its workers carry out at a time.
+ * @param {{open_works: number | null, takes: number | null}} peer
+ */
+export function workload({ open_works, takes }) {
+  if (takes === null) return "";
+  return takes ? `${open_works} open, ${takes} at a time` : `${open_works} open, no worker`;
+}

@@ -50,6 +50,7 @@ function Runs({ instance, route }) {
   /** @type {import("../lib/api.js").ChainRunSummary[]} */
   const runs = data?.runs ?? [];
   return html`<h1 ref=${heading} tabindex="-1">Chains</h1>
+    <${Panel} title="Runs">
     <form class="filters" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label>State<select value=${state} onChange=${(/** @type {any} */ event) => refine(route, { state: event.target.value })}>
         <option value="">all</option>${STATES.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
@@ -70,7 +71,7 @@ function Runs({ instance, route }) {
           html`<${Ago} ms=${run.updated_ms} />`,
           html`<code>${visible(run.run_id)}</code>`,
         ],
-      }))} />`;
+      }))} /><//>`;
 }
 
 /** @param {{instance: string, route: Route}} props */

@@ -1,7 +1,7 @@
 // One peer: its card, its key, the rules about it, what it has with us, and what a change of trust would do before it is made.
 
 import { html, useContext, useState } from "../vendor/preact-htm.js";
-import { shortId, visible } from "../lib/format.js";
+import { shortId, visible, workload } from "../lib/format.js";
 import { told } from "../lib/ladder.js";
 import { useLive } from "../lib/live.js";
 import { to } from "../lib/router.js";
@@ -126,7 +126,7 @@ export function OnePeer({ instance, id }) {
               ? "another implementation"
               : "not known",
         ],
-        ["load", one.takes === null ? null : `${one.open_works} of ${one.takes} works`],
+        ["load", workload(one)],
       ]} />
       <details><summary>whole card</summary><${Json} of=${one.card} /></details>
     <//>`,

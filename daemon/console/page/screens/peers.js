@@ -1,7 +1,7 @@
 // Peers: who is there, who can do what, and a question to all of them. One peer is in peer.js.
 
 import { html } from "../vendor/preact-htm.js";
-import { visible } from "../lib/format.js";
+import { visible, workload } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { refine, to } from "../lib/router.js";
 import { call, withQuery } from "../lib/session.js";
@@ -58,7 +58,7 @@ function All({ instance, route }) {
             one.channel,
             one.presence === "local" ? "now" : html`<${Ago} ms=${one.last_seen_ms} />`,
             one.version ? visible(one.version) : one.aghbus === false ? "another program" : "",
-            one.takes === null ? "" : `${one.open_works}/${one.takes}`,
+            workload(one),
             html`<${Names} of=${capabilities(one.card)} />`,
             one.summary && html`<${Said} by=${one.peer_id}>${one.summary}<//>`,
           ],
