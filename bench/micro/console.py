@@ -64,7 +64,7 @@ def list_works(daemon: Daemon, page: Page, session: CDPSession) -> None:
     first: str | None = None
     started, spent, used = time.monotonic(), 0.0, cpu_seconds(pid_of(daemon))
     page.goto(f"http://127.0.0.1:{opened['port']}/#ticket={opened['ticket']}")
-    timed("first row", "() => document.querySelector('tbody tr') !== null")
+    timed("first row", "() => document.querySelector('tbody tr')?.offsetParent")
     first = page.locator("tbody tr").first.get_attribute("data-href")
     page.get_by_text("Older works").click()
     timed("next page", OTHER)

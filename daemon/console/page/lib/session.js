@@ -64,8 +64,11 @@ export async function request(path, options = {}) {
   return response;
 }
 
+/** @type {Map<string, Promise<any>>} */
+const reading = new Map();
+
 /**
- * The answer of the API of an instance. Raises ApiError.
+ * The answer of the API of an instance, one for all that read the same at the same time. Raises ApiError.
  * @param {string} instance
  * @param {string} method
  * @param {string} path such as `/v1/works`
@@ -73,10 +76,21 @@ export async function request(path, options = {}) {
  * @returns {Promise<any>}
  */
 export async function call(instance, method, path, body) {
-  const options =
-    body === undefined ? {} : { headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-  const response = await request(`/instances/${encodeURIComponent(instance)}${path}`, { method, ...options });
-  return response.json();
+  const url = `/instances/${encodeURIComponent(instance)}${path}`;
+  if (method !== "GET") {
+    reading.clear(); // what begins from now on has the change
+    const headers = { "content-type": "application/json" };
+    return (await request(url, { method, headers, body: JSON.stringify(body ?? {}) })).json();
+  }
+  const known = reading.get(url);
+  if (known !== undefined) return known;
+  const answer = request(url).then((response) => response.json());
+  reading.set(url, answer);
+  try {
+    return await answer;
+  } finally {
+    if (reading.get(url) === answer) reading.delete(url);
+  }
 }
 
 /**

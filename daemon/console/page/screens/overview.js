@@ -8,7 +8,7 @@ import { refine, to } from "../lib/router.js";
 import { call, request, withQuery } from "../lib/session.js";
 import { Ago, Facts, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLink } from "../lib/ui.js";
 
-const PAGE = 100; // rows: more take a browser longer than the daemon
+const PAGE = 50; // rows: more take a browser longer than the daemon
 const STATES = ["needs_input", "working", "submitted", "completed", "failed", "canceled"];
 const SAMPLES = 120;
 const CLOCK_MS = 5000; // of difference: less comes from the way
