@@ -10,7 +10,6 @@ from aghbus.cli.bridge.conversation import Said, transcript, with_conversation
 from aghbus.cli.bridge.messages import line_of, message_of, messages_in, words
 from aghbus.cli.worker.conversation import Question, Turn
 from aghbus.cli.worker.job import CommandJob, plain
-from aghbus.cli.worker.journal import JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
@@ -19,6 +18,7 @@ from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import ENDED, JobCore
+from aghbus.client.work.journal import JournalEntry
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.api.messages import Event, SendResponse

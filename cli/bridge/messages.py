@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aghbus.cli.worker.job import plain
-from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.messages import MessagesWithoutWork
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
+from aghbus.client.work.journal import Journal, JournalEntry
 from aghbus.protocol.api.bridge import BridgeMessage
 from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES

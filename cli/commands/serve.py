@@ -15,8 +15,8 @@ from aghbus.protocol.base.annotations import Any
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.cli.worker.confine import Sandbox
-    from aghbus.cli.worker.journal import Journal
     from aghbus.cli.worker.options import CommandOptions
+    from aghbus.client.work.journal import Journal
 
 QUEUE = 100
 """Works that wait in the inbox while all slots are in use; more are rejected as busy."""
@@ -86,7 +86,7 @@ def traced(plan: CommandOptions, peer_id: str) -> CommandOptions:
 def open_journal(name: str, context: Context, plan: CommandOptions, suffix: str = "") -> Journal:
     """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError, also when
     the sandbox of `plan` leaves the state folder writable."""
-    from aghbus.cli.worker.journal import Journal
+    from aghbus.client.work.journal import Journal
 
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     if plan.sandbox is not None:

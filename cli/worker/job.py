@@ -20,7 +20,6 @@ from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.conversation import Question, Turn, latest_answer, steps_of_run, turns
 from aghbus.cli.worker.heartbeats import Heartbeats
-from aghbus.cli.worker.journal import JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit, StopReason
 from aghbus.cli.worker.reporter import Reporter
@@ -31,6 +30,7 @@ from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCanceled, JobCore
+from aghbus.client.work.journal import JournalEntry
 from aghbus.host.tracing import Span, ids_of
 from aghbus.protocol.agh.envelope import OPENING_KINDS
 from aghbus.protocol.agh.lifecycle import REFUSING_OUTCOMES, TERMINAL_STATES

@@ -18,7 +18,6 @@ from typing import Any, Final
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.job import plain
-from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.process import TAIL_BYTES, Process, ProcessExit
 from aghbus.cli.worker.reporter import Reporter
@@ -29,6 +28,7 @@ from aghbus.client.core.refusals import Conflict, LeaseLost, NotFound
 from aghbus.client.errors import ClientError
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.feed import POLL
+from aghbus.client.work.journal import Journal, JournalEntry
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.queries import MAX_LIMIT
 

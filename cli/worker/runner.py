@@ -19,7 +19,6 @@ import msgspec
 from aghbus.cli.app.errors import INTERRUPTED, NO, YES
 from aghbus.cli.app.output import Output
 from aghbus.cli.worker.job import BUSY, CommandJob, plain
-from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.messages import MessagesWithoutWork
 from aghbus.cli.worker.options import CommandOptions
 from aghbus.cli.worker.reporter import Reporter
@@ -30,6 +29,7 @@ from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.feed import LEASE, Feed
 from aghbus.client.work.job import JobCore, JobState
+from aghbus.client.work.journal import Journal, JournalEntry
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.api.messages import Event
 

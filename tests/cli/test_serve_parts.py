@@ -18,11 +18,11 @@ from aghbus.cli.commands.serve import plan_of
 from aghbus.cli.worker import input as worker_input
 from aghbus.cli.worker import process_group as worker_group
 from aghbus.cli.worker.artifacts import check_pattern, collect, upload_all
-from aghbus.cli.worker.journal import Journal, JournalEntry
 from aghbus.cli.worker.process import TAIL_BYTES, OutputTail, Process, ProcessExit
 from aghbus.cli.worker.reporter import EVENTS, Reporter
 from aghbus.cli.worker.result import line, outcome_of
 from aghbus.client.errors import RefusedByDaemon
+from aghbus.client.work.journal import Journal, JournalEntry
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="serve needs Linux")
 

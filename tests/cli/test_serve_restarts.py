@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.cli.worker.journal import Journal
+from aghbus.client.work.journal import Journal
 from tests.support.daemons import HttpError, wait_for
 from tests.support.serving import FAMILY, WAIT, WAITS, Bus, all_gone, lives, pids_of, script, serving, two_peers
 
