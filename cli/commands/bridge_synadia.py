@@ -1,0 +1,168 @@
+"""`aghctl bridge synadia serve` and `join`: clients and agents of Synadia's protocol, in a process of their own."""
+
+from __future__ import annotations
+
+from aghbus.cli.app.arguments import channel, lifetime, peer, positive
+from aghbus.cli.app.errors import INTERRUPTED, YES
+from aghbus.cli.context import Context
+from aghbus.client.errors import UsageError
+from aghbus.host.command_line import Argument, Command, nonempty
+from aghbus.protocol.base.annotations import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aghbus.gateways.synadia.broker import Broker
+    from aghbus.gateways.synadia.process import Bridge
+    from aghbus.protocol.api.status import StatusResponse
+
+SERVED_AT_ONCE = 16
+"""Prompts of one agent that are carried out at a time."""
+
+
+def run_which(context: Context, values: dict[str, Any]) -> int:
+    """Say that a direction is needed."""
+    raise UsageError("which way?", "aghctl bridge synadia serve, or aghctl bridge synadia join")
+
+
+def run_serve(context: Context, values: dict[str, Any]) -> int:
+    """Serve until a signal."""
+    status = _checked(context)
+    from aghbus.gateways.synadia.serve import Serving
+    from aghbus.gateways.synadia.served_prompt import ServeOptions
+
+    options = ServeOptions(
+        peers=tuple(values["peer"]),
+        capabilities=tuple(values["capability"]),
+        owner=values["owner"],
+        channel=values["channel"],
+        concurrency=values["concurrency"],
+        cancel_when_gone=values["on_caller_gone"] == "cancel",
+        answer_within=values["answer_within"],
+        keepalive=values["keepalive"],
+        progress=values["progress"] or "response",
+        signed_only=values["signed_only"],
+    )
+    return _run(context, values, _broker(context, values, status), lambda bridge: Serving(bridge, options).run())
+
+
+def _checked(context: Context) -> StatusResponse:
+    """The status of the daemon. Raises UsageError when the libraries are missing."""
+    import msgspec
+
+    from aghbus.gateways.synadia import sdk
+    from aghbus.protocol.api.status import StatusResponse
+
+    sdk.check()
+    return msgspec.convert(context.api.get("/v1/status"), StatusResponse)
+
+
+def _broker(context: Context, values: dict[str, Any], status: StatusResponse) -> Broker:
+    from aghbus.gateways.synadia import broker
+
+    if values["nats"]:
+        return broker.named(values["nats"], values["creds"], sign=values["sign"])
+    return broker.of_daemon(status, context.env, context.places.broker_dir, values["creds"], sign=values["sign"])
+
+
+def _run(
+    context: Context, values: dict[str, Any], broker: Broker, direction: Callable[[Bridge], Awaitable[None]]
+) -> int:
+    import signal
+
+    from aghbus.cli.worker.reporter import Reporter
+    from aghbus.gateways.synadia.process import Process
+
+    process = Process(context.api.endpoint, broker, values["metrics"], direction)
+    reporter = Reporter(context.output, process.stop)
+    process.run(reporter.emit, context.timeout)
+    if reporter.lost:
+        raise BrokenPipeError
+    return INTERRUPTED if process.signal == signal.SIGINT else YES
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("must be HOST:PORT, such as 127.0.0.1:9464")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+CONNECTION = (
+    Argument("--nats", metavar="URL", type=nonempty, help="another NATS server (default: the broker of the daemon)"),
+    Argument("--creds", metavar="FILE", type=nonempty, help="credentials file for it (default: those of the daemon)"),
+    Argument("--sign", action="store_true", help="sign with the key of the credentials: their sender identity"),
+    Argument("--metrics", metavar="HOST:PORT", type=_address, help="serve counters for Prometheus here, at /metrics"),
+)
+
+COMMANDS = {
+    "bridge synadia": Command(
+        run_which,
+        description=(
+            "Connect the bus and agents of Synadia's agent protocol for NATS. `serve` lets their clients find and prompt our\n"
+            "peers, `join` gives works to their agents. See docs/adapters/synadia.md."
+        ),
+        examples=["aghctl bridge synadia serve", "aghctl bridge synadia join"],
+    ),
+    "bridge synadia serve": Command(
+        run_serve,
+        description=(
+            "Let clients of Synadia's agent protocol find and prompt our peers, until a signal. Each peer or capability is one\n"
+            "agent: a prompt opens a work, and its progress, questions, artifacts and end are the response. The work is in the\n"
+            'store of the daemon, and goes on when the caller or this process ends. Needs: pip install "aghbus[synadia]".'
+        ),
+        examples=[
+            "aghctl --name ops bridge synadia serve",
+            "aghctl --name ops bridge synadia serve --capability test.run --on-caller-gone cancel",
+            "aghctl --name ops bridge synadia serve --nats tls://nats.example.com --creds bridge.creds --sign",
+        ],
+        arguments=[
+            Argument(
+                "--peer", metavar="PEER", action="append", type=peer, help="serve this peer (default: all present)"
+            ),
+            Argument(
+                "--capability",
+                metavar="ID",
+                action="append",
+                type=nonempty,
+                help="serve this capability: the daemon chooses a peer that has it",
+            ),
+            Argument("--owner", metavar="NAME", type=nonempty, help="whose agents they are (default: the workspace)"),
+            Argument("--channel", type=channel, help="channel of the works (default: the daemon's first)"),
+            Argument(
+                "--concurrency",
+                metavar="N",
+                type=positive,
+                default=SERVED_AT_ONCE,
+                help=f"prompts of one agent at a time (default {SERVED_AT_ONCE})",
+            ),
+            Argument(
+                "--on-caller-gone",
+                choices=("keep", "cancel"),
+                help="a work whose caller has gone away (default keep: it goes on)",
+            ),
+            Argument(
+                "--answer-within",
+                metavar="TIME",
+                type=lifetime,
+                default=600.0,
+                help="how long a question waits for the caller (default 10m)",
+            ),
+            Argument(
+                "--keepalive",
+                metavar="TIME",
+                type=lifetime,
+                default=15.0,
+                help="interval of signs of life, and of looks whether the caller is there (default 15s)",
+            ),
+            Argument(
+                "--progress",
+                choices=("response", "status"),
+                help="kind of chunk for progress; libraries drop unknown status (default response)",
+            ),
+            Argument("--signed-only", action="store_true", help="refuse prompts without a verified signature"),
+            *CONNECTION,
+        ],
+    ),
+}
