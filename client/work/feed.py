@@ -96,8 +96,7 @@ class Feed:
     async def open(self, core: Core | None = None) -> None:
         """Begin to follow the daemon, asking by `core`. Raises UsageError when it does not announce a capability, ClientError."""
         core = core or self._core
-        found: CapabilitiesResponse = await core.ask("GET", "/v1/capabilities", NoParameters(), CapabilitiesResponse)
-        self._announced = dict.fromkeys(record.id for record in found.capabilities)
+        await self._look_up(core)
         for capability in self._capabilities:
             if capability not in self._announced:
                 status: StatusResponse = await core.ask("GET", "/v1/status", NoParameters(), StatusResponse)
@@ -149,7 +148,10 @@ class Feed:
                 if len(waiting) > left:
                     if not left or looked:
                         asked = self._taking[waiting[left]] = self._candidates.pop(waiting[left])
-                        return waiting[left], asked
+                        if not self._is_unserved(asked) or not await self._is_announced(asked):
+                            return waiting[left], asked
+                        del self._taking[waiting[left]]
+                        continue
                     self._list_at = 0.0  # others may have taken some of them
                     continue
                 if self._untold:
@@ -168,6 +170,16 @@ class Feed:
         """Keep a job leased, and tell it of its events, that an earlier process took. Renew its lease first if it has one."""
         self._add(job)
         job.state.unread = True
+
+    async def _is_announced(self, asked: str | None) -> bool:
+        """Whether a process of ours announces a capability since we began: its works are for that one."""
+        await self._look_up(self._core)
+        return asked in self._announced
+
+    async def _look_up(self, core: Core) -> None:
+        """Learn what the daemon announces."""
+        found: CapabilitiesResponse = await core.ask("GET", "/v1/capabilities", NoParameters(), CapabilitiesResponse)
+        self._announced = dict.fromkeys(record.id for record in found.capabilities)
 
     def named(self, body: dict[str, Any]) -> str | None:
         """The capability that the opening with this body asks for."""

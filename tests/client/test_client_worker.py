@@ -213,6 +213,26 @@ def test_a_handler_has_its_time(pair: Pair, kind: str) -> None:
         assert seen.wait(30)
 
 
+def test_works_of_a_capability_that_is_announced_later_are_left_to_its_worker(pair: Pair) -> None:
+    earlier, later = worker_of(pair), worker_of(pair)
+
+    @earlier.capability("test.run")
+    def run(job: Job) -> str:
+        return "the earlier one"
+
+    @later.capability("text.review")
+    def review(job: Job) -> str:
+        return "the later one"
+
+    with serving(earlier):
+        assert pair.asking.run("worker", "first", intent="test.run", timeout=30).message == "the earlier one"
+        pair.working.announce_capability("text.review", summary="Reviews", outcome="the findings", expires_in=60)
+        work = pair.asking.start("worker", "second", intent="text.review")
+        assert pair.asking.run("worker", "third", intent="test.run", timeout=30).message == "the earlier one"
+        with serving(later):
+            assert work.result(30).message == "the later one"
+
+
 def test_a_full_capability_leaves_its_works_to_others(pair: Pair) -> None:
     worker, running, ends = worker_of(pair, concurrency=4), list[str](), threading.Event()
 
