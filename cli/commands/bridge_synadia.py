@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import channel, lifetime, peer, positive
+from aghbus.cli.app.arguments import channel, lifetime, peer, positive, seconds
 from aghbus.cli.app.errors import INTERRUPTED, YES
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from aghbus.gateways.synadia.process import Bridge
     from aghbus.protocol.api.status import StatusResponse
 
+JOURNAL = ".bridge-synadia"
+"""What the name of the journal's folder has after that of the daemon."""
 SERVED_AT_ONCE = 16
 """Prompts of one agent that are carried out at a time."""
 
@@ -45,6 +47,59 @@ def run_serve(context: Context, values: dict[str, Any]) -> int:
         signed_only=values["signed_only"],
     )
     return _run(context, values, _broker(context, values, status), lambda bridge: Serving(bridge, options).run())
+
+
+def run_join(context: Context, values: dict[str, Any]) -> int:
+    """Give works until a signal."""
+    routes = _routes(values["agent"], values["as"])
+    status = _checked(context)
+    from aghbus.client.work.journal import Journal
+    from aghbus.gateways.synadia.join import Joining
+    from aghbus.gateways.synadia.joined_job import JoinOptions
+
+    options = JoinOptions(
+        routes=routes,
+        every_agent=not routes,
+        concurrency=values["concurrency"],
+        per_agent=values["per_agent"],
+        others=values["others"],
+        resend=values["resend"],
+        time_limit=values["time_limit"],
+        silence=values["silence"],
+        answer_within=values["answer_within"],
+        drain=values["drain"],
+    )
+    folder = f"{context.places.state_dir.rpartition('/instances/')[0]}/serve/{status.name}{JOURNAL}"
+    try:
+        journal = Journal(folder)
+    except OSError as error:
+        raise UsageError(
+            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
+        ) from None
+    broker = _broker(context, values, status)
+    return _run(context, values, broker, lambda bridge: Joining(bridge, options, journal).run())
+
+
+def _routes(agents: list[Any], capability: str | None) -> dict[str, Any]:
+    """The agents of each capability."""
+    if capability is not None and len(agents) != 1:
+        raise UsageError("--as goes with one --agent", "for other agents run a bridge of their own")
+    return {capability or one.capability: one for one in agents}
+
+
+def _selector(text: str) -> Any:
+    from aghbus.protocol.formats.synadia.names import selector
+
+    return selector(text)
+
+
+def _capability(text: str) -> str:
+    words = text.split(".")
+    if len(words) < 2 or not all(
+        word and word.replace("_", "").replace("-", "").isalnum() and word.isascii() for word in words
+    ):
+        raise ValueError("must be words of letters, digits, '_' and '-' with dots between them, such as code.review")
+    return text
 
 
 def _checked(context: Context) -> StatusResponse:
@@ -162,6 +217,65 @@ COMMANDS = {
                 help="kind of chunk for progress; libraries drop unknown status (default response)",
             ),
             Argument("--signed-only", action="store_true", help="refuse prompts without a verified signature"),
+            *CONNECTION,
+        ],
+    ),
+    "bridge synadia join": Command(
+        run_join,
+        description=(
+            "Give works to agents of Synadia's agent protocol, until a signal. Those that are present are capabilities of the\n"
+            "daemon, called synadia.AGENT: a work for one becomes a prompt, and the response its progress, questions, artifacts\n"
+            "and end. A work is prompted once: if this process dies meanwhile, it fails, or with --resend the agent is prompted\n"
+            'again. Needs: pip install "aghbus[synadia]".'
+        ),
+        examples=[
+            "aghctl --name agents bridge synadia join",
+            "aghctl --name agents bridge synadia join --agent claude-code/alice --as code.review",
+            "aghctl --name agents bridge synadia join --agent codex --agent hermes/ops/nightly --resend",
+        ],
+        arguments=[
+            Argument(
+                "--agent",
+                metavar="AGENT",
+                action="append",
+                type=_selector,
+                help="AGENT, AGENT/OWNER or AGENT/OWNER/SESSION, as the capability synadia.AGENT… (default: every AGENT)",
+            ),
+            Argument("--as", metavar="ID", type=_capability, help="the capability of the only --agent"),
+            Argument("--concurrency", metavar="N", type=positive, default=8, help="works at a time (default 8)"),
+            Argument(
+                "--per-agent", metavar="N", type=positive, default=1, help="works of one agent at a time (default 1)"
+            ),
+            Argument("--others", action="store_true", help="also take works of peers that were not admitted"),
+            Argument("--resend", action="store_true", help="after a restart, prompt the agent of a work again"),
+            Argument(
+                "--time-limit",
+                metavar="TIME",
+                type=lifetime,
+                default=1800.0,
+                help="fail a work after this long, without the time of its questions (default 30m)",
+            ),
+            Argument(
+                "--silence",
+                metavar="TIME",
+                type=lifetime,
+                default=90.0,
+                help="fail it when the agent sends nothing for this long (default 90s)",
+            ),
+            Argument(
+                "--answer-within",
+                metavar="TIME",
+                type=lifetime,
+                default=86400.0,
+                help="how long a question waits for the initiator (default 1d)",
+            ),
+            Argument(
+                "--drain",
+                metavar="TIME",
+                type=seconds,
+                default=30.0,
+                help="when stopping, wait this long for works that run (default 30s)",
+            ),
             *CONNECTION,
         ],
     ),
