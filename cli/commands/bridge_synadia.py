@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from aghbus.gateways.synadia.process import Bridge
     from aghbus.protocol.api.status import StatusResponse
 
-JOURNAL = ".bridge-synadia"
-"""What the name of the journal's folder has after that of the daemon."""
 SERVED_AT_ONCE = 16
 """Prompts of one agent that are carried out at a time."""
 
@@ -54,6 +52,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
     routes = _routes(values["agent"], values["as"])
     status = _checked(context)
     from aghbus.client.work.journal import Journal
+    from aghbus.gateways.synadia.health import journal_folder
     from aghbus.gateways.synadia.join import Joining
     from aghbus.gateways.synadia.joined_job import JoinOptions
 
@@ -69,7 +68,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
         answer_within=values["answer_within"],
         drain=values["drain"],
     )
-    folder = f"{context.places.state_dir.rpartition('/instances/')[0]}/serve/{status.name}{JOURNAL}"
+    folder = journal_folder(context.places.state_dir, status.name)
     try:
         journal = Journal(folder)
     except OSError as error:

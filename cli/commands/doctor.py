@@ -27,7 +27,13 @@ def run(context: Context, values: dict[str, Any]) -> int:
     rows = [_python(), _nats_server()]
     for one in _instances(context):
         files = _files(one)
-        checks = [_socket_folder(files), _configuration(files), *_store_file(files), *check_daemon(one)]
+        checks = [
+            _socket_folder(files),
+            _configuration(files),
+            *_store_file(files),
+            *check_daemon(one),
+            *_bridge(files),
+        ]
         rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
     context.output.rows({"ok": good, "checks": rows}, "checks", lambda answer: _lines(answer["checks"]))
@@ -184,6 +190,14 @@ def _store_file(files: _Files) -> list[dict[str, str]]:
         hint = f"aghd config check --name {files.name}, then aghd check-store --name {files.name}"
         return [check_row("store file", "warn", f"aghd check-store did not answer: {error}", hint)]
     return list(answer["checks"])
+
+
+def _bridge(files: _Files) -> list[dict[str, str]]:
+    """The check of the bridge to Synadia's agents, where one has run for this daemon."""
+    from aghbus.gateways.synadia.health import check
+
+    found = None if files.places is None else check(files.places.state_dir, files.name)
+    return [] if found is None else [check_row("bridge synadia", *found)]
 
 
 def _may_enter(folder: str) -> bool:

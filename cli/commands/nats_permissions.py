@@ -24,6 +24,10 @@ def run(context: Context, values: dict[str, Any]) -> int:
     found = rules.permissions(network, peers)
     if values["leaf"]:
         found, peers = [rules.leaf_permissions(values["leaf"], found)], []
+    for direction in dict.fromkeys(values["synadia"]):
+        from aghbus.protocol.formats.synadia.permissions import permissions
+
+        found.append(rules.PeerPermissions("", f"synadia_{direction}", *permissions(direction)))
     form = values["format"] or ("server-conf" if context.output.human else "json")
     if form == "json":
         from aghbus.cli.app.output import dumps
@@ -101,6 +105,12 @@ COMMANDS = {
                 metavar="NAME",
                 type=_leaf,
                 help="one user NAME instead, for a leaf node that has the peers behind it",
+            ),
+            Argument(
+                "--synadia",
+                action="append",
+                choices=("serve", "join"),
+                help="also a user for `aghctl bridge synadia` in this direction (docs/adapters/synadia.md)",
             ),
             Argument(
                 "--replicas",

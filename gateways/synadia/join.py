@@ -268,7 +268,7 @@ class Joining:
     async def _recover(self, entry: JournalEntry) -> None:
         """Carry on with the work of a process that died: report what has ended, return what was not prompted, and else do as the
         options say."""
-        item = msgspec.convert(entry.records[0]["item"], InboxItem, strict=False)
+        item = msgspec.json.decode(msgspec.json.encode(entry.records[0]["item"]), type=InboxItem)
         job = JobCore(self._bridge.client.core, JobState(item, None if entry.phase == "finished" else item.lease))
         self._feed.adopt(job)
         self._bridge.emit("recovered", work_id=job.work_id, phase=entry.phase)

@@ -78,6 +78,7 @@ class JoinedJob:
         self._text: list[str] = []
         self._length = 0
         self._heard = self._reported = time.monotonic()
+        self._begun = False
         self._changed = asyncio.Event()
         self._artifacts: dict[str, dict[str, Any]] = {}
         self._notes: list[str] = []
@@ -183,7 +184,7 @@ class JoinedJob:
             stream = self._agent.prompt(envelope, timeout=NO_LIMIT, max_wait_s=NO_LIMIT)
             async with aclosing(stream) as chunks:  # type: ignore[type-var]  # it is a generator
                 async for chunk in chunks:
-                    self._heard = time.monotonic()
+                    self._heard, self._begun = time.monotonic(), True
                     if isinstance(chunk, ResponseChunk):
                         await self._take(chunk)
                     elif isinstance(chunk, Query):
@@ -279,7 +280,7 @@ class JoinedJob:
             left, before, silent = left - (now - before), now, now - self._heard
             if left < 0:
                 raise Failed(f"the agent has not ended after {self._options.time_limit:g} s")
-            if silent > self._options.silence:
+            if self._begun and silent > self._options.silence:  # before, the prompt waits in the agent's queue
                 raise Failed(f"the agent was silent for {self._options.silence:g} s; it may still work")
             if silent > min(PROBE_PAUSE, self._options.silence / 2) and not await present(self._agents, self._agent):
                 raise Failed(GONE)

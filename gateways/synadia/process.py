@@ -41,15 +41,20 @@ class Bridge:
         self.client = client
         self.nats = nats
         self.broker = broker
-        self.emit = emit
+        self._print = emit
         self.metrics = metrics
         self.stopping = asyncio.Event()
         self.hurry = asyncio.Event()
         """Set at the second signal."""
 
+    def emit(self, event: str, *, message: str | None = None, **more: Any) -> None:
+        """Print an event; of a long message the beginning."""
+        said = {} if message is None else {"message": shorten(message, MAX_LINE)}
+        self._print(event, **more, **said)
+
     def note(self, message: str, **more: Any) -> None:
         """Print a problem."""
-        self.emit("problem", message=shorten(escape(message), MAX_LINE), **more)
+        self.emit("problem", message=escape(message), **more)
 
 
 class Process:
