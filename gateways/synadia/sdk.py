@@ -26,4 +26,4 @@ def check() -> None:
     """Raises UsageError when a library is missing."""
     missing = [package for package, found in versions().items() if found is None]
     if missing or find_spec("synadia_ai") is None:
-        raise UsageError(f"the library {' and '.join(missing) or 'synadia_ai'} is not installed", HINT)
+        raise UsageError(f"not installed: {' and '.join(missing) or 'synadia_ai'}", HINT)

@@ -93,23 +93,12 @@ def two_peers(root: Path, *options: str, worker_options: tuple[str, ...] = ()) -
         yield bus
 
 
-class Serve:
-    """One `aghctl serve -o jsonl`, or the command that `words` begin; its events are collected as they come."""
+class EventsProcess:
+    """One `aghctl … -o jsonl`; its events are collected as they come."""
 
-    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple[str, ...] = SERVE) -> None:
-        head = [
-            sys.executable,
-            "-m",
-            "aghbus.cli",
-            "--name",
-            "worker",
-            *words,
-            "-o",
-            "jsonl",
-        ]
-        self.process = subprocess.Popen(
-            [*head, *options, "--", *command], env=bus.home.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+    def __init__(self, home: Home, cwd: Path, *words: str) -> None:
+        command = [sys.executable, "-m", "aghbus.cli", *words]
+        self.process = subprocess.Popen(command, env=home.env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -147,6 +136,22 @@ class Serve:
         self.process.send_signal(number)
         return self.ended()
 
+    def close(self) -> None:
+        """Kill it if it still runs, and close what it was read by."""
+        self.process.kill()
+        self.ended()
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+class Serve(EventsProcess):
+    """One `aghctl serve`, or the command that `words` begin."""
+
+    def __init__(self, bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple[str, ...] = SERVE) -> None:
+        super().__init__(bus.home, cwd, "--name", "worker", *words, "-o", "jsonl", *options, "--", *command)
+
 
 @contextlib.contextmanager
 def serving(bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple[str, ...] = SERVE) -> Iterator[Serve]:
@@ -155,7 +160,7 @@ def serving(bus: Bus, cwd: Path, *options: str, command: list[str], words: tuple
         serve.until("ready")
         yield serve
     finally:
-        serve.process.kill()
+        serve.close()
         serve.ended()
         for stream in (serve.process.stdout, serve.process.stderr):
             assert stream is not None

@@ -49,7 +49,7 @@ class Network(msgspec.Struct, frozen=True):
 class PeerPermissions(msgspec.Struct, frozen=True):
     """Subjects that one peer's user may publish and subscribe to; `name` is a word for it, distinct among its peers.
 
-    `peer_id` is empty for a leaf node.
+    `peer_id` is empty for what is no peer: a leaf node, a gateway.
     """
 
     peer_id: str
@@ -160,7 +160,7 @@ def as_server_conf(network: Network, found: Sequence[PeerPermissions]) -> str:
         '# A user names its own: {user: ops, password: "...", permissions: $agh_ops}',
     ]
     for one in found:
-        lines += ["", f"# {one.peer_id or 'a leaf node'}", f"agh_{one.name}: {{"]
+        lines += ["", f"# {one.peer_id or one.name}", f"agh_{one.name}: {{"]
         for verb, subjects in (("publish", one.publish), ("subscribe", one.subscribe)):
             lines += [f"  {verb}: {{ allow: [", *(f"    {_quoted(subject)}" for subject in subjects), "  ] }"]
         lines.append("}")
