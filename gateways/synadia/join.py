@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from synadia_ai.agents import Agent, Agents, Identity, NatsAgentError
 
@@ -32,7 +33,8 @@ from aghbus.protocol.base.text import escape, shorten
 from aghbus.protocol.formats.synadia import names
 
 LOOK: Final = 5.0
-"""Seconds between two looks at which agents are present."""
+"""Seconds between two looks at which agents are present; sooner when one begins to beat."""
+HEARTBEATS: Final = "agents.hb.*.*.*"
 FORGET: Final = 3 * LOOK
 """Seconds after which an agent that does not answer is gone: one answer may be lost."""
 ANNOUNCED: Final = 60.0
@@ -63,11 +65,14 @@ class Joining:
         self._journal = journal
         self._agents = Agents(nc=bridge.nats, identity=None if signer is None else Identity(signer=signer))
         self._present: dict[names.Address, _Present] = {}
+        self._ignored: set[names.Address] = set()
         self._routes = dict(options.routes)
         self._announced: set[str] = set()
         self._feed = Feed(bridge.client.core, (), self._is_ours, others=options.others, takes=options.concurrency)
         self._feed.is_free = self._is_free
         self._feed.on_waiting = self._on_waiting
+        self._unknown = asyncio.Event()
+        """Set by the heartbeat of an agent that was not seen yet."""
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: dict[asyncio.Task[None], JoinedJob] = {}
 
@@ -99,9 +104,18 @@ class Joining:
     # who is present
 
     async def _keep_looking(self) -> None:
+        await self._bridge.nats.subscribe(HEARTBEATS, cb=self._on_heartbeat)
         while True:
-            await asyncio.sleep(LOOK)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK):
+                    await self._unknown.wait()
             await self._look()
+            self._unknown.clear()
+
+    async def _on_heartbeat(self, message: Msg) -> None:
+        at = names.address(*message.subject.split(".")[2:])
+        if at is not None and at not in self._ignored and at not in self._present:
+            self._unknown.set()
 
     async def _look(self) -> None:
         """Find the agents, and announce the capabilities of those that are present."""
@@ -111,15 +125,20 @@ class Joining:
             self._bridge.note(f"agents cannot be found: {error}")
             return
         now = time.monotonic()
+        self._ignored.clear()
         for agent in found:
             at = address_of(agent)
-            if at is None or names.MARK in agent.metadata:
+            if at is None:
                 continue
-            if at in self._present:
+            if names.MARK in agent.metadata:
+                self._ignored.add(at)
+            elif at in self._present:
                 self._present[at].agent, self._present[at].seen = agent, now
             elif self._options.every_agent or any(one.matches(at) for one in self._routes.values()):
                 self._present[at] = _Present(agent, now)
                 self._bridge.emit("found", agent=str(at), message=agent.description)
+            else:
+                self._ignored.add(at)
         for at in [at for at, one in self._present.items() if now - one.seen > FORGET and not one.running]:
             del self._present[at]
             self._bridge.emit("gone", agent=str(at))

@@ -19,6 +19,7 @@ from aghbus.client.core.refusals import WorkClosed
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.work.handle import AsyncWorkHandle, Opening
 from aghbus.gateways.synadia.process import Bridge
+from aghbus.protocol.agh.lifecycle import TERMINAL_STATES
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.api.works import Work
 from aghbus.protocol.base.text import escape, is_blank, shorten
@@ -211,6 +212,10 @@ class ServedPrompt:
         """Ask the caller. Raises RequestRejectedError when there is no answer in time."""
         await self._reports.join()
         self._bridge.metrics.count("questions_total")
+        asked = (await self._client.work(self._work_id, channel=self._options.channel)).history
+        question = next(
+            (one.message for one in reversed(asked) if one.after == "needs_input" and one.message), question
+        )
         self._emit("asked", message=question)
         short = next(replies.pieces(_clean(question), self._limit), "?")
         asking = asyncio.ensure_future(self._stream.ask(short, timeout=self._options.answer_within))
@@ -274,16 +279,14 @@ class ServedPrompt:
 
     async def _end(self, work: Work) -> None:
         """Send the end. Raises RequestRejectedError unless the work was completed."""
-        last = (await self._client.work(work.work_id, channel=work.channel)).history[-1]
-        receipt = last.kind == "receipt"
-        made = replies.reply(
-            self._work_id,
-            work.state,
-            work.message,
-            work.result,
-            last.reason if receipt else None,
-            last.message if receipt else None,
+        history = (await self._client.work(work.work_id, channel=work.channel)).history
+        end = next(
+            entry for entry in reversed(history) if entry.after in TERMINAL_STATES and entry.before != entry.after
         )
+        said, given = (end.reason, end.message) if end.kind == "receipt" else (None, None)
+        # the work has the beginning of a long message only
+        message = end.message if end.kind == "trace" else None
+        made = replies.reply(self._work_id, work.state, message, work.result, said, given)
         await self._send_text(made.text)
         if made.result is not None:
             await self._send_file(names.RESULT_NAME, made.result, "")

@@ -1,0 +1,278 @@
+"""`aghctl bridge synadia join`: works go to agents of their published host library; what happens at kills of each side."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synadia_ai.agent_service import PromptStream
+from synadia_ai.agents import Attachment, Envelope, ResponseChunk
+
+from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
+from tests.support.serving import Bus, EventsProcess
+from tests.support.synadia import bridge, connected, host_process, hosting, in_thread, login
+
+JOIN = ("join", "--silence", "30s", "--drain", "1s")
+
+
+class Net(Bus):
+    """`ops`, who gives works, and `worker`, whose daemon the bridge uses."""
+
+    def give(self, capability: str, text: str, **more: Any) -> str:
+        """A new work for a capability."""
+        wait_for(lambda: self.announced(capability), 30, f"{capability} to be announced")
+        work_id: str = self.ops.post("/v1/works", to_capability=capability, text=text, **more)["work_id"]
+        return work_id
+
+    def announced(self, capability: str) -> bool:
+        peers = self.ops.get("/v1/peers")["peers"]
+        return any(capability in peer["card"]["capabilities"] for peer in peers)
+
+    def ended(self, work_id: str) -> dict[str, Any]:
+        """The work, once it has ended."""
+        self.end_of(work_id)
+        work: dict[str, Any] = self.ops.get(f"/v1/works/{work_id}")["work"]
+        return work
+
+    def prompts(self, agent: str) -> list[str]:
+        """What the host process was prompted with."""
+        path = self.home.root / f"{agent}.prompts"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def file(self, work_id: str, name: str) -> bytes:
+        done = self.home.ctl("--name", "ops", "artifact", "get", work_id, name, "-O", "-")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
+    home = Home(tmp_path_factory.mktemp("synadia"))
+    with Daemon(home, "worker", *ADMIT_ALL) as worker, Daemon(home, "ops") as ops:
+        net = Net(home, ops, worker)
+        net.meet()
+        yield net
+
+
+@pytest.fixture(scope="module")
+def joined(net: Net) -> Iterator[EventsProcess]:
+    """For the agents of the tests in this process: a bridge for every agent would take the works of the others."""
+    agents = (word for agent in ("writer", "failing", "long", "canceled") for word in ("--agent", agent))
+    with bridge(net.home, "worker", *JOIN, *agents) as process:
+        yield process
+
+
+@contextlib.contextmanager
+def host_and_bridge(net: Net, agent: str, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], EventsProcess]]:
+    """A host process, and a bridge that joins every agent."""
+    with host_process(net.home, net.worker, agent) as host, bridge(net.home, "worker", *JOIN, *words) as process:
+        yield host, process
+
+
+async def test_a_work_is_a_prompt_with_its_progress_questions_files_and_end(net: Net, joined: EventsProcess) -> None:
+    seen: list[Envelope] = []
+    go = asyncio.Event()
+
+    async def on_prompt(envelope: Envelope, stream: PromptStream) -> None:
+        seen.append(envelope)
+        for number in range(300):
+            await stream.send(f"word {number}\n")
+        await go.wait()
+        answer = await stream.ask("Which branch?", timeout=30, attachments=[Attachment.from_bytes("why.txt", b"w")])
+        made = [Attachment.from_bytes("../made it.txt", b"made"), Attachment.from_bytes("made it.txt", b"again")]
+        await stream.send(ResponseChunk(text=f"answer {answer.prompt}", attachments=made))
+
+    given = net.home.root / "given.txt"
+    given.write_bytes(b"given")
+    stored = net.home.ctl_json("--name", "ops", "artifact", "put", "work_files", str(given))
+    artifacts = [{"name": "given.txt", "uri": stored["uri"]}, {"uri": "https://example.com/x"}]
+    async with connected(login(net.home, net.worker)) as client, hosting(client, "writer", on_prompt):
+        work_id = await in_thread(lambda: net.give("synadia.writer", "write it", artifacts=artifacts))
+        await in_thread(lambda: wait_for(lambda: net.traces(work_id), 30, "progress"))
+        go.set()
+        await in_thread(lambda: wait_for(lambda: net.ops.state_of(work_id) == "needs_input", 30, "the question"))
+        net.ops.post(f"/v1/works/{work_id}/say", message="main")
+        work = await in_thread(lambda: net.ended(work_id))
+    assert [each.prompt for each in seen] == ["write it\n[artifact 2: https://example.com/x]"]
+    assert [(each.filename, each.to_bytes()) for each in seen[0].attachments or []] == [("given.txt", b"given")]
+    assert seen[0].extras == {"aghbus": {"work_id": work_id, "from": "ops", "attempt": 1}}
+    assert work["state"] == "completed"
+    assert net.traces(work_id)[-1]["message"] == "".join(f"word {number}\n" for number in range(300)) + "answer main"
+    assert [each["name"] for each in work["artifacts"]] == ["why.txt", "made_it.txt", "made_it_2.txt"]
+    assert net.file(work_id, "made_it_2.txt") == b"again"
+    traces = [(each["state"], each.get("message")) for each in net.traces(work_id)]
+    asked = traces.index(("needs_input", f"Which branch?\n[why.txt: agh://artifacts/{work_id}/why.txt]"))
+    reports = traces[:asked]
+    assert 1 <= len(reports) <= 5, "300 chunks are at most one report a second"
+    assert all(state == "working" and str(text).startswith("word ") for state, text in reports)
+
+
+async def test_what_fails_there_fails_here_and_the_answer_so_far_is_kept(net: Net, joined: EventsProcess) -> None:
+    async def on_prompt(envelope: Envelope, stream: PromptStream) -> None:
+        await stream.send("so far")
+        raise RuntimeError("not for others")
+
+    async with connected(login(net.home, net.worker)) as client, hosting(client, "failing", on_prompt):
+        work_id = await in_thread(lambda: net.give("synadia.failing", "x"))
+        work = await in_thread(lambda: net.ended(work_id))
+    assert (work["state"], work["message"]) == ("failed", "the agent: service error 500: handler error")
+    assert net.file(work_id, "answer.txt") == b"so far"
+
+
+async def test_a_long_answer_is_a_file(net: Net, joined: EventsProcess) -> None:
+    text = "all work and no play\n" * 20_000
+
+    async def on_prompt(envelope: Envelope, stream: PromptStream) -> None:
+        await stream.send(text)
+
+    async with connected(login(net.home, net.worker)) as client, hosting(client, "long", on_prompt):
+        work_id = await in_thread(lambda: net.give("synadia.long", "x"))
+        work = await in_thread(lambda: net.ended(work_id))
+    assert work["state"] == "completed"
+    assert net.traces(work_id)[-1]["message"] == text[:3_999] + "…"
+    assert net.file(work_id, "answer.txt") == text.encode()
+
+
+async def test_a_canceled_work_ends_here_and_the_next_one_is_taken(net: Net, joined: EventsProcess) -> None:
+    began, go = asyncio.Event(), asyncio.Event()
+
+    async def on_prompt(envelope: Envelope, stream: PromptStream) -> None:
+        began.set()
+        await (go.wait() if envelope.prompt == "first" else stream.send("done"))
+
+    async with connected(login(net.home, net.worker)) as client, hosting(client, "canceled", on_prompt):
+        work_id = await in_thread(lambda: net.give("synadia.canceled", "first"))
+        await began.wait()
+        net.ops.post(f"/v1/works/{work_id}/cancel")
+        said = await in_thread(lambda: joined.until("canceled", work_id=work_id))
+        assert said["message"] == "the agent is not told: its protocol has no way to"
+        go.set()
+        work = await in_thread(lambda: net.ended(net.give("synadia.canceled", "second")))
+    assert (work["state"], work["message"]) == ("completed", "done")
+    assert net.ops.state_of(work_id) == "canceled"
+
+
+def test_an_agent_that_is_killed_fails_its_work_soon(net: Net) -> None:
+    with host_and_bridge(net, "dying", "--silence", "2s") as (host, process):
+        work_id = net.give("synadia.dying", "x")
+        process.until("prompted", work_id=work_id)
+        wait_for(lambda: net.prompts("dying"), 30, "the prompt")
+        host.kill()
+        work = net.ended(work_id)
+    assert (work["state"], work["message"]) == (
+        "failed",
+        "the agent has gone, or its host was stopped, while it worked",
+    )
+
+
+@pytest.mark.parametrize("more", [(), ("--resend",)], ids=["fail", "resend"])
+def test_after_a_kill_of_the_bridge_a_work_fails_or_is_prompted_again_as_asked(net: Net, more: tuple[str, ...]) -> None:
+    agent = "again" if more else "once"
+    with host_and_bridge(net, agent, *more) as (_, first):
+        work_id = net.give(f"synadia.{agent}", "the work")
+        wait_for(lambda: net.prompts(agent), 30, "the prompt")
+        first.process.kill()
+        first.ended()
+        doctor = net.home.ctl("--name", "worker", "doctor", "-o", "json")
+        rows = {row["check"]: row for row in json.loads(doctor.stdout)["checks"]}
+        assert rows["bridge synadia"]["state"] == "warn"
+        assert rows["bridge synadia"]["detail"] == "1 work of a bridge to Synadia's agents that has ended"
+        (net.home.root / f"{agent}.go").touch()
+        with bridge(net.home, "worker", *JOIN, *more) as second:
+            second.until("recovered", work_id=work_id, phase="starting")
+            work = net.ended(work_id)
+            assert second.stop() == 0
+    if more:
+        assert (work["state"], work["message"]) == ("completed", "began\nended")
+    else:
+        assert work["state"] == "failed"
+        assert work["message"].startswith("the bridge was restarted while the agent worked: it may have done its part")
+    assert net.prompts(agent) == ["the work"] * (1 + len(more))
+    assert (
+        not net.announced(f"synadia.{agent}")
+        or wait_for(lambda: not net.announced(f"synadia.{agent}"), 30, "it") is None
+    )
+
+
+def test_what_ended_while_the_daemon_was_away_is_reported_once_also_after_a_kill_of_the_bridge(net: Net) -> None:
+    with host_and_bridge(net, "away") as (_, first):
+        work_id = net.give("synadia.away", "the work")
+        wait_for(lambda: net.prompts("away"), 30, "the prompt")
+        net.worker.kill()
+        (net.home.root / "away.go").touch()
+        journal = net.home.root / "state" / "aghbus" / "serve" / "worker.bridge-synadia"
+        wait_for(lambda: "finished" in phases(journal), 30, "the end in the journal")
+        first.process.kill()
+        first.ended()
+        net.worker.start()
+        with bridge(net.home, "worker", *JOIN) as second:
+            second.until("recovered", work_id=work_id, phase="finished")
+            work = net.ended(work_id)
+    assert (work["state"], work["message"]) == ("completed", "began\nended")
+    assert net.prompts("away") == ["the work"]
+    assert [each["state"] for each in net.traces(work_id)].count("completed") == 1
+
+
+def phases(journal: Path) -> set[str]:
+    """The last phase of each job in a journal."""
+    return {json.loads(path.read_bytes().splitlines()[-1])["phase"] for path in journal.glob("*.jsonl")}
+
+
+def test_a_bridge_that_stops_ends_its_works_as_not_known(net: Net) -> None:
+    with host_and_bridge(net, "stopped") as (_, process):
+        work_id = net.give("synadia.stopped", "x")
+        wait_for(lambda: net.prompts("stopped"), 30, "the prompt")
+        process.process.send_signal(signal.SIGINT)
+        work = net.ended(work_id)
+        assert process.ended() == 130
+    assert work["state"] == "failed"
+    assert work["message"] == "the bridge was stopped while the agent worked: it may have done its part"
+
+
+async def test_selected_agents_share_a_capability_and_those_of_our_own_bridge_are_left(net: Net) -> None:
+    done: list[str] = []
+
+    def on_prompt(name: str) -> Any:
+        async def handle(envelope: Envelope, stream: PromptStream) -> None:
+            done.append(name)
+            await stream.send(name)
+
+        return handle
+
+    async with (
+        connected(login(net.home, net.worker)) as client,
+        hosting(client, "reviewer", on_prompt("a"), "a"),
+        hosting(client, "reviewer", on_prompt("b"), "b"),
+        hosting(client, "unasked", on_prompt("c")),
+    ):
+        with (
+            bridge(net.home, "ops", "serve"),
+            bridge(net.home, "worker", *JOIN, "--agent", "reviewer/alice", "--as", "code.review") as process,
+        ):
+            for text in ("one", "two"):
+                work = await in_thread(lambda text=text: net.ended(net.give("code.review", text)))  # type: ignore[misc]
+                assert work["state"] == "completed"
+            found = {event["agent"] for event in process.seen("found")}
+            assert process.stop() == 0
+    assert found == {"reviewer/alice/a", "reviewer/alice/b"}
+    assert sorted(done) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--as", "code.review"), "--as goes with one --agent"),
+        (("--agent", "a b"), "--agent: must be AGENT, AGENT/OWNER or AGENT/OWNER/SESSION"),
+        (("--agent", "a", "--as", "review"), "--as: must be words of letters, digits, '_' and '-' with dots"),
+        (("--metrics", "9464"), "--metrics: must be HOST:PORT"),
+    ],
+)
+def test_wrong_options_are_refused(home: Home, words: tuple[str, ...], message: str) -> None:
+    done = home.ctl("bridge", "synadia", "join", *words)
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
