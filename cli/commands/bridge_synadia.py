@@ -145,8 +145,8 @@ def _address(text: str) -> tuple[str, int]:
 
 CONNECTION = (
     Argument("--nats", metavar="URL", type=nonempty, help="another NATS server (default: the broker of the daemon)"),
-    Argument("--creds", metavar="FILE", type=nonempty, help="credentials file for it (default: those of the daemon)"),
-    Argument("--sign", action="store_true", help="sign with the key of the credentials: their sender identity"),
+    Argument("--creds", metavar="FILE", type=nonempty, help="credentials, or an nkey seed (default: those of the daemon)"),
+    Argument("--sign", action="store_true", help="sign with the key of the credentials: the sender identity of the protocol"),
     Argument("--metrics", metavar="HOST:PORT", type=_address, help="serve counters for Prometheus here, at /metrics"),
 )
 

@@ -42,7 +42,7 @@ class Broker:
 
 def named(url: str, creds: str | None, *, sign: bool) -> Broker:
     """The broker of --nats and --creds. Raises UsageError."""
-    return _resolved({"url": url, "creds": creds}, sign=sign)
+    return _resolved({"url": url, **_by_form(creds)}, sign=sign)
 
 
 def of_daemon(
@@ -60,7 +60,7 @@ def of_daemon(
         folder = found.get("broker.directory") or broker_folder
         return _with_login(_resolved({"url": link.url}, sign=sign), {"token": _line(f"{folder}/token")})
     if creds is not None:
-        broker = _resolved({"url": link.url, "creds": creds}, sign=sign)
+        broker = _resolved({"url": link.url, **_by_form(creds)}, sign=sign)
     elif found.get("nats.context"):
         broker = _resolved({"context": found["nats.context"]}, sign=sign)
     else:
@@ -74,6 +74,7 @@ def of_daemon(
 async def connect(broker: Broker, note: Callable[[str], object]) -> NatsClient:
     """A connection, which reconnects without end. `note` gets what happens to it. Raises Unreachable."""
     client = NatsClient()
+    first: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     async def lost() -> None:
         if not client.is_closed:
@@ -83,23 +84,32 @@ async def connect(broker: Broker, note: Callable[[str], object]) -> NatsClient:
         note("the broker is back")
 
     async def failed(error: Exception) -> None:
-        if not isinstance(error, ConnectionError | OSError | nats.errors.StaleConnectionError):
+        if not first.done():
+            first.set_result(error)
+        elif not isinstance(error, OSError | nats.errors.StaleConnectionError | nats.errors.UnexpectedEOF):
             note(f"NATS: {error}")
 
+    connecting = asyncio.ensure_future(
+        client.connect(
+            **broker.options,
+            name="aghctl bridge synadia",
+            inbox_prefix=INBOX_PREFIX,
+            max_reconnect_attempts=-1,
+            disconnected_cb=lost,
+            reconnected_cb=back,
+            error_cb=failed,
+        )
+    )
+    connecting.add_done_callback(lambda done: None if first.done() else first.set_result(done.exception()))
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            await client.connect(
-                **broker.options,
-                name="aghctl bridge synadia",
-                inbox_prefix=INBOX_PREFIX,
-                max_reconnect_attempts=-1,
-                disconnected_cb=lost,
-                reconnected_cb=back,
-                error_cb=failed,
-            )
-    except (nats.errors.Error, OSError, TimeoutError) as error:
-        why = str(error) or "no answer"
-        raise Unreachable(f"the broker {broker.servers} does not let us in: {why}", NAME_THEM) from None
+            error: BaseException | None = await first
+    except TimeoutError:
+        error = TimeoutError("no answer")
+    if error is not None:
+        connecting.cancel()
+        await asyncio.gather(connecting, client.close(), return_exceptions=True)
+        raise Unreachable(f"the broker {broker.servers} does not let us in: {error}", NAME_THEM)
     return client
 
 
@@ -123,6 +133,13 @@ def _settings(name: str, env: Mapping[str, str]) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, subprocess.SubprocessError):
         return {}
     return {row["key"]: row["value"] for row in rows if row["value"] not in (None, "", [])}
+
+
+def _by_form(creds: str | None) -> dict[str, Any]:
+    """A file with credentials (JWT and seed), or with an nkey seed only."""
+    if creds is None:
+        return {}
+    return {"nkey" if _line(creds).startswith("SU") else "creds": creds}
 
 
 def _key_files(found: Mapping[str, Any]) -> dict[str, Any]:
