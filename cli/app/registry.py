@@ -58,7 +58,6 @@ COMMANDS = {
     "bridge sentient log": ("bridge_log", "print the audit log of the sentient agent"),
     "bridge agentos log": ("bridge_log", "print the message log of the AgentOS agent"),
     "bridge sacp log": ("bridge_log", "print the audit table of SACP"),
-    "bridge synadia": ("bridge_synadia", "agents of Synadia's protocol: which way? (docs/adapters/synadia.md)"),
     "bridge synadia serve": ("bridge_synadia", "let clients of Synadia's protocol find and prompt our peers"),
     "bridge synadia join": ("bridge_synadia", "give works to agents of Synadia's protocol"),
     "bridge sacp prompt": ("bridge_log", "print the instructions about SACP for a system prompt (offline)"),

@@ -208,6 +208,12 @@ def _both_ways(context: Context, inward: LineSubmitter, printed: UnansweredWorks
         raise
 
 
+def _format(text: str) -> str:
+    if text == "synadia":
+        raise UsageError("bridge synadia: which way?", "aghctl bridge synadia serve, or aghctl bridge synadia join")
+    return text
+
+
 COMMANDS = {
     "bridge": Command(
         run,
@@ -215,8 +221,8 @@ COMMANDS = {
             "Connect an agent that uses another format to the bus. Without a COMMAND: each line of standard input is a\n"
             "message of our agent, each line of standard output one for it, as JSON; findings go to standard error. With a\n"
             "COMMAND, which runs as in `aghctl serve`: it gets the message of its work on standard input and prints its answer.\n"
-            "`bridge sentient log`, `bridge agentos log`, `bridge sacp log`, `bridge sacp prompt` and `bridge humaninloop\n"
-            "apply` are commands with help of their own. See docs/adapters/."
+            "`bridge sentient log`, `bridge agentos log`, `bridge sacp log`, `bridge sacp prompt`, `bridge humaninloop apply`,\n"
+            "`bridge synadia serve` and `bridge synadia join` are commands with help of their own. See docs/adapters/."
         ),
         examples=[
             "aghctl --name planner bridge sentient < from-agent.jsonl > to-agent.jsonl",
@@ -225,7 +231,7 @@ COMMANDS = {
             "aghctl --name memory bridge sentient --every 1h -- ./distill",
         ],
         arguments=[
-            Argument("format", choices=FORMATS, help="format of the agent"),
+            Argument("format", type=_format, choices=FORMATS, help="format of the agent"),
             Argument("command", nargs="*", completer=_complete_command, help="command to run for each work, after --"),
             Argument("--target", metavar="PEER", help="receiver of messages that name no peer"),
             Argument(

@@ -21,11 +21,6 @@ SERVED_AT_ONCE = 16
 """Prompts of one agent that are carried out at a time."""
 
 
-def run_which(context: Context, values: dict[str, Any]) -> int:
-    """Say that a direction is needed."""
-    raise UsageError("which way?", "aghctl bridge synadia serve, or aghctl bridge synadia join")
-
-
 def run_serve(context: Context, values: dict[str, Any]) -> int:
     """Serve until a signal."""
     status = _checked(context)
@@ -145,20 +140,16 @@ def _address(text: str) -> tuple[str, int]:
 
 CONNECTION = (
     Argument("--nats", metavar="URL", type=nonempty, help="another NATS server (default: the broker of the daemon)"),
-    Argument("--creds", metavar="FILE", type=nonempty, help="credentials, or an nkey seed (default: those of the daemon)"),
-    Argument("--sign", action="store_true", help="sign with the key of the credentials: the sender identity of the protocol"),
+    Argument(
+        "--creds", metavar="FILE", type=nonempty, help="credentials, or an nkey seed (default: those of the daemon)"
+    ),
+    Argument(
+        "--sign", action="store_true", help="sign with the key of the credentials: the sender identity of the protocol"
+    ),
     Argument("--metrics", metavar="HOST:PORT", type=_address, help="serve counters for Prometheus here, at /metrics"),
 )
 
 COMMANDS = {
-    "bridge synadia": Command(
-        run_which,
-        description=(
-            "Connect the bus and agents of Synadia's agent protocol for NATS. `serve` lets their clients find and prompt our\n"
-            "peers, `join` gives works to their agents. See docs/adapters/synadia.md."
-        ),
-        examples=["aghctl bridge synadia serve", "aghctl bridge synadia join"],
-    ),
     "bridge synadia serve": Command(
         run_serve,
         description=(

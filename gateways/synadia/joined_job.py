@@ -109,12 +109,12 @@ class JoinedJob:
         self.emit("prompted", agent=str(address_of(self._agent)))
         try:
             await self._prompt(envelope)
-            message, whole = prompt.answer(with_files("".join(self._text), {}) + "".join(self._notes))
+            message, whole = prompt.answer("".join((*self._text, *self._notes)))
             if whole is not None:
                 await self._keep(prompt.ANSWER_NAME, whole)
             verb: WorkVerb = "complete"
         except Failed as error:
-            verb, message = "fail", shorten(str(error), prompt.MAX_REPORT)
+            verb, message = "fail", shorten(prompt.clean(str(error)), prompt.MAX_REPORT)
             if text := "".join(self._text):
                 await self._keep(prompt.ANSWER_NAME, text.encode("utf-8", "replace"))
         self.entry.write("finished", verb=verb, message=message, artifacts=list(self._artifacts.values()))
@@ -193,7 +193,7 @@ class JoinedJob:
             raise Failed(f"the agent: {error}") from None
 
     async def _take(self, chunk: ResponseChunk) -> None:
-        self._text.append(chunk.text)
+        self._text.append(prompt.clean(chunk.text))
         self._length += len(chunk.text)
         if self._length > MAX_ANSWER:
             raise Failed(f"the answer of the agent is longer than {MAX_ANSWER} characters")
@@ -228,8 +228,9 @@ class JoinedJob:
         """Pass a question on while the response goes on. The agent asks one at a time: a further one replaces it."""
         if self._asking is not None:
             self._asking.cancel()
-        files = {each.filename: await self._store(each) or "not kept" for each in query.attachments or []}
-        question = with_files(query.prompt if not is_blank(query.prompt) else "(no text)", files)
+        files = {prompt.clean(each.filename): await self._store(each) or "not kept" for each in query.attachments or []}
+        text = prompt.clean(query.prompt)
+        question = with_files(text if not is_blank(text) else "(no text)", files)
         self._asking = asyncio.create_task(self._ask(query, question))
 
     async def _ask(self, query: Query, question: str) -> None:

@@ -25,7 +25,7 @@ from aghbus.protocol.api.works import Work
 from aghbus.protocol.base.text import escape, is_blank, shorten
 from aghbus.protocol.formats.synadia import names
 from aghbus.protocol.formats.synadia import reply as replies
-from aghbus.protocol.formats.synadia.prompt import content
+from aghbus.protocol.formats.synadia.prompt import clean, content
 
 OPEN_SECONDS: Final = 60.0
 """Within which a work is opened, waiting for the daemon and for a peer with the capability included."""
@@ -108,6 +108,9 @@ class ServedPrompt:
         except RequestRejectedError as error:
             self._emit("ended", outcome=self._outcome, code=error.code, message=error.description)
             raise
+        except Exception as error:
+            self._bridge.note(f"{type(error).__name__}: {error}", work_id=self._work_id)
+            raise
         else:
             self._emit("ended", outcome=self._outcome)
         finally:
@@ -141,7 +144,9 @@ class ServedPrompt:
     # opening
 
     async def _opened(self) -> AsyncWorkHandle:
-        text = _clean(self._envelope.prompt)
+        if self._bridge.stopping.is_set():
+            raise RequestRejectedError(replies.UNAVAILABLE, "the bridge stops")
+        text = clean(self._envelope.prompt)
         if is_blank(text):
             raise RequestRejectedError(400, "prompt: must not be blank")
         ext: dict[str, Any] = {"aghbus.principal": names.principal(self._user)}
@@ -175,7 +180,7 @@ class ServedPrompt:
         """References to attachments, which are artifacts of the work now. Raises RequestRejectedError."""
         found: dict[str, dict[str, Any]] = {}
         for attachment in attachments:
-            name = names.artifact_name(_clean(attachment.filename), found)
+            name = names.artifact_name(clean(attachment.filename), found)
             if (octets := content(attachment.content)) is None:
                 raise RequestRejectedError(400, f"attachments: the content of {escape(name)} must be padded base64")
             made = await self._client.put_artifact(self._work_id, name, octets)
@@ -199,7 +204,7 @@ class ServedPrompt:
         """Send the reports in order, none twice in a row."""
         last = ""
         while True:
-            text = _clean(await self._reports.get())
+            text = clean(await self._reports.get())
             if text != last and not is_blank(text):
                 last = text
                 if self._options.progress == "status":
@@ -217,7 +222,7 @@ class ServedPrompt:
             (one.message for one in reversed(asked) if one.after == "needs_input" and one.message), question
         )
         self._emit("asked", message=question)
-        short = next(replies.pieces(_clean(question), self._limit), "?")
+        short = next(replies.pieces(clean(question), self._limit), "?")
         asking = asyncio.ensure_future(self._stream.ask(short, timeout=self._options.answer_within))
         moving = asyncio.create_task(self._until_moved())
         try:
@@ -232,7 +237,7 @@ class ServedPrompt:
             moving.cancel()
         files = {one["name"]: one["uri"] for one in await self._stored(answer.attachments or [])}
         self._emit("answered")
-        text = _clean(answer.prompt)
+        text = clean(answer.prompt)
         return replies.with_files(text if not is_blank(text) else "(no text)", files)
 
     async def _until_moved(self) -> None:
@@ -316,7 +321,7 @@ class ServedPrompt:
         await self._send_text(f"[{json.dumps(reference)}]\n")
 
     async def _send_file(self, name: str, octets: bytes, uri: str) -> None:
-        attachment = Attachment.from_bytes(_clean(name), octets)
+        attachment = Attachment.from_bytes(clean(name), octets)
         if len(attachment.content) + len(json.dumps(name)) > self._limit:
             where = uri or f"aghctl work show {self._work_id} -o json"
             await self._send_text(f"[{name}: too large for one message: {where}]\n")
@@ -325,14 +330,9 @@ class ServedPrompt:
         self._bridge.metrics.count("attachments_total")
 
     async def _send_text(self, text: str) -> None:
-        for piece in replies.pieces(_clean(text), self._limit):
+        for piece in replies.pieces(clean(text), self._limit):
             await self._send(ResponseChunk(text=piece))
 
     async def _send(self, chunk: ResponseChunk | StatusChunk) -> None:
         with suppress(NatsError):  # the connection is lost: the end of the work is in the store
             await self._stream.send(chunk)
-
-
-def _clean(text: str) -> str:
-    """Without lone surrogates, which JSON of theirs may have and UTF-8 has not."""
-    return text.encode("utf-8", "replace").decode()

@@ -159,5 +159,5 @@ def test_a_long_answer_is_an_excerpt_and_a_file() -> None:
 
 def test_no_direction_may_publish_where_daemons_listen() -> None:
     for direction in ("serve", "join"):
-        publish, _ = permissions.permissions(direction)  # type: ignore[arg-type]
+        publish, _ = permissions.permissions(direction)
         assert not [subject for subject in publish if subject.startswith(("agh.", "_INBOX.>", ">"))]

@@ -25,6 +25,11 @@ def prompt_text(body: Mapping[str, Any]) -> str:
     return msgspec.json.format(msgspec.json.encode(body.get("capability") or dict(body)), indent=2).decode()
 
 
+def clean(text: str) -> str:
+    """Without lone surrogates, which JSON of theirs may have and UTF-8 has not."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def report(text: str) -> str:
     """The last line of what an agent has written so far, as a progress report; empty if it has written nothing."""
     line = next((one for one in reversed(text[-4 * MAX_REPORT :].splitlines()) if not is_blank(one)), "")
