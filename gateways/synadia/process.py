@@ -7,10 +7,11 @@ import logging
 import math
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Protocol
 
 from nats.aio.client import Client as NatsClient
+from nats.errors import Error as NatsError
 
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import AsyncClient
@@ -93,7 +94,7 @@ class Process:
                 emit("metrics", port=port)
             stack.enter_context(lines := _Lines(emit))
             nats = await connect(self._broker, lines.note)
-            stack.push_async_callback(nats.close)
+            stack.push_async_callback(_close, nats)
             client.core.patience = math.inf  # works go on while the daemon is away
             self._bridge = bridge = Bridge(client, nats, self._broker, emit, metrics)
             loop = asyncio.get_running_loop()
@@ -106,6 +107,11 @@ class Process:
             bridge.hurry.set()
         self.signal = self.signal or number
         bridge.stopping.set()
+
+
+async def _close(nats: NatsClient) -> None:
+    with suppress(NatsError, OSError):  # the broker is away
+        await nats.close()
 
 
 class _Lines(logging.Handler):

@@ -135,7 +135,7 @@ class Serving:
         return service
 
     async def _remove(self, target: Target) -> None:
-        with suppress(NatsError):
+        with suppress(NatsError, OSError):  # the broker is away
             await self._services.pop(target).stop()
         self._bridge.metrics.set("agents", len(self._services))
 
