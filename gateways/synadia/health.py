@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 
-from aghbus.client.work.journal import Journal
-from aghbus.gateways.synadia import sdk
-
 SUFFIX = ".bridge-synadia"
 """What the name of the journal's folder has after that of the daemon."""
 
@@ -21,6 +18,9 @@ def check(state_folder: str, name: str) -> tuple[str, str, str] | None:
     folder = journal_folder(state_folder, name)
     if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
         return None
+    from aghbus.client.work.journal import Journal
+    from aghbus.gateways.synadia import sdk
+
     versions = sdk.versions()
     if missing := [package for package, version in versions.items() if version is None]:
         return "fail", f"{' and '.join(missing)} not installed: the bridge to Synadia's agents cannot start", sdk.HINT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -75,6 +76,7 @@ class Joining:
         """Set by the heartbeat of an agent that was not seen yet."""
         self._slots = asyncio.Semaphore(options.concurrency)
         self._jobs: dict[asyncio.Task[None], JoinedJob] = {}
+        self._background: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Give works until the bridge stops."""
@@ -235,15 +237,16 @@ class Joining:
         try:
             if one is None:
                 raise OSError(0, "no agent is free")
-            entry = self._journal.left(item.seq, item.message.id)  # of a process that has died since we started
-            if entry is not None:
-                entry.remove() if entry.phase == "taken" else entry.leave()
-            if entry is not None and entry.phase != "taken":
-                raise OSError(0, "another bridge had it")
+            left = self._journal.left(item.seq, item.message.id)  # of a process that has died since we started
+            if left is not None and left.phase != "taken":
+                self._in_background(self._settle(job, left))
+                return False
+            if left is not None:
+                left.remove()
             entry = self._journal.begin(seq=item.seq, item=_plain(item))
         except OSError as error:
             self._bridge.note(f"not taken: {error.strerror}", work_id=job.work_id)
-            asyncio.get_running_loop().create_task(job.release(delay=RETURN_PAUSE, error=error.strerror))
+            self._in_background(job.release(delay=RETURN_PAUSE, error=error.strerror))
             return False
         joined = JoinedJob(self._bridge, self._agents, job, entry, one.agent, self._options)
         one.running, one.used = one.running + 1, time.monotonic()
@@ -285,14 +288,18 @@ class Joining:
     # beginning and end
 
     async def _recover(self, entry: JournalEntry) -> None:
-        """Carry on with the work of a process that died: report what has ended, return what was not prompted, and else do as the
-        options say."""
+        """Carry on with the work of a process that died."""
         item = msgspec.json.decode(msgspec.json.encode(entry.records[0]["item"]), type=InboxItem)
         job = JobCore(self._bridge.client.core, JobState(item, None if entry.phase == "finished" else item.lease))
         self._feed.adopt(job)
         self._bridge.emit("recovered", work_id=job.work_id, phase=entry.phase)
         if entry.phase != "finished":
             await job.renew(LEASE)
+        await self._settle(job, entry)
+
+    async def _settle(self, job: JobCore, entry: JournalEntry) -> None:
+        """Report what has ended, return what was not prompted or is to be prompted again, and else fail it."""
+        if entry.phase != "finished":
             if await job.has_ended():
                 entry.remove()
                 await job.settle()
@@ -303,6 +310,11 @@ class Joining:
                 return
             entry.write("finished", verb="fail", message=RESTARTED, artifacts=[])
         await report(self._bridge, job, entry)
+
+    def _in_background(self, steps: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(steps)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _drain(self) -> None:
         """Wait for the works that run, until a second signal or for so long; then end them."""

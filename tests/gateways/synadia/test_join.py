@@ -215,6 +215,22 @@ def test_what_ended_while_the_daemon_was_away_is_reported_once_also_after_a_kill
     assert [each["state"] for each in net.traces(work_id)].count("completed") == 1
 
 
+def test_another_bridge_that_gets_the_work_of_one_that_died_does_not_prompt_again(net: Net) -> None:
+    with host_and_bridge(net, "two") as (_, first):
+        work_id = net.give("synadia.two", "the work")
+        wait_for(lambda: net.prompts("two"), 30, "the prompt")
+        with bridge(net.home, "worker", *JOIN):
+            first.process.kill()
+            first.ended()
+            journal = net.home.root / "state" / "aghbus" / "serve" / "worker.bridge-synadia"
+            (taken,) = (json.loads(path.read_bytes().splitlines()[0]) for path in journal.glob("*.jsonl"))
+            net.worker.post(f"/v1/inbox/{taken['seq']}/nack", lease=taken["item"]["lease"], delay=0)  # as if it ran out
+            work = net.ended(work_id)
+    assert work["state"] == "failed"
+    assert work["message"].startswith("the bridge was restarted while the agent worked: it may have done its part")
+    assert net.prompts("two") == ["the work"]
+
+
 def phases(journal: Path) -> set[str]:
     """The last phase of each job in a journal."""
     return {json.loads(path.read_bytes().splitlines()[-1])["phase"] for path in journal.glob("*.jsonl")}

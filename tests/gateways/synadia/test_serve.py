@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib.metadata import PackageNotFoundError
 from typing import Any
@@ -85,7 +86,8 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
 
 @pytest.fixture(scope="module")
 def served(net: Net) -> Iterator[EventsProcess]:
-    with bridge(net.home, "ops", "serve", "--keepalive", "0.2s", "--answer-within", "4s") as process:
+    options = ("--keepalive", "0.2s", "--answer-within", "4s", "--metrics", "127.0.0.1:0")
+    with bridge(net.home, "ops", "serve", *options) as process:
         yield process
 
 
@@ -93,6 +95,11 @@ def served(net: Net) -> Iterator[EventsProcess]:
 async def worker_agent(net: Net, mark: str | None = None, owner: str = "ws_local") -> AsyncIterator[Agent]:
     async with connected(login(net.home, net.ops)) as client, agent_of(client, "worker", mark, owner) as agent:
         yield agent
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url) as answer:
+        return str(answer.read().decode())
 
 
 async def test_a_prompt_is_a_work_with_its_progress_questions_files_and_end(net: Net, served: EventsProcess) -> None:
@@ -116,6 +123,11 @@ async def test_a_prompt_is_a_work_with_its_progress_questions_files_and_end(net:
     stored = [artifact["name"] for artifact in net.ops.get(f"/v1/artifacts?work={got.work_id}")["artifacts"]]
     assert stored == ["in_put.txt", "made.txt", "notes.txt"]
     assert net.ops.state_of(got.work_id) == "completed"
+    await in_thread(lambda: served.until("ended", work_id=got.work_id))
+    port = served.until("metrics")["port"]
+    lines = (await in_thread(lambda: fetched(f"http://127.0.0.1:{port}/metrics"))).splitlines()
+    assert 'aghbus_synadia_prompts_total{outcome="completed"} 1' in lines
+    assert {"aghbus_synadia_questions_total 1", "aghbus_synadia_agents 1", "aghbus_synadia_running 0"} <= {*lines}
 
 
 async def test_progress_comes_while_the_work_runs(net: Net, served: EventsProcess) -> None:
