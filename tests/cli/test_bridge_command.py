@@ -56,7 +56,7 @@ def test_the_longest_name_is_the_command(words: list[str], name: str) -> None:
 
 
 def test_three_words_are_offered_word_by_word() -> None:
-    assert list(PROGRAM.below("bridge")) == ["humaninloop", "sentient", "agentos", "sacp"]
+    assert list(PROGRAM.below("bridge")) == ["humaninloop", "sentient", "agentos", "sacp", "synadia"]
     assert list(PROGRAM.below("bridge sacp")) == ["log", "prompt"]
 
 
