@@ -281,7 +281,7 @@ class JoinedJob:
             left, before, silent = left - (now - before), now, now - self._heard
             if left < 0:
                 raise Failed(f"the agent has not ended after {self._options.time_limit:g} s")
-            if silent > min(PROBE_PAUSE, self._options.silence / 2) and not await present(self._agents, self._agent):
+            if silent > min(PROBE_PAUSE, self._options.silence / 4) and not await present(self._agents, self._agent):
                 raise Failed(GONE)
             if self._begun and silent > self._options.silence:  # before, the prompt waits in the agent's queue
                 raise Failed(f"the agent was silent for {self._options.silence:g} s; it may still work")

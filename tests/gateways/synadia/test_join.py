@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,12 @@ async def test_a_work_is_a_prompt_with_its_progress_questions_files_and_end(net:
     stored = net.home.ctl_json("--name", "ops", "artifact", "put", "work_files", str(given))
     artifacts = [{"name": "given.txt", "uri": stored["uri"]}, {"uri": "https://example.com/x"}]
     async with connected(login(net.home, net.worker)) as client, hosting(client, "writer", on_prompt):
+        began = time.monotonic()
         work_id = await in_thread(lambda: net.give("synadia.writer", "write it", artifacts=artifacts))
         await in_thread(lambda: wait_for(lambda: net.traces(work_id), 30, "progress"))
         go.set()
         await in_thread(lambda: wait_for(lambda: net.ops.state_of(work_id) == "needs_input", 30, "the question"))
+        seconds = time.monotonic() - began
         net.ops.post(f"/v1/works/{work_id}/say", message="main")
         work = await in_thread(lambda: net.ended(work_id))
     assert [each.prompt for each in seen] == ["write it\n[artifact 2: https://example.com/x]"]
@@ -108,7 +111,7 @@ async def test_a_work_is_a_prompt_with_its_progress_questions_files_and_end(net:
     traces = [(each["state"], each.get("message")) for each in net.traces(work_id)]
     asked = traces.index(("needs_input", f"Which branch?\n[why.txt: agh://artifacts/{work_id}/why.txt]"))
     reports = traces[:asked]
-    assert 1 <= len(reports) <= 5, "300 chunks are at most one report a second"
+    assert 1 <= len(reports) <= seconds + 1, "300 chunks are at most one report a second"
     assert all(state == "working" and str(text).startswith("word ") for state, text in reports)
 
 
@@ -158,7 +161,7 @@ async def test_a_canceled_work_ends_here_and_the_next_one_is_taken(net: Net, joi
 
 
 def test_an_agent_that_is_killed_fails_its_work_soon(net: Net) -> None:
-    with host_and_bridge(net, "dying", "--silence", "2s") as (host, process):
+    with host_and_bridge(net, "dying", "--silence", "12s") as (host, process):
         work_id = net.give("synadia.dying", "x")
         process.until("prompted", work_id=work_id)
         wait_for(lambda: net.prompts("dying"), 30, "the prompt")

@@ -86,7 +86,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
 
 @pytest.fixture(scope="module")
 def served(net: Net) -> Iterator[EventsProcess]:
-    options = ("--keepalive", "0.2s", "--answer-within", "4s", "--metrics", "127.0.0.1:0")
+    options = ("--keepalive", "0.2s", "--answer-within", "8s", "--metrics", "127.0.0.1:0")
     with bridge(net.home, "ops", "serve", *options) as process:
         yield process
 
