@@ -75,11 +75,16 @@ class Core:
 
     async def fetch(self, call: Call) -> bytes:
         """The body of the answer to `call`, which is repeated as long as that can help. Raises ClientError."""
-        response = await self.answer(call)
-        try:
-            return await response.body()
-        finally:
-            response.close()
+        deadline = time.monotonic() + self.patience
+        while True:
+            response = await self.answer(call)
+            try:
+                return await response.body()
+            except ConnectionLost:  # the daemon has died in the middle of the answer
+                if not call.idempotent or time.monotonic() >= deadline:
+                    raise
+            finally:
+                response.close()
 
     async def answer(self, call: Call) -> Incoming:
         """The answer to `call`, its body unread. Close it.

@@ -63,8 +63,8 @@ ALIVE = b'HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{"alive":true}'
 
 
 @contextlib.contextmanager
-def answering(path: Path, *connections: int) -> Iterator[list[bytes]]:
-    """A server that answers so many requests of each connection, takes one more, and closes it; yields the requests."""
+def answering(path: Path, *connections: int, cut: bytes = b"") -> Iterator[list[bytes]]:
+    """A server that answers so many requests of each connection, takes one more, sends `cut` and closes it; yields the requests."""
     requests: list[bytes] = []
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -76,6 +76,8 @@ def answering(path: Path, *connections: int) -> Iterator[list[bytes]]:
                 requests.append(connection.recv(65_536))
                 connection.sendall(ALIVE)
             requests.append(connection.recv(65_536))
+            if requests[-1]:
+                connection.sendall(cut)
 
     def accept() -> list[Running]:
         accepted = ((listener.accept()[0], count) for count in connections)
@@ -100,6 +102,15 @@ def test_what_may_be_repeated_is_when_a_kept_connection_closes_under_it(
         client.close()
     assert [request.partition(b" HTTP")[0] for request in requests if request] == [b"GET /healthz"] * 4
     assert "waiting for the daemon" not in caplog.text
+
+
+def test_what_may_be_repeated_is_when_its_answer_ends_early(tmp_path: Path) -> None:
+    client = Client(Endpoint(path=str(tmp_path / "s")))
+    with answering(tmp_path / "s", 1, 1, cut=ALIVE[:-4]) as requests:
+        assert client.health().alive
+        assert client.health().alive
+        client.close()
+    assert [request.partition(b" HTTP")[0] for request in requests if request] == [b"GET /healthz"] * 3
 
 
 def test_what_may_not_be_repeated_is_sent_once_on_a_new_connection(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ async def test_the_caller_gets_the_end_although_the_daemon_was_killed(net: Net, 
         net.ops.start()
 
     got = await killed(net, "wait daemon.go", kill)
-    assert got.error == ""
+    assert got.error == "", served.events[-6:]
     assert got.text.endswith("end\n")
     assert net.runs("wait daemon.go") == 1
 
