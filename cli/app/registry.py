@@ -61,6 +61,7 @@ COMMANDS = {
     "bridge sacp prompt": ("bridge_log", "print the instructions about SACP for a system prompt (offline)"),
     "bridge synadia serve": ("bridge_synadia", "let clients of Synadia's protocol find and prompt our peers"),
     "bridge synadia join": ("bridge_synadia", "give works to agents of Synadia's protocol"),
+    "a2a serve": ("a2a", "let A2A clients give works to peers (docs/adapters/a2a.md)"),
     "chain run": ("chain", "run a chain file: each node is a work"),
     "chain show": ("chain", "show one run with its nodes"),
     "chain list": ("chain", "list runs, latest first"),
@@ -111,6 +112,7 @@ COMMANDS = {
 GROUPS = {
     "debug": "look into a running daemon",
     "work": "open works, accept them, report on them and follow them",
+    "a2a": "A2A clients and agents on the bus (docs/adapters/a2a.md)",
     "chain": "sequences of works, declared in a file",
     "inbox": "received messages for our agent",
     "messages": "stored envelopes of both directions",

@@ -1,0 +1,95 @@
+"""The HTTP application of a gateway: the SDK's routes for each agent, cards, and what operators read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
+from a2a.server.routes.rest_routes import create_rest_routes
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from aghbus.gateways.a2a.auth import Authentication
+from aghbus.gateways.a2a.bus import Agent
+from aghbus.gateways.a2a.cards import Cards
+from aghbus.gateways.a2a.front import Front
+from aghbus.gateways.a2a.handler import AGENT, CALLER, BusHandler
+from aghbus.gateways.a2a.metrics import Metrics
+from aghbus.protocol.formats.a2a.ids import Principal
+from aghbus.protocol.formats.a2a.parts import Json
+
+ROOT: Final = "/a2a"
+CARD: Final = "/.well-known/agent-card.json"
+KEYS: Final = "/.well-known/jwks.json"
+VERSION: Final = "a2a-version"
+
+
+class ContextBuilder(ServerCallContextBuilder):
+    """The context of calls to one agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def build(self, request: Request) -> ServerCallContext:
+        """The context with agent and caller; the version may also be a parameter of the query."""
+        headers = dict(request.headers)
+        if not headers.get(VERSION) and (version := request.query_params.get("A2A-Version")):
+            headers[VERSION] = version
+        state = {"headers": headers, AGENT: self._agent, CALLER: request.scope.get(CALLER, Principal())}
+        wanted = get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER))
+        return ServerCallContext(state=state, requested_extensions=wanted)
+
+
+def application(
+    agents: list[Agent],
+    handler: BusHandler,
+    cards: Cards,
+    authentication: Authentication,
+    metrics: Metrics,
+    keys: Json,
+    max_body: int,
+) -> ASGIApp:
+    """The whole application."""
+    routes: list[BaseRoute] = []
+
+    async def own_metrics(request: Request) -> Response:
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def own_keys(request: Request) -> Response:
+        return JSONResponse(keys, headers={"Cache-Control": "public, max-age=3600"})
+
+    async def all_cards(request: Request) -> Response:
+        return await cards.respond_with_all(request, agents)
+
+    routes += [Route("/metrics", own_metrics), Route(KEYS, own_keys)]
+    routes += [Route(ROOT, all_cards), Route(f"{ROOT}/", all_cards)]
+    if len(agents) == 1:
+        routes.append(Route(CARD, _card_route(cards, agents[0])))
+    for agent in agents:
+        base = f"{ROOT}/{agent.name}"
+        context = ContextBuilder(agent)
+        routes.append(Route(f"{base}{CARD}", _card_route(cards, agent)))
+        routes += create_jsonrpc_routes(handler, base, context_builder=context)
+        routes += create_rest_routes(handler, context_builder=context, path_prefix=base)
+    ends = {f"{ROOT}/{agent.name}" for agent in agents}
+    return Front(
+        Starlette(routes=routes), authentication, metrics, max_body, is_rpc=ends.__contains__, is_private=_is_private
+    )
+
+
+def _is_private(path: str) -> bool:
+    """Whether a path needs credentials: all but cards and keys."""
+    return not (path.endswith((CARD, KEYS)) or path in (ROOT, f"{ROOT}/"))
+
+
+def _card_route(cards: Cards, agent: Agent):  # type: ignore[no-untyped-def]
+    async def own_card(request: Request) -> Response:
+        return await cards.respond(request, agent)
+
+    return own_card

@@ -1,0 +1,166 @@
+"""What every request to the gateway passes: who calls, limits, counting, and the end of callers who have gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aghbus.gateways.a2a.auth import Authentication, Denied
+from aghbus.gateways.a2a.handler import CALLER
+from aghbus.gateways.a2a.metrics import Metrics
+from aghbus.protocol.formats.a2a.parts import Json
+
+JSON_TYPES: Final = ("application/json", "application/a2a+json")
+OPEN_ENDS: Final = ("/.well-known/agent-card.json", "/.well-known/jwks.json")
+"""How the paths end that need no credentials."""
+
+
+class Front:
+    """An ASGI application around another one."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authentication: Authentication,
+        metrics: Metrics,
+        max_body: int,
+        is_rpc: Callable[[str], bool],
+        is_private: Callable[[str], bool],
+    ) -> None:
+        self._app = app
+        self._authentication = authentication
+        self._metrics = metrics
+        self._max_body = max_body
+        self._is_rpc = is_rpc
+        self._is_private = is_private
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One connection event: a request, or the life of the server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._respond(scope, receive, counted)
+        finally:
+            self._metrics.request(scope["method"], status)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        path: str = scope["path"]
+        if self._is_private(path):
+            certificate = scope.get("state", {}).get("certificate")
+            try:
+                caller = await self._authentication.caller(headers.get("authorization"), certificate)
+            except Denied as denied:
+                self._metrics.denied(denied.reason)
+                await _refuse(send, 401, "UNAUTHENTICATED", "credentials are missing or wrong", "UNAUTHENTICATED")
+                return
+            scope[CALLER] = caller
+        body = b""
+        if scope["method"] == "POST":
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            read = await self._body(headers, receive)
+            if read is None:
+                await _refuse(
+                    send, 413, "INVALID_ARGUMENT", f"the body is longer than {self._max_body} bytes", "TOO_LARGE"
+                )
+                return
+            if kind not in JSON_TYPES and (read or kind):
+                await self._wrong_type(path, read, send)
+                return
+            body = read
+        await self._run(scope, body, receive, send)
+
+    async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | None:
+        """The body of a request; None when it is too long."""
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._max_body:
+            return None
+        pieces = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return bytes(pieces)
+            pieces += message.get("body", b"")
+            if len(pieces) > self._max_body:
+                return None
+            if not message.get("more_body"):
+                return bytes(pieces)
+
+    async def _run(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Let the application respond, as long as its client is there."""
+        given = False
+        gone = asyncio.Event()
+
+        async def replayed() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone.set()
+
+        response = asyncio.ensure_future(self._app(scope, replayed, send))
+        watching = asyncio.ensure_future(watch())
+        try:
+            await asyncio.wait((response, watching), return_when=asyncio.FIRST_COMPLETED)
+            if not response.done():
+                await asyncio.wait((response,), timeout=1.0)  # a stream ends itself
+                response.cancel()
+            await asyncio.gather(response, return_exceptions=watching.done())
+        finally:
+            response.cancel()
+            watching.cancel()
+
+    async def _wrong_type(self, path: str, body: bytes, send: Send) -> None:
+        """Refuse a body that says that it is not JSON."""
+        message = "Content-Type: must be application/json"
+        if not self._is_rpc(path):
+            await _refuse(send, 415, "INVALID_ARGUMENT", message, "CONTENT_TYPE_NOT_SUPPORTED")
+            return
+        try:
+            request = json.loads(body)
+        except (ValueError, RecursionError):
+            request = None
+        identity = request.get("id") if isinstance(request, dict) else None
+        error = {"code": -32005, "message": message, "data": [_info("CONTENT_TYPE_NOT_SUPPORTED")]}
+        await _send_json(send, 200, {"jsonrpc": "2.0", "id": identity, "error": error})
+
+
+def _info(reason: str) -> Json:
+    return {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": "a2a-protocol.org",
+        "metadata": {},
+    }
+
+
+async def _refuse(send: Send, status: int, name: str, message: str, reason: str) -> None:
+    error = {"code": status, "status": name, "message": message, "details": [_info(reason)]}
+    challenge = [(b"www-authenticate", b'Bearer realm="a2a"')] if status == 401 else []
+    await _send_json(send, status, {"error": error}, challenge)
+
+
+async def _send_json(send: Send, status: int, content: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    body = json.dumps(content).encode()
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *(headers or [])]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})

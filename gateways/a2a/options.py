@@ -1,0 +1,30 @@
+"""How a gateway is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from aghbus.gateways.a2a.bus import Agent
+
+MAX_BODY = 8 << 20
+"""Bytes of a request, files included."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """`host` and `port` to listen on, `url` where clients reach it, if that is elsewhere. `state` is the gateway's folder."""
+
+    host: str
+    port: int
+    agents: tuple[Agent, ...]
+    state: str
+    url: str | None = None
+    max_body: int = MAX_BODY
+    input_modes: tuple[str, ...] = ()
+    grpc: tuple[str, int] | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    client_ca: str | None = None
+    token_file: str | None = None
+    oidc: tuple[str, str] | None = None
+    push_allow: tuple[str, ...] = field(default_factory=tuple)
