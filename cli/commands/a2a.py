@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import peer
+from aghbus.cli.app.arguments import peer, positive
 from aghbus.cli.app.errors import INTERRUPTED, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
@@ -12,7 +12,7 @@ from aghbus.protocol.base.annotations import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from aghbus.gateways.a2a.bus import Agent
+    from aghbus.gateways.a2a.base.bus import Agent
 
 INSTALL = 'pip install "aghbus[a2a]"'
 
@@ -22,13 +22,14 @@ def run(context: Context, values: dict[str, Any]) -> int:
     import signal
 
     try:
-        from aghbus.gateways.a2a.options import Options
-        from aghbus.gateways.a2a.server import run as run_server
+        from aghbus.gateways.a2a.base.options import Options
+        from aghbus.gateways.a2a.serve.server import run as run_server
     except ImportError as error:
         raise UsageError(f"a2a serve needs libraries that are not installed: {error.name}", INSTALL) from None
     from aghbus.client.work.clients import AsyncClient
 
     host, port = values["listen"]
+    _check(values)
     status = context.api.get("/v1/status")
     options = Options(
         host=host,
@@ -36,10 +37,46 @@ def run(context: Context, values: dict[str, Any]) -> int:
         agents=_agents(values["peer"], values["capability"]),
         state=_state_folder(context, str(status["name"])),
         url=values["url"],
+        max_body=values["max_body"],
+        input_modes=tuple(values["input_mode"]),
+        grpc=values["grpc"],
+        grpc_url=values["grpc_url"],
+        tls_cert=values["tls_cert"],
+        tls_key=values["tls_key"],
+        client_ca=values["client_ca"],
+        callers=values["callers"],
+        oidc=(values["oidc_issuer"], values["oidc_audience"]) if values["oidc_issuer"] else None,
+        push_allow=tuple(values["push_allow"]),
     )
     client = AsyncClient(context.api.endpoint, timeout=context.timeout)
     number = run_server(options, client, lambda event: context.output.event(event, _human))
     return INTERRUPTED if number == signal.SIGINT else YES
+
+
+def _check(values: dict[str, Any]) -> None:
+    """Raise UsageError for options that do not fit together."""
+    from aghbus.protocol.base.addresses import is_loopback
+
+    pairs = (("tls_cert", "tls_key"), ("tls_key", "tls_cert"), ("client_ca", "tls_cert"), ("grpc_url", "grpc"))
+    for name, needed in (*pairs, ("oidc_issuer", "oidc_audience"), ("oidc_audience", "oidc_issuer")):
+        if values[name] and not values[needed]:
+            raise UsageError(f"{_flag(name)} needs {_flag(needed)}")
+    asks = any(values[name] for name in ("callers", "client_ca", "oidc_issuer"))
+    if asks and values["allow_anonymous"]:
+        raise UsageError("--allow-anonymous excludes --callers, --client-ca and --oidc-issuer")
+    hosts = [values["listen"][0], *([values["grpc"][0]] if values["grpc"] else [])]
+    if all(map(is_loopback, hosts)):
+        return
+    if not asks and not values["allow_anonymous"]:
+        hint = "--callers FILE, --client-ca FILE or --oidc-issuer URL say who may call; --allow-anonymous lets everybody in"
+        raise UsageError("--listen: only a loopback address may be open to everybody", hint)
+    if asks and not values["tls_cert"] and not (values["url"] or "").startswith("https://"):
+        hint = "--tls-cert FILE --tls-key FILE, or --url https://… of the proxy that ends TLS in front of this gateway"
+        raise UsageError("credentials of callers would travel in clear", hint)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _state_folder(context: Context, name: str) -> str:
@@ -52,7 +89,7 @@ def _agents(peers: list[str], capabilities: list[str]) -> tuple[Agent, ...]:
     """What is served. Raises UsageError."""
     import re
 
-    from aghbus.gateways.a2a.bus import Agent
+    from aghbus.gateways.a2a.base.bus import Agent
 
     agents = [*(Agent(name, peer=name) for name in peers), *(Agent(name, capability=name) for name in capabilities)]
     names = [agent.name for agent in agents]
@@ -89,6 +126,37 @@ def url(text: str) -> str:
     return text.rstrip("/")
 
 
+def push_host(text: str) -> str:
+    """HOST, HOST:PORT or `*`. ValueError names the rule."""
+    host, colon, port = text.rpartition(":")
+    named = host if colon and port.isdigit() else text
+    if text != "*" and (
+        not named or any(char in named for char in "/@?#* ") or (":" in named and not named.startswith("["))
+    ):
+        raise ValueError("must be HOST, HOST:PORT, or * for every public host")
+    return text.lower()
+
+
+def media_type(text: str) -> str:
+    """A media type. ValueError names the rule."""
+    kind, slash, rest = text.partition("/")
+    if not kind or not slash or not rest or any(char in text for char in " ;,*"):
+        raise ValueError("must be a media type such as image/gif")
+    return text.lower()
+
+
+def body_bytes(text: str) -> int:
+    """A number of bytes. ValueError names the rule."""
+    number = positive(text)
+    if not 65_536 <= number <= 1 << 30:
+        raise ValueError("must be 65536 to 1073741824 bytes")
+    return number
+
+
+LISTENING = "where to listen"
+CALLERS = "who may call"
+NOTIFYING = "push notifications"
+
 COMMANDS = {
     "a2a serve": Command(
         run,
@@ -99,14 +167,51 @@ COMMANDS = {
         examples=[
             "aghctl --name ops a2a serve --listen 127.0.0.1:8080 --peer writer",
             "aghctl a2a serve --listen 127.0.0.1:8080 --capability test.run --capability text.review",
+            "aghctl a2a serve --listen 0.0.0.0:8443 --tls-cert tls.crt --tls-key tls.key --callers callers --peer writer",
         ],
         arguments=[
-            Argument("--listen", metavar="HOST:PORT", type=listen, required=True, help="where to listen"),
             Argument("--peer", metavar="PEER", action="append", type=peer, help="a peer to serve"),
             Argument(
                 "--capability", metavar="ID", action="append", help="a capability to serve: the daemon chooses a peer"
             ),
-            Argument("--url", type=url, help="URL under which clients reach this gateway (default: that of --listen)"),
+            Argument(
+                "--input-mode", metavar="TYPE", action="append", type=media_type, help="a further media type to take"
+            ),
+            Argument(
+                "--max-body",
+                metavar="BYTES",
+                type=body_bytes,
+                default=8 << 20,
+                help="longest request (default 8388608)",
+            ),
+            Argument(
+                "--listen",
+                metavar="HOST:PORT",
+                type=listen,
+                required=True,
+                group=LISTENING,
+                help="JSON-RPC and HTTP+JSON",
+            ),
+            Argument("--grpc", metavar="HOST:PORT", type=listen, group=LISTENING, help="gRPC, too"),
+            Argument("--url", type=url, group=LISTENING, help="URL under which clients reach --listen (default: that)"),
+            Argument(
+                "--grpc-url", metavar="HOST:PORT", group=LISTENING, help="address under which clients reach --grpc"
+            ),
+            Argument("--tls-cert", metavar="FILE", group=LISTENING, help="certificate of the listeners (PEM)"),
+            Argument("--tls-key", metavar="FILE", group=LISTENING, help="its private key (PEM)"),
+            Argument("--callers", metavar="FILE", group=CALLERS, help="file with a line NAME TOKEN for each caller"),
+            Argument("--client-ca", metavar="FILE", group=CALLERS, help="authorities of client certificates (PEM)"),
+            Argument("--oidc-issuer", metavar="URL", group=CALLERS, help="OpenID provider whose JWTs name callers"),
+            Argument("--oidc-audience", metavar="TEXT", group=CALLERS, help="audience that these JWTs must have"),
+            Argument("--allow-anonymous", action="store_true", group=CALLERS, help="let everybody in on any address"),
+            Argument(
+                "--push-allow",
+                metavar="HOST",
+                action="append",
+                type=push_host,
+                group=NOTIFYING,
+                help="host, or HOST:PORT, of webhooks; * for all with a public address (default: no notifications)",
+            ),
         ],
     )
 }

@@ -60,8 +60,7 @@ def card_of(
         "description": description,
         "version": str(about.get("version") or "1"),
         "supportedInterfaces": [
-            {"url": url.replace("{agent}", name), "protocolBinding": binding, "protocolVersion": PROTOCOL_VERSION}
-            for binding, url in listener.bindings
+            _interface(binding, url.replace("{agent}", name), name) for binding, url in listener.bindings
         ],
         "capabilities": {
             "streaming": True,
@@ -82,6 +81,11 @@ def etag(card: Json) -> str:
     """The entity tag of a card: weak, because a signature may differ."""
     unsigned = {name: value for name, value in card.items() if name != "signatures"}
     return f'W/"{digest(canonical(unsigned))}"'
+
+
+def _interface(binding: str, url: str, name: str) -> Json:
+    made: Json = {"url": url, "protocolBinding": binding, "protocolVersion": PROTOCOL_VERSION}
+    return {**made, "tenant": name} if binding == "GRPC" else made
 
 
 def _skill(record: Mapping[str, Any], *, extended: bool) -> Json:

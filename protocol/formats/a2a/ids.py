@@ -40,7 +40,7 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 def principal_name(subject: str) -> str:
-    """The name of a caller whose credentials say `subject`: that, if it is a plain name, else `h_` and 32 hex digits of its SHA-256."""
+    """The name of a caller whose credentials say `subject`: that, if it is plain, else `h_` and 32 hex digits of its SHA-256."""
     return subject if _NAME.fullmatch(subject) else "h_" + hashlib.sha256(subject.encode()).hexdigest()[:32]
 
 

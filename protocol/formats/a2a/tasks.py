@@ -62,18 +62,17 @@ class TaskView:
         self.target = ""
         self.opening_digest: str | None = None
         self.opened_ms = self.changed_ms = 0
+        self.work_ids: set[str] = set()
         self.last_seq = 0
         self._work_state = "submitted"
         self._message: Json | None = None
         self._history: list[Json] = []
         self._artifacts: dict[str, Json] = {}
 
-    @property
     def has_ended(self) -> bool:
         """Whether nothing can follow."""
         return self.state in ENDED
 
-    @property
     def stands_still(self) -> bool:
         """Whether it has ended or waits for its client."""
         return self.state in ENDED or self.state in INTERRUPTED
@@ -83,6 +82,7 @@ class TaskView:
         self.last_seq = max(self.last_seq, message.seq)
         if message.outcome is None or message.outcome in _WITHOUT_EFFECT or not envelope:
             return []
+        self.work_ids.add(message.work_id or "")
         body = envelope.get("body")
         kind, body = message.kind, body if isinstance(body, dict) else {}
         if message.outcome == "opened":

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aghbus.gateways.a2a.auth import Authentication, Denied
-from aghbus.gateways.a2a.handler import CALLER
-from aghbus.gateways.a2a.metrics import Metrics
+from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.callers.auth import Authentication, Denied
+from aghbus.gateways.a2a.serve.handler import CALLER
 from aghbus.protocol.formats.a2a.parts import Json
 
 JSON_TYPES: Final = ("application/json", "application/a2a+json")

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from aghbus.client import ClientError
-from aghbus.gateways.a2a.bus import Agent
-from aghbus.gateways.a2a.catalog import Catalog
-from aghbus.gateways.a2a.errors import TRY_AGAIN
+from aghbus.gateways.a2a.base.bus import Agent
+from aghbus.gateways.a2a.base.catalog import Catalog
+from aghbus.gateways.a2a.base.errors import TRY_AGAIN
 from aghbus.protocol.formats.a2a.cards import Listener, card_of, etag
 from aghbus.protocol.formats.a2a.parts import Json
 

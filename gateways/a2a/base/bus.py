@@ -58,23 +58,36 @@ class Bus:
                 return work
         raise NotFound(f"no task {task_id}")
 
+    async def look(self, work_id: str) -> Work | None:
+        """The work of that id; None when there is none yet."""
+        try:
+            async with self._turn:
+                return await self.client.core.work(work_id)
+        except NotFound:
+            return None
+
     async def snapshot(self, task_id: str, work: Work) -> TaskView:
         """The task as it is now."""
-        view = TaskView(task_id)
+        return (await self.replay(task_id, work, 0))[0]
+
+    async def replay(self, task_id: str, work: Work, since: int) -> tuple[TaskView, list[Json]]:
+        """The task as it is now, and the updates that its messages after `since` have led to."""
+        view, updates = TaskView(task_id), list[Json]()
         for work_id in await self._attempts(task_id, work):
             if view.last_seq:
+                if view.has_ended() and updates:
+                    updates.pop()
                 view.hand_over()
-            view.last_seq = 0
-            await self._read(view, work_id)
+            updates += await self._read(view, work_id, since)
         if not view.opened_ms:  # retention has removed the messages
             view.context_id = work.thread_id or work.direct_id or ""
             view.state, view.changed_ms = STATES[work.state], work.updated_ms
-        return view
+        return view, updates
 
     async def follow(self, view: TaskView, work_id: str, *, may_move: bool) -> AsyncGenerator[list[Json], None]:
         """What happens in a task after `view`, which follows it, up to its end: the updates of one or more messages. `work_id` is
         that of the present attempt, `may_move` whether another peer may get it."""
-        while not view.has_ended:
+        while not view.has_ended():
             present, work_id = work_id, ""
             async with aclosing(self.client.core.watch(present, None)) as events:
                 async for event in events:
@@ -84,23 +97,23 @@ class Bus:
                         updates = _apply(view, event.message)
                     else:
                         continue
-                    if view.has_ended and may_move:
+                    if view.has_ended() and may_move:
                         work_id = await self._successor(view.task_id, present)
                     yield updates[:-1] if work_id else updates
-                    if view.has_ended:
+                    if view.has_ended():
                         break
             if work_id:
                 view.hand_over()
-                view.last_seq = 0
 
-    async def _read(self, view: TaskView, work_id: str) -> list[Json]:
-        """Let `view` have the messages of a work after its last one: the updates."""
+    async def _read(self, view: TaskView, work_id: str, since: int = 0) -> list[Json]:
+        """Let `view` have the messages of a work after its last one: the updates from those after `since`."""
         updates = list[Json]()
         while True:
             async with self._turn:
                 page = (await self.client.messages(work_id=work_id, since=view.last_seq, limit=PAGE)).messages
             for message in page:
-                updates += _apply(view, message)
+                found = _apply(view, message)
+                updates += found if message.seq > since else []
             if len(page) < PAGE:
                 return updates
 

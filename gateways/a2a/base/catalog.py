@@ -6,7 +6,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from aghbus.client import ClientError
-from aghbus.gateways.a2a.bus import Agent, Bus
+from aghbus.gateways.a2a.base.bus import Agent, Bus
 from aghbus.protocol.agh.discovery import BRIEF_KEY
 from aghbus.protocol.formats.a2a.parts import Json
 

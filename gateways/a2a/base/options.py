@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from aghbus.gateways.a2a.bus import Agent
+from aghbus.gateways.a2a.base.bus import Agent
 
 MAX_BODY = 8 << 20
 """Bytes of a request, files included."""
@@ -22,9 +22,10 @@ class Options:
     max_body: int = MAX_BODY
     input_modes: tuple[str, ...] = ()
     grpc: tuple[str, int] | None = None
+    grpc_url: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     client_ca: str | None = None
-    token_file: str | None = None
+    callers: str | None = None
     oidc: tuple[str, str] | None = None
     push_allow: tuple[str, ...] = field(default_factory=tuple)

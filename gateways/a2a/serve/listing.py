@@ -6,8 +6,9 @@ import asyncio
 from typing import Final
 
 from aghbus.client import Work
-from aghbus.gateways.a2a.bus import Agent, Bus
-from aghbus.gateways.a2a.errors import fault
+from aghbus.gateways.a2a.base.bus import Agent, Bus
+from aghbus.gateways.a2a.base.errors import fault
+from aghbus.gateways.a2a.base.files import Files
 from aghbus.protocol.agh.lifecycle import State
 from aghbus.protocol.formats.a2a.ids import Principal, thread_id
 from aghbus.protocol.formats.a2a.parts import Json
@@ -20,7 +21,7 @@ AMBIGUOUS: Final = {"failed": REJECTED, "needs_input": "TASK_STATE_AUTH_REQUIRED
 """States of works that are two states of tasks: their messages tell which."""
 
 
-async def page_of(bus: Bus, agent: Agent, caller: Principal, ask: Json) -> Json:
+async def page_of(bus: Bus, files: Files, agent: Agent, caller: Principal, ask: Json) -> Json:
     """The `ListTasksResponse` to a `ListTasksRequest`. Raises InvalidParamsError and ClientError."""
     size, before, status = _size(ask), _before(ask), ask.get("status")
     state = WORK_STATES.get(status or "")
@@ -42,7 +43,9 @@ async def page_of(bus: Bus, agent: Agent, caller: Principal, ask: Json) -> Json:
     shown = rest[:size]
     views = views or await _views(bus, shown)
     with_artifacts = bool(ask.get("includeArtifacts"))
-    tasks = [views[work.work_id].task(length, artifacts=with_artifacts) for work in shown]
+    tasks = []
+    for view in (views[work.work_id] for work in shown):
+        tasks.append(await files.in_task(agent, view, view.task(length, artifacts=with_artifacts)))
     token = str(shown[-1].last_seq) if len(rest) > len(shown) else ""
     return {"tasks": tasks, "nextPageToken": token, "pageSize": size, "totalSize": len(works)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -15,15 +16,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
-from aghbus.gateways.a2a.auth import Authentication
-from aghbus.gateways.a2a.bus import Agent
-from aghbus.gateways.a2a.cards import Cards
-from aghbus.gateways.a2a.front import Front
-from aghbus.gateways.a2a.handler import AGENT, CALLER, BusHandler
-from aghbus.gateways.a2a.metrics import Metrics
+from aghbus.gateways.a2a.base.bus import Agent
+from aghbus.gateways.a2a.base.files import Files
+from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.callers.auth import Authentication
+from aghbus.gateways.a2a.serve.cards import Cards
+from aghbus.gateways.a2a.serve.front import Front
+from aghbus.gateways.a2a.serve.handler import AGENT, CALLER, BusHandler
 from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 
+Respond = Callable[[Request], Awaitable[Response]]
 ROOT: Final = "/a2a"
 CARD: Final = "/.well-known/agent-card.json"
 KEYS: Final = "/.well-known/jwks.json"
@@ -50,6 +53,7 @@ def application(
     agents: list[Agent],
     handler: BusHandler,
     cards: Cards,
+    files: Files,
     authentication: Authentication,
     metrics: Metrics,
     keys: Json,
@@ -75,6 +79,7 @@ def application(
         base = f"{ROOT}/{agent.name}"
         context = ContextBuilder(agent)
         routes.append(Route(f"{base}{CARD}", _card_route(cards, agent)))
+        routes.append(Route(f"{base}/tasks/{{id}}/files/{{work}}/{{name}}", _file_route(files, agent)))
         routes += create_jsonrpc_routes(handler, base, context_builder=context)
         routes += create_rest_routes(handler, context_builder=context, path_prefix=base)
     ends = {f"{ROOT}/{agent.name}" for agent in agents}
@@ -88,8 +93,15 @@ def _is_private(path: str) -> bool:
     return not (path.endswith((CARD, KEYS)) or path in (ROOT, f"{ROOT}/"))
 
 
-def _card_route(cards: Cards, agent: Agent):  # type: ignore[no-untyped-def]
+def _card_route(cards: Cards, agent: Agent) -> Respond:
     async def own_card(request: Request) -> Response:
         return await cards.respond(request, agent)
 
     return own_card
+
+
+def _file_route(files: Files, agent: Agent) -> Respond:
+    async def own_file(request: Request) -> Response:
+        return await files.respond(agent, request.scope.get(CALLER, Principal()), request)
+
+    return own_file

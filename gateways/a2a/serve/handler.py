@@ -5,33 +5,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
-    PushNotificationNotSupportedError,
+    InvalidParamsError,
     TaskNotCancelableError,
-    TaskNotFoundError,
     UnsupportedOperationError,
 )
-from google.protobuf.json_format import MessageToDict, ParseDict
-from google.protobuf.message import Message as ProtoMessage
 
 from aghbus.client import Work, WorkClosed
-from aghbus.gateways.a2a.bus import Agent, Bus
-from aghbus.gateways.a2a.cards import Cards
-from aghbus.gateways.a2a.errors import fault, translated
-from aghbus.gateways.a2a.listing import page_of
-from aghbus.gateways.a2a.sending import Sending
+from aghbus.gateways.a2a.base.bus import Agent, Bus
+from aghbus.gateways.a2a.base.convert import as_json, as_message
+from aghbus.gateways.a2a.base.errors import fault, translated
+from aghbus.gateways.a2a.base.files import Files
+from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.push.delivery import Push, required
+from aghbus.gateways.a2a.serve.cards import Cards
+from aghbus.gateways.a2a.serve.listing import page_of
+from aghbus.gateways.a2a.serve.sending import Sending
 from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 from aghbus.protocol.formats.a2a.tasks import TaskView
 
-P = TypeVar("P", bound=ProtoMessage)
-UPDATES = {"statusUpdate": pb.TaskStatusUpdateEvent, "artifactUpdate": pb.TaskArtifactUpdateEvent}
+UPDATES: Final[dict[str, Any]] = {
+    "statusUpdate": pb.TaskStatusUpdateEvent,
+    "artifactUpdate": pb.TaskArtifactUpdateEvent,
+}
 AGENT, CALLER = "aghbus.agent", "aghbus.caller"
 """Keys in the state of a call's context."""
 
@@ -39,10 +42,15 @@ AGENT, CALLER = "aghbus.agent", "aghbus.caller"
 class BusHandler(RequestHandler):
     """The operations for all agents of a gateway. The context of a call names agent and caller."""
 
-    def __init__(self, bus: Bus, sending: Sending, cards: Cards) -> None:
+    def __init__(
+        self, bus: Bus, sending: Sending, cards: Cards, files: Files, push: Push | None, metrics: Metrics
+    ) -> None:
         self._bus = bus
+        self._files = files
         self._sending = sending
         self._cards = cards
+        self._push = push
+        self._metrics = metrics
 
     @validate_request_params
     async def on_message_send(self, params: pb.SendMessageRequest, context: ServerCallContext) -> pb.Task | pb.Message:
@@ -54,14 +62,14 @@ class BusHandler(RequestHandler):
             if not configuration.return_immediately:
                 work_id = task_id if view is None else (await self._work(context, task_id)).work_id
                 view = view or TaskView(task_id)
-                if not view.stands_still:
+                if not view.stands_still():
                     async with aclosing(self._bus.follow(view, work_id, may_move=bool(agent.capability))) as updates:
                         async for _ in updates:
-                            if view.stands_still:
+                            if view.stands_still():
                                 break
             if view is None or not view.opened_ms:
                 view = await self._snapshot(context, task_id)
-            return self._task(view, length)
+            return await self._task(agent, view, length)
 
     @validate_request_params
     async def on_message_send_stream(
@@ -82,7 +90,7 @@ class BusHandler(RequestHandler):
         """SubscribeToTask: the task as it is, and what happens in it from then on."""
         with translated():
             view = await self._snapshot(context, params.id)
-            if view.has_ended:
+            if view.has_ended():
                 raise UnsupportedOperationError("the task has ended")
             async with aclosing(self._stream(_agent(context), context, params.id, None)) as events:
                 async for event in events:
@@ -93,15 +101,15 @@ class BusHandler(RequestHandler):
         """GetTask."""
         with translated():
             length = _history_length(params)
-            return self._task(await self._snapshot(context, params.id), length)
+            return await self._task(_agent(context), await self._snapshot(context, params.id), length)
 
     @validate_request_params
     async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
         """ListTasks."""
         with translated():
-            ask: Json = MessageToDict(params)
-            page = await page_of(self._bus, _agent(context), _caller(context), ask)
-            return ParseDict(page, pb.ListTasksResponse())
+            agent = _agent(context)
+            page = await page_of(self._bus, self._files, agent, _caller(context), as_json(params))
+            return as_message(page, pb.ListTasksResponse)
 
     @validate_request_params
     async def on_cancel_task(self, params: pb.CancelTaskRequest, context: ServerCallContext) -> pb.Task | None:
@@ -114,32 +122,49 @@ class BusHandler(RequestHandler):
                 )
             except WorkClosed:
                 raise TaskNotCancelableError(f"the task has ended: {work.state}") from None
-            return self._task(await self._snapshot(context, params.id), None)
+            return await self._task(_agent(context), await self._snapshot(context, params.id), None)
 
+    @validate_request_params
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
         """CreateTaskPushNotificationConfig."""
-        raise PushNotificationNotSupportedError
+        push = required(self._push)
+        with translated():
+            view = await self._snapshot(context, params.task_id)
+            return as_message(
+                push.create(_agent(context), view, as_json(params)).shown(), pb.TaskPushNotificationConfig
+            )
 
     async def on_get_task_push_notification_config(
         self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
         """GetTaskPushNotificationConfig."""
-        raise PushNotificationNotSupportedError
+        push = required(self._push)
+        with translated():
+            await self._work(context, params.task_id)
+            return as_message(push.get(params.task_id, params.id).shown(), pb.TaskPushNotificationConfig)
 
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        """ListTaskPushNotificationConfigs."""
-        raise PushNotificationNotSupportedError
+        """ListTaskPushNotificationConfigs: all on one page, they are few."""
+        push = required(self._push)
+        with translated():
+            await self._work(context, params.task_id)
+            found = [config.shown() for config in push.of_task(params.task_id)]
+            return as_message({"configs": found}, pb.ListTaskPushNotificationConfigsResponse)
 
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
         """DeleteTaskPushNotificationConfig."""
-        raise PushNotificationNotSupportedError
+        push = required(self._push)
+        with translated():
+            await self._work(context, params.task_id)
+            push.remove(params.task_id, params.id)
 
+    @validate_request_params
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
     ) -> pb.AgentCard:
@@ -147,25 +172,31 @@ class BusHandler(RequestHandler):
         with translated():
             if not self._cards.has_extended:
                 raise UnsupportedOperationError("the agent has no extended card")
-            return ParseDict(await self._cards.card(_agent(context), extended=True), pb.AgentCard())
+            return as_message(await self._cards.card(_agent(context), extended=True), pb.AgentCard)
 
     async def _sent(
         self, params: pb.SendMessageRequest, context: ServerCallContext
     ) -> tuple[Agent, str, TaskView | None]:
         """Send the message of a request: its agent, its task, and the task as it is, if that was looked at."""
         agent, caller = _agent(context), _caller(context)
-        message: Json = MessageToDict(params.message)
-        metadata: Json = MessageToDict(params.metadata)
+        message, metadata = as_json(params.message), as_json(params.metadata)
         self._sending.check(message)
+        notify: Json | None = None
         if params.configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError
+            notify = as_json(params.configuration.task_push_notification_config)
+            required(self._push).check(notify)
         if not (task_id := message.get("taskId")):
-            return agent, await self._sending.open(agent, caller, message, metadata), None
+            task_id = await self._sending.open(agent, caller, message, metadata)
+            if notify is not None:
+                required(self._push).create(agent, TaskView(task_id), notify, derived=True)
+            return agent, task_id, None
         work = await self._work(context, task_id)
         view = await self._bus.snapshot(task_id, work)
         if message.get("contextId") not in (None, view.context_id):
             raise fault("message.contextId", "must be that of the task")
         await self._sending.say(caller, work, task_id, message, metadata)
+        if notify is not None:
+            required(self._push).create(agent, view, notify, derived=True)
         return agent, task_id, await self._bus.snapshot(task_id, work)
 
     async def _stream(
@@ -173,12 +204,16 @@ class BusHandler(RequestHandler):
     ) -> AsyncGenerator[Event, None]:
         work = await self._work(context, task_id)
         view = await self._bus.snapshot(task_id, work)
-        yield self._task(view, history_length)
-        async with aclosing(self._bus.follow(view, work.work_id, may_move=bool(agent.capability))) as updates:
-            async for each in updates:
-                for update in each:
-                    for name, content in update.items():
-                        yield ParseDict(content, UPDATES[name]())
+        self._metrics.stream(1)
+        try:
+            yield await self._task(agent, view, history_length)
+            async with aclosing(self._bus.follow(view, work.work_id, may_move=bool(agent.capability))) as batches:
+                async for updates in batches:
+                    for update in updates:
+                        for name, content in (await self._files.in_update(agent, view, update)).items():
+                            yield as_message(content, UPDATES[name])
+        finally:
+            self._metrics.stream(-1)
 
     async def _work(self, context: ServerCallContext, task_id: str) -> Work:
         return await self._bus.find(_agent(context), _caller(context), task_id)
@@ -186,15 +221,20 @@ class BusHandler(RequestHandler):
     async def _snapshot(self, context: ServerCallContext, task_id: str) -> TaskView:
         return await self._bus.snapshot(task_id, await self._work(context, task_id))
 
-    def _task(self, view: TaskView, history_length: int | None) -> pb.Task:
-        return ParseDict(view.task(history_length), pb.Task())
+    async def _task(self, agent: Agent, view: TaskView, history_length: int | None) -> pb.Task:
+        return as_message(await self._files.in_task(agent, view, view.task(history_length)), pb.Task)
 
 
 def _agent(context: ServerCallContext) -> Agent:
-    agent = context.state[AGENT]
-    if not isinstance(agent, Agent):
-        raise TaskNotFoundError
-    return agent
+    """The agent that is called. Over gRPC it is that of the tenant, or the only one."""
+    found = context.state[AGENT]
+    if isinstance(found, dict):
+        found = found.get(context.tenant) or (
+            next(iter(found.values())) if len(found) == 1 and not context.tenant else None
+        )
+    if not isinstance(found, Agent):
+        raise InvalidParamsError("tenant: must be that of the agent's card")
+    return found
 
 
 def _caller(context: ServerCallContext) -> Principal:

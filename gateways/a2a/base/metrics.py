@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-METHODS = frozenset({"GET", "POST", "DELETE"})
+METHODS = frozenset({"GET", "POST", "DELETE", "gRPC"})
 
 
 class Metrics:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from a2a.utils.errors import ContentTypeNotSupportedError, InternalError
 
 from aghbus.client import Conflict, NotFound, Work
-from aghbus.gateways.a2a.bus import Agent, Bus
-from aghbus.gateways.a2a.catalog import Catalog
-from aghbus.gateways.a2a.errors import TRY_AGAIN, fault
+from aghbus.gateways.a2a.base.bus import Agent, Bus
+from aghbus.gateways.a2a.base.catalog import Catalog
+from aghbus.gateways.a2a.base.errors import TRY_AGAIN, fault
+from aghbus.gateways.a2a.base.metrics import Metrics
 from aghbus.protocol.base.text import byte_length, has_control, is_blank
 from aghbus.protocol.formats.a2a.ids import (
     MAX_ID_CHARACTERS,
@@ -31,10 +33,20 @@ SKILL_KEYS: Final = ("skill", "skillId", "skill_id")
 class Sending:
     """Sends messages to agents."""
 
-    def __init__(self, bus: Bus, catalog: Catalog, input_modes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        catalog: Catalog,
+        input_modes: tuple[str, ...],
+        metrics: Metrics,
+        tell: Callable[[Json], None],
+    ) -> None:
+        """`tell` gets each task that is opened, for the log."""
         self._bus = bus
         self._catalog = catalog
         self._input_modes = frozenset(input_modes)
+        self._metrics = metrics
+        self._tell = tell
 
     def check(self, message: Json) -> None:
         """Raise InvalidParamsError or ContentTypeNotSupportedError for a message that cannot be sent."""
@@ -57,36 +69,41 @@ class Sending:
 
     async def open(self, agent: Agent, caller: Principal, message: Json, metadata: Json) -> str:
         """Open a work with a message that was checked, or find the one that it has opened: the id. Raises A2AError, ClientError."""
-        work_id = task_id(caller, agent.key, message["messageId"])
-        context = message.get("contextId") or ""
-        thread = thread_id(caller, context) if context else new_context_id(caller, work_id)
-        content = await self._content(work_id, message)
-        mark = _digest(message, metadata)
-        ext = {
-            **carried(message, context if context != thread and context else None, mark, content.layout),
-            **caller.extension(),
-        }
-        named = {"to": agent.peer} if agent.peer else {"to_capability": agent.capability}
-        intent = await self._intent(agent, message, metadata)
-        try:
-            await self._bus.call(
-                self._bus.client.open_work(
-                    **named,
-                    text=content.text,
-                    intent=intent,
-                    artifacts=content.references or None,
-                    thread_id=thread,
-                    work_id=work_id,
-                    ext=ext,
-                    reactions="none",
-                    id=envelope_id(work_id, message["messageId"]),
-                )
-            )
-        except Conflict:
-            await self._check_same(work_id, mark)
-        except NotFound:
-            raise InternalError(TRY_AGAIN) from None
+        work_id, mark = task_id(caller, agent.key, message["messageId"]), _digest(message, metadata)
+        if (known := await self._bus.look(work_id)) is not None:
+            await self._check_same(known, work_id, mark)
+        else:
+            try:
+                await self._open(agent, caller, message, metadata, work_id)
+            except Conflict:  # the same message twice at the same time
+                if (known := await self._bus.look(work_id)) is None:
+                    raise
+                await self._check_same(known, work_id, mark)
+            except NotFound:
+                raise InternalError(TRY_AGAIN) from None
+        outcome = "opened" if known is None else "repeated"
+        self._metrics.task(outcome)
+        self._tell({"event": "task", "task": work_id, "agent": agent.name, "caller": caller.name, "outcome": outcome})
         return work_id
+
+    async def _open(self, agent: Agent, caller: Principal, message: Json, metadata: Json, work_id: str) -> None:
+        context = message.get("contextId") or new_context_id(caller, work_id)
+        thread = thread_id(caller, context)
+        content = await self._content(work_id, message)
+        kept = carried(message, context if context != thread else None, _digest(message, metadata), content.layout)
+        named = {"to": agent.peer} if agent.peer else {"to_capability": agent.capability}
+        opened = self._bus.client.open_work(
+            **named,
+            text=content.text,
+            intent=await self._intent(agent, message, metadata),
+            artifacts=content.references or None,
+            thread_id=thread,
+            work_id=work_id,
+            ext={**kept, **caller.extension()},
+            reactions="none",
+            id=envelope_id(work_id, message["messageId"]),
+        )
+        await self._bus.call(opened)
 
     async def say(self, caller: Principal, work: Work, task: str, message: Json, metadata: Json) -> None:
         """Say a message that was checked in a task. Raises A2AError and ClientError."""
@@ -124,11 +141,10 @@ class Sending:
                     return skill
         return skills[0] if len(skills) == 1 else "request"
 
-    async def _check_same(self, work_id: str, mark: str) -> None:
-        """Raise Conflict unless the work was opened by the same message, when its agent had other skills."""
-        work = await self._bus.call(self._bus.client.core.work(work_id))
+    async def _check_same(self, work: Work, work_id: str, mark: str) -> None:
+        """Raise Conflict unless the work was opened by the same message."""
         view = await self._bus.snapshot(work_id, work)
-        if view.opening_digest != mark:
+        if view.opening_digest not in (mark, None):
             raise Conflict("the message id was used for another message")
 
 

@@ -1,0 +1,1 @@
+"""The listeners of the gateway and the operations of A2A."""

@@ -1,0 +1,215 @@
+"""The process of a gateway: its parts, its listeners and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from aghbus.client import AsyncClient, UsageError
+from aghbus.gateways.a2a.base.bus import Bus
+from aghbus.gateways.a2a.base.catalog import Catalog
+from aghbus.gateways.a2a.base.files import Files
+from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.base.options import Options
+from aghbus.gateways.a2a.base.signing import Signing
+from aghbus.gateways.a2a.callers.auth import Authentication, BearerCheck
+from aghbus.gateways.a2a.callers.tokens import Tokens
+from aghbus.gateways.a2a.push.delivery import Push
+from aghbus.gateways.a2a.push.store import PushStore
+from aghbus.gateways.a2a.push.webhook import AllowList
+from aghbus.gateways.a2a.serve.app import KEYS, application
+from aghbus.gateways.a2a.serve.cards import Cards
+from aghbus.gateways.a2a.serve.handler import BusHandler
+from aghbus.gateways.a2a.serve.sending import Sending
+from aghbus.protocol.formats.a2a.cards import INPUT_MODES, Listener
+from aghbus.protocol.formats.a2a.parts import Json
+
+MAX_HEAD: Final = 65_536
+"""Bytes of the head of a request."""
+CONNECTIONS: Final = 1_000
+"""Connections at a time; a request over more of them is answered with 503."""
+DRAIN_SECONDS: Final = 3
+"""Seconds for requests in progress when the gateway stops."""
+
+Tell = Callable[[Json], None]
+
+
+class Protocol(H11Protocol):
+    """HTTP/1.1 over connections that tell the application about their client certificate."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Remember the certificate of a new connection."""
+        super().connection_made(transport)
+        secured = transport.get_extra_info("ssl_object")
+        self.app_state = {**self.app_state, "certificate": secured.getpeercert() if secured else None}
+
+
+class Server(uvicorn.Server):
+    """A server that returns after a signal, with the number of the signal."""
+
+    stopped_by: int = 0
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Let signals end the server, and nothing else."""
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            self.stopped_by = (self._captured_signals or [0])[0]
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run(options: Options, client: AsyncClient, tell: Tell) -> int:
+    """Serve until a signal: its number. Raises UsageError and ClientError."""
+    listener = _listen(options.host, options.port)
+    with contextlib.closing(listener):
+        return asyncio.run(_serve(options, client, tell, listener))
+
+
+async def _serve(options: Options, client: AsyncClient, tell: Tell, listener: socket.socket) -> int:
+    for name in ("a2a", "uvicorn", "uvicorn.error", "sse_starlette"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+        logging.getLogger(name).propagate = False
+    agents, bus, metrics = [*options.agents], Bus(client), Metrics()
+    authentication = _authentication(options)
+    scheme = "https" if options.tls_cert else "http"
+    base = options.url or f"{scheme}://{_shown(*listener.getsockname()[:2])}"
+    signing = Signing(options.state, f"{base}{KEYS}")
+    shown = Listener(
+        bindings=tuple(_bindings(options, base)),
+        schemes=authentication.schemes,
+        has_push=bool(options.push_allow),
+        input_modes=(*INPUT_MODES, *options.input_modes),
+    )
+    catalog, files, push = Catalog(bus), Files(bus, base), None
+    cards = Cards(catalog, shown, signing.card)
+    if options.push_allow:
+        store, allowed = PushStore(options.state), AllowList(options.push_allow)
+        push = Push(bus, files, agents, store, allowed, signing, metrics, base, tell)
+    sending = Sending(bus, catalog, shown.input_modes, metrics, tell)
+    handler = BusHandler(bus, sending, cards, files, push, metrics)
+    app = application(agents, handler, cards, files, authentication, metrics, signing.public, options.max_body)
+    server = Server(_config(app, options))
+    async with _running(push), _grpc(options, handler, authentication, metrics):
+        tell({"event": "listening", "url": base, "agents": [f"{base}/a2a/{agent.name}" for agent in agents]})
+        await server.serve(sockets=[listener])
+    tell({"event": "stopped"})
+    return server.stopped_by
+
+
+@contextlib.asynccontextmanager
+async def _running(push: Push | None) -> AsyncIterator[None]:
+    """Send notifications as long as the context lasts."""
+    if push is None:
+        yield
+        return
+    push.start()
+    try:
+        yield
+    finally:
+        await push.stop()
+
+
+@contextlib.asynccontextmanager
+async def _grpc(
+    options: Options, handler: BusHandler, authentication: Authentication, metrics: Metrics
+) -> AsyncIterator[None]:
+    """Serve gRPC, if that is asked for, as long as the context lasts."""
+    if options.grpc is None:
+        yield
+        return
+    from aghbus.gateways.a2a.serve.rpc import server_of  # an extra of its own
+
+    server = server_of(options, handler, authentication, metrics)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(DRAIN_SECONDS)
+
+
+def _authentication(options: Options) -> Authentication:
+    bearers: list[BearerCheck] = []
+    if options.callers:
+        bearers.append(Tokens(options.callers))
+    if options.oidc:
+        from aghbus.gateways.a2a.callers.oidc import Oidc
+
+        bearers.append(Oidc(*options.oidc))
+    return Authentication(bearers, certificates=options.client_ca is not None)
+
+
+def _bindings(options: Options, base: str) -> Iterator[tuple[str, str]]:
+    yield "JSONRPC", f"{base}/a2a/{{agent}}"
+    yield "HTTP+JSON", f"{base}/a2a/{{agent}}"
+    if options.grpc:
+        yield "GRPC", options.grpc_url or _shown(*options.grpc)
+
+
+def _config(app: Any, options: Options) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        h11_max_incomplete_event_size=MAX_HEAD,
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        ssl_certfile=options.tls_cert,
+        ssl_keyfile=options.tls_key,
+        ssl_ca_certs=options.client_ca,
+        ssl_cert_reqs=_asks_for_certificate(options),
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--tls-cert, --tls-key, --client-ca: cannot be used: {why}") from None
+    return config
+
+
+def _asks_for_certificate(options: Options) -> int:
+    if options.client_ca is None:
+        return ssl.CERT_NONE
+    return ssl.CERT_OPTIONAL if options.callers or options.oidc else ssl.CERT_REQUIRED
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises UsageError."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(f"--listen: {host} cannot be used: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"--listen: {host}:{port} cannot be used: {error.strerror or error}", "choose another port"
+        ) from None
+    return listener
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
