@@ -21,6 +21,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     """Serve until a signal."""
     import signal
 
+    _check(values)
     try:
         from aghbus.gateways.a2a.base.options import Options
         from aghbus.gateways.a2a.serve.server import run as run_server
@@ -29,7 +30,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
     from aghbus.client.work.clients import AsyncClient
 
     host, port = values["listen"]
-    _check(values)
     status = context.api.get("/v1/status")
     options = Options(
         host=host,

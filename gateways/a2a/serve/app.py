@@ -81,7 +81,8 @@ def application(
         routes.append(Route(f"{base}{CARD}", _card_route(cards, agent)))
         routes.append(Route(f"{base}/tasks/{{id}}/files/{{work}}/{{name}}", _file_route(files, agent)))
         routes += create_jsonrpc_routes(handler, base, context_builder=context)
-        routes += create_rest_routes(handler, context_builder=context, path_prefix=base)
+        rest = create_rest_routes(handler, context_builder=context, path_prefix=base)
+        routes += [route for route in rest if isinstance(route, Route)]  # a mount for tenants would take all paths
     ends = {f"{ROOT}/{agent.name}" for agent in agents}
     return Front(
         Starlette(routes=routes), authentication, metrics, max_body, is_rpc=ends.__contains__, is_private=_is_private
