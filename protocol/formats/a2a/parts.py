@@ -223,28 +223,31 @@ def _names(about: Mapping[str, Any]) -> Json:
 
 def _laid_out(text: str, references: list[Any], layout: list[Any]) -> list[Json] | None:
     """Parts in their order; None when the layout does not fit text and references."""
-    parts, at, has_texts = list[Json](), 0, False
+    parts, shown, at, has_texts = list[Json](), list[int](), 0, False
     for entry in layout:
         if not isinstance(entry, Mapping):
             return None
         number, size = entry.get("ref"), entry.get("chars")
         if type(number) is int and 0 <= number < len(references):
             parts.append(part_of(references[number]))
+            shown.append(number)
         elif type(size) is int and size >= 0:
             at += len(_BETWEEN) if has_texts else 0
             parts.append({"text": text[at : at + size], **_names(entry)})
             at, has_texts = at + size, True
         else:
             return None
-    return parts if at == len(text) or not has_texts else None
+    if sorted(shown) != [*range(len(references))]:
+        return None
+    return parts if (at == len(text) if has_texts else text == _text_without_texts(references)) else None
 
 
-def _text_without_texts(references: list[Json]) -> str:
+def _text_without_texts(references: list[Any]) -> str:
     """The text of a say whose message has none: its data, else the names of its files."""
-    data = [compact(one["data"]) for one in references if one["type"] == "data"]
-    return cut_text(
-        "\n".join(data) or ", ".join(str(one.get("name") or one.get("uri") or "a file") for one in references)
-    )
+    about = [one for one in references if isinstance(one, Mapping)]
+    data = [compact(one["data"]) for one in about if one.get("type") == "data" and "data" in one]
+    names = ", ".join(str(one.get("name") or one.get("uri") or "a file") for one in about)
+    return cut_text("\n".join(data) or ("a file" if about and is_blank(names) else names))
 
 
 def _decoded(raw: Any) -> bytes | None:

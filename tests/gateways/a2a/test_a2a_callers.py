@@ -25,7 +25,7 @@ CARD = "/.well-known/agent-card.json"
 
 
 def open_task(gateway: Gateway, http: httpx.Client, name: str = "m1") -> httpx.Response:
-    content = {"message": {"messageId": name, "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
+    content: dict[str, Any] = {"message": {"messageId": name, "role": "ROLE_USER", "parts": [{"text": "hello"}]}}
     content["configuration"] = {"returnImmediately": True}
     return http.post(f"{gateway.url}/a2a/worker/message:send", json=content, headers=HEADERS)
 
@@ -44,31 +44,36 @@ def callers(tmp_path: Path) -> Path:
 
 def test_each_caller_has_its_own_tasks(bus: Bus, callers: Path) -> None:
     options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--callers", str(callers))
-    with serving_a2a(bus.home, *options) as gateway, httpx.Client() as nobody, bearer(ANN + "x") as wrong:
-        with bearer(ANN) as ann, bearer(BOB) as bob:
-            refused = [open_task(gateway, client) for client in (nobody, wrong)]
-            assert [answer.status_code for answer in refused] == [401, 401]
-            assert "Bearer" in refused[0].headers["www-authenticate"]
-            one, two = (open_task(gateway, client).json()["task"] for client in (ann, bob))
-            assert one["id"] != two["id"]
-            base = f"{gateway.url}/a2a/worker"
-            for method, path in (("GET", ""), ("POST", ":cancel"), ("POST", ":subscribe")):
-                answer = bob.request(method, f"{base}/tasks/{one['id']}{path}")
-                assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Task not found")
-            assert two["id"] not in [task["id"] for task in ann.get(f"{base}/tasks").json()["tasks"]]
-            principal = received(bus, two["id"])["ext"]["aghbus.principal"]
-            assert principal == {"name": "bob@example.com", "via": "a2a"}
-            card = nobody.get(gateway.url + CARD).json()
-            assert card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "bearer"
-            assert card["capabilities"]["extendedAgentCard"] is True
-            assert nobody.get(f"{base}/extendedAgentCard").status_code == 401
-            assert ann.get(f"{base}/extendedAgentCard").json()["name"] == "worker"
-            assert nobody.get(f"{gateway.url}/metrics").status_code == 401
-            callers.write_text(f"ann {ANN}\n")
-            assert [client.get(f"{base}/tasks").status_code for client in (ann, bob)] == [200, 401]
-            callers.chmod(0o644)
-            callers.write_text(f"ann {ANN}\n\n")
-            assert ann.get(f"{base}/tasks").status_code == 401
+    with (
+        serving_a2a(bus.home, *options) as gateway,
+        bearer(ANN) as ann,
+        bearer(BOB) as bob,
+        bearer(ANN + "x") as wrong,
+        httpx.Client() as nobody,
+    ):
+        refused = [open_task(gateway, client) for client in (nobody, wrong)]
+        assert [answer.status_code for answer in refused] == [401, 401]
+        assert "Bearer" in refused[0].headers["www-authenticate"]
+        one, two = (open_task(gateway, client).json()["task"] for client in (ann, bob))
+        assert one["id"] != two["id"]
+        base = f"{gateway.url}/a2a/worker"
+        for method, path in (("GET", ""), ("POST", ":cancel"), ("POST", ":subscribe")):
+            answer = bob.request(method, f"{base}/tasks/{one['id']}{path}")
+            assert (answer.status_code, answer.json()["error"]["message"]) == (404, "Task not found")
+        assert two["id"] not in [task["id"] for task in ann.get(f"{base}/tasks").json()["tasks"]]
+        principal = received(bus, two["id"])["ext"]["aghbus.principal"]
+        assert principal == {"name": "bob@example.com", "via": "a2a"}
+        card = nobody.get(gateway.url + CARD).json()
+        assert card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "bearer"
+        assert card["capabilities"]["extendedAgentCard"] is True
+        assert nobody.get(f"{base}/extendedAgentCard").status_code == 401
+        assert ann.get(f"{base}/extendedAgentCard").json()["name"] == "worker"
+        assert nobody.get(f"{gateway.url}/metrics").status_code == 401
+        callers.write_text(f"ann {ANN}\n")
+        assert [client.get(f"{base}/tasks").status_code for client in (ann, bob)] == [200, 401]
+        callers.chmod(0o644)
+        callers.write_text(f"ann {ANN}\n\n")
+        assert ann.get(f"{base}/tasks").status_code == 401
 
 
 class Provider(http.server.BaseHTTPRequestHandler):
@@ -77,7 +82,7 @@ class Provider(http.server.BaseHTTPRequestHandler):
     keys: dict[str, Any]
 
     def do_GET(self) -> None:
-        issuer = f"http://127.0.0.1:{self.server.server_address[1]}"  # type: ignore[index, str-bytes-safe]
+        issuer = f"http://127.0.0.1:{self.server.server_address[1]}"  # type: ignore[index]
         found = self.keys if self.path == "/keys" else {"issuer": issuer, "jwks_uri": f"{issuer}/keys"}
         body = json.dumps(found).encode()
         self.send_response(200)
