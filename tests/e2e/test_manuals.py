@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import free_ports
 from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.manuals import Step, fits, steps_of
 from tests.support.tools import require_tool
@@ -71,5 +72,14 @@ def test_the_tutorial_runs_as_it_is_printed(tmp_path: Path) -> None:
     steps = steps_of(DOCS / "tutorial.md")
     found = transcript(home, [Step("console", "$ exec 2>&1", []), *steps], timeout=180)
     found = [line for line in found if not line.startswith("bash: line ")]  # it tells of killed jobs
+    for step in steps:
+        assert fits([step.given, *step.shown], found), (step, found)
+
+
+def test_the_quick_start_of_a2a_runs_as_it_is_printed(tmp_path: Path) -> None:
+    require_tool("curl")
+    home, port = Home(tmp_path), str(free_ports(1)[0])
+    steps = [step._replace(given=step.given.replace("8080", port)) for step in steps_of(DOCS / "adapters" / "a2a.md")]
+    found = transcript(home, [Step("console", "$ exec 2>&1", []), *steps], timeout=100)
     for step in steps:
         assert fits([step.given, *step.shown], found), (step, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from aghbus.protocol.formats.a2a.ids import Principal, principal_name
@@ -31,9 +32,11 @@ class BearerCheck(Protocol):
 class Authentication:
     """Tells who calls. Without any check everybody is `anonymous`."""
 
-    def __init__(self, bearers: list[BearerCheck], *, certificates: bool) -> None:
+    def __init__(self, bearers: list[BearerCheck], *, certificates: bool, denied: Callable[[str], None]) -> None:
+        """`denied` gets the reason of each refusal."""
         self._bearers = bearers
         self._certificates = certificates
+        self._denied = denied
 
     @property
     def schemes(self) -> dict[str, Json]:
@@ -47,6 +50,13 @@ class Authentication:
 
     async def caller(self, authorization: str | None, certificate: Json | None) -> Principal:
         """Who sent a request with this header, over a connection with this certificate. Raises Denied."""
+        try:
+            return await self._caller(authorization, certificate)
+        except Denied as denied:
+            self._denied(denied.reason)
+            raise
+
+    async def _caller(self, authorization: str | None, certificate: Json | None) -> Principal:
         if not self._bearers and not self._certificates:
             return Principal()
         if self._certificates and certificate:

@@ -63,8 +63,7 @@ class Front:
             certificate = scope.get("state", {}).get("certificate")
             try:
                 caller = await self._authentication.caller(headers.get("authorization"), certificate)
-            except Denied as denied:
-                self._metrics.denied(denied.reason)
+            except Denied:
                 await _refuse(send, 401, "UNAUTHENTICATED", "credentials are missing or wrong", "UNAUTHENTICATED")
                 return
             scope[CALLER] = caller

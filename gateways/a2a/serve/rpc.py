@@ -83,8 +83,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         sent = _metadata(context.invocation_metadata())
         try:
             _caller.set(await self._authentication.caller(sent.get("authorization"), _certificate(context)))
-        except Denied as denied:
-            self._metrics.denied(denied.reason)
+        except Denied:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "credentials are missing or wrong")
 
 

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ CONNECTIONS: Final = 1_000
 """Connections at a time; a request over more of them is answered with 503."""
 DRAIN_SECONDS: Final = 3
 """Seconds for requests in progress when the gateway stops."""
+
+LOG_SECONDS: Final = 1.0
+"""Between two log lines about refused credentials for the same reason."""
 
 Tell = Callable[[Json], None]
 
@@ -83,7 +87,7 @@ async def _serve(options: Options, client: AsyncClient, tell: Tell, listener: so
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
     agents, bus, metrics = [*options.agents], Bus(client), Metrics()
-    authentication = _authentication(options)
+    authentication = _authentication(options, metrics, tell)
     scheme = "https" if options.tls_cert else "http"
     base = options.url or f"{scheme}://{_shown(*listener.getsockname()[:2])}"
     signing = Signing(options.state, f"{base}{KEYS}")
@@ -140,7 +144,7 @@ async def _grpc(
         await server.stop(DRAIN_SECONDS)
 
 
-def _authentication(options: Options) -> Authentication:
+def _authentication(options: Options, metrics: Metrics, tell: Tell) -> Authentication:
     bearers: list[BearerCheck] = []
     if options.callers:
         bearers.append(Tokens(options.callers))
@@ -148,7 +152,16 @@ def _authentication(options: Options) -> Authentication:
         from aghbus.gateways.a2a.callers.oidc import Oidc
 
         bearers.append(Oidc(*options.oidc))
-    return Authentication(bearers, certificates=options.client_ca is not None)
+    told = dict[str, float]()
+
+    def denied(reason: str) -> None:
+        metrics.denied(reason)
+        now = time.monotonic()
+        if now >= told.get(reason, -LOG_SECONDS) + LOG_SECONDS:
+            told[reason] = now
+            tell({"event": "denied", "reason": reason})
+
+    return Authentication(bearers, certificates=options.client_ca is not None, denied=denied)
 
 
 def _bindings(options: Options, base: str) -> Iterator[tuple[str, str]]:
