@@ -19,6 +19,7 @@ SDK: Final = {
     "a2a-sdk, sqlite": "a2a-sdk's client and server, tasks in SQLite",
     "a2a-sdk, memory": "a2a-sdk's client and server, tasks in memory",
 }
+GATEWAY: Final = "a2a gateway"
 
 
 def measure(run: Run) -> Result:
@@ -38,7 +39,9 @@ def measure(run: Run) -> Result:
             agent("opener", ops.socket_path, served.name) as asker,
             serving(served, _COMMAND),
             models(ops, model) as work_of_models,
+            _through_gateway(ops, worker) as through_gateway,
         ):
+            asking = {**others, **through_gateway}
             ways: dict[str, Measurement] = {
                 "client": lambda: _client(opener, working, [ops, worker], count),
                 "bare": lambda: {
@@ -49,12 +52,12 @@ def measure(run: Run) -> Result:
                 "command": lambda: [wall_ms([_COMMAND]) for _ in range(hosted)],
                 "models": lambda: [work_of_models() for _ in range(hosted)],
             }
-            ways |= {name: partial(_other, name, child, count) for name, child in others.items()}
+            ways |= {name: partial(_other, name, child, count) for name, child in asking.items()}
             found = interleave(run, ways)
             problems = [f"{one.name}: {problem}" for one in started for problem in one.get("/v1/status")["problems"]]
     return Result(
-        rows=_rows(found, others),
-        latencies={f"work, {name}": found.samples[f"{name}, one"] for name in ("client", "bare", *others)},
+        rows=_rows(found, asking),
+        latencies={f"work, {name}": found.samples[f"{name}, one"] for name in ("client", "bare", *asking)},
         notes=[*problems, *([missing()] if missing() else [])],
     )
 
@@ -71,6 +74,13 @@ def _rows(found: Rounds, others: Collection[str]) -> list[Row]:
             found.row(many, "works/s", "client", floor=(label, name), target=10 if name == "a2a-sdk, sqlite" else None)
         )
         rows.append(found.row(one, "ms", "client, one", floor=(label, f"{name}, one")))
+    tasks, task = (
+        f"tasks, {FLIGHT} at a time, a2a-sdk's client and `aghctl a2a serve`",
+        "a task at rest, p50, through it",
+    )
+    for name, label in SDK.items() if others else ():
+        rows.append(found.row(tasks, "tasks/s", GATEWAY, floor=(label, name)))
+        rows.append(found.row(task, "ms", f"{GATEWAY}, one", floor=(label, f"{name}, one")))
     if others:
         label = "nats-py's micro service and client, keeps nothing"
         rows.append(found.row(many, "works/s", "client", floor=(label, "micro service")))
@@ -94,12 +104,24 @@ def _others(url: str) -> Iterator[dict[str, Child]]:
         if not missing():
             folder = stack.enter_context(home()).root
             for name in SDK:
-                port = stack.enter_context(
+                where = stack.enter_context(
                     Child("bench.peers.a2a_server", folder, name.removeprefix("a2a-sdk, "))
                 ).read()
-                found[name] = stack.enter_context(agent("a2a", port))
+                found[name] = stack.enter_context(agent("a2a", where))
             stack.enter_context(ready_child("bench.peers.micro_service", url))
             found["micro service"] = stack.enter_context(agent("micro", url))
+        yield found
+
+
+@contextlib.contextmanager
+def _through_gateway(ops: Daemon, worker: Daemon) -> Iterator[dict[str, Child]]:
+    """The client of A2A that reaches our worker through the gateway; none where the SDK is not installed."""
+    with contextlib.ExitStack() as stack:
+        found: dict[str, Child] = {}
+        if not missing():
+            folder = stack.enter_context(home()).root
+            gateway = stack.enter_context(Child("bench.peers.a2a_gateway", ops.socket_path, folder, worker.name))
+            found[GATEWAY] = stack.enter_context(agent("a2a", gateway.read()))
         yield found
 
 

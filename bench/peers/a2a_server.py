@@ -1,4 +1,4 @@
-"""An agent on the A2A SDK: `python -m bench.peers.a2a_server FOLDER sqlite|memory`, says its port.
+"""An agent on the A2A SDK: `python -m bench.peers.a2a_server FOLDER sqlite|memory`, says its URL.
 
 JSON-RPC over uvicorn with httptools and uvloop, no access log; tasks in SQLite (aiosqlite, the SDK's database store, with
 write-ahead log) or in memory. The agent does what our worker does: it takes the task, reports working and completes it.
@@ -57,15 +57,13 @@ async def store_in(folder: str, kind: str) -> TaskStore:
     return store
 
 
-def card_of(port: int) -> AgentCard:
-    """What clients need to know of the agent at this port."""
+def card_of(url: str) -> AgentCard:
+    """What clients need to know of the agent at this URL."""
     return AgentCard(
         name="bench",
         description="does nothing, durably",
         version="1.0.0",
-        supported_interfaces=[
-            AgentInterface(url=f"http://127.0.0.1:{port}/", protocol_binding="JSONRPC", protocol_version="1.0")
-        ],
+        supported_interfaces=[AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")],
         capabilities=AgentCapabilities(streaming=False),
         skills=[AgentSkill(id="work", name="work", description="completes tasks", tags=["bench"])],
         default_input_modes=["text/plain"],
@@ -76,15 +74,15 @@ def card_of(port: int) -> AgentCard:
 async def main(folder: str, kind: str) -> None:
     """Serve until standard input ends."""
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    handler = DefaultRequestHandler(Worker(), await store_in(folder, kind), card_of(port))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    handler = DefaultRequestHandler(Worker(), await store_in(folder, kind), card_of(url))
     app = Starlette(routes=create_jsonrpc_routes(handler, "/"))
     options = uvicorn.Config(app, loop="uvloop", http="httptools", access_log=False, log_level="error")
     server = uvicorn.Server(options)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)
-    print(json.dumps(port), flush=True)
+    print(json.dumps(url), flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.should_exit = True
     await serving

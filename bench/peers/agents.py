@@ -3,7 +3,7 @@
 Those that ask say "ready", then answer each job on standard input, `{"count", "flight", "rate"}`: so many calls, `flight` at a
 time, and `rate` a second if that is not 0. The answer has the milliseconds of each call, when they began, and when they ended.
 - `opener SOCKET PEER`: `AsyncClient.run`, a whole work
-- `a2a PORT`: `send_message` of a2a-sdk's client, answered with a completed task
+- `a2a URL`: `send_message` of a2a-sdk's client, answered with a completed task
 - `micro URL`: a request of nats-py to bench.peers.micro_service
 - `sender SOCKET PEER`, `nats_sender URL SUBJECT`, `faststream_sender URL SUBJECT`: a message of some 600 bytes
 
@@ -91,7 +91,7 @@ async def worker(path: str) -> None:
     await run
 
 
-async def a2a(port: str) -> None:
+async def a2a(url: str) -> None:
     """Tasks through the client of the SDK, on its JSON-RPC transport."""
     from a2a.client import ClientConfig, ClientFactory
     from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
@@ -106,7 +106,7 @@ async def a2a(port: str) -> None:
         if state != TaskState.TASK_STATE_COMPLETED:
             raise RuntimeError(f"not completed: {state}")
 
-    async with ClientFactory(ClientConfig(streaming=False)).create(card_of(int(port))) as client:
+    async with ClientFactory(ClientConfig(streaming=False)).create(card_of(url)) as client:
         await _answer_jobs(task)
 
 

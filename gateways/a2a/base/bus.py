@@ -45,8 +45,10 @@ class Agent(NamedTuple):
 class Bus:
     """The daemon, as callers of agents use it."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, newest: int) -> None:
+        """`newest` is the sequence of an envelope: those of new ones are higher."""
         self.client = client
+        self.newest = newest
         self._turn = asyncio.Semaphore(REQUESTS)
 
     async def find(self, agent: Agent, caller: Principal, task_id: str) -> Work:
@@ -57,14 +59,6 @@ class Bus:
             if agent.has(work):
                 return work
         raise NotFound(f"no task {task_id}")
-
-    async def look(self, work_id: str) -> Work | None:
-        """The work of that id; None when there is none yet."""
-        try:
-            async with self._turn:
-                return await self.client.core.work(work_id)
-        except NotFound:
-            return None
 
     async def snapshot(self, task_id: str, work: Work) -> TaskView:
         """The task as it is now."""

@@ -70,23 +70,22 @@ class Sending:
     async def open(self, agent: Agent, caller: Principal, message: Json, metadata: Json) -> str:
         """Open a work with a message that was checked, or find the one that it has opened: the id. Raises A2AError, ClientError."""
         work_id, mark = task_id(caller, agent.key, message["messageId"]), _digest(message, metadata)
-        if (known := await self._bus.look(work_id)) is not None:
-            await self._check_same(known, work_id, mark)
-        else:
-            try:
-                await self._open(agent, caller, message, metadata, work_id)
-            except Conflict:  # the same message twice at the same time
-                if (known := await self._bus.look(work_id)) is None:
-                    raise
-                await self._check_same(known, work_id, mark)
-            except NotFound:
-                raise InternalError(TRY_AGAIN) from None
-        outcome = "opened" if known is None else "repeated"
+        newest = self._bus.newest
+        try:
+            seq = await self._open(agent, caller, message, metadata, work_id)
+        except Conflict:  # opened before: by the same message, when the agent had other skills?
+            await self._check_same(work_id, mark)
+            seq = 0
+        except NotFound:
+            raise InternalError(TRY_AGAIN) from None
+        self._bus.newest = max(self._bus.newest, seq)
+        outcome = "opened" if seq > newest else "repeated"
         self._metrics.task(outcome)
         self._tell({"event": "task", "task": work_id, "agent": agent.name, "caller": caller.name, "outcome": outcome})
         return work_id
 
-    async def _open(self, agent: Agent, caller: Principal, message: Json, metadata: Json, work_id: str) -> None:
+    async def _open(self, agent: Agent, caller: Principal, message: Json, metadata: Json, work_id: str) -> int:
+        """Open a work: the sequence of its opening, also when that was sent before."""
         context = message.get("contextId") or new_context_id(caller, work_id)
         thread = thread_id(caller, context)
         content = await self._content(work_id, message)
@@ -103,7 +102,7 @@ class Sending:
             reactions="none",
             id=envelope_id(work_id, message["messageId"]),
         )
-        await self._bus.call(opened)
+        return (await self._bus.call(opened)).seq
 
     async def say(self, caller: Principal, work: Work, task: str, message: Json, metadata: Json) -> None:
         """Say a message that was checked in a task. Raises A2AError and ClientError."""
@@ -141,8 +140,9 @@ class Sending:
                     return skill
         return skills[0] if len(skills) == 1 else "request"
 
-    async def _check_same(self, work: Work, work_id: str, mark: str) -> None:
-        """Raise Conflict unless the work was opened by the same message."""
+    async def _check_same(self, work_id: str, mark: str) -> None:
+        """Raise Conflict unless a work was opened by the same message."""
+        work = await self._bus.call(self._bus.client.core.work(work_id))
         view = await self._bus.snapshot(work_id, work)
         if view.opening_digest not in (mark, None):
             raise Conflict("the message id was used for another message")

@@ -86,7 +86,7 @@ async def _serve(options: Options, client: AsyncClient, tell: Tell, listener: so
     for name in ("a2a", "uvicorn", "uvicorn.error", "sse_starlette"):
         logging.getLogger(name).addHandler(logging.NullHandler())
         logging.getLogger(name).propagate = False
-    agents, bus, metrics = [*options.agents], Bus(client), Metrics()
+    agents, bus, metrics = [*options.agents], Bus(client, (await client.status()).store.last_seq), Metrics()
     authentication = _authentication(options, metrics, tell)
     scheme = "https" if options.tls_cert else "http"
     base = options.url or f"{scheme}://{_shown(*listener.getsockname()[:2])}"
