@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from aghbus.gateways.a2a.base.bus import Agent
 
-INSTALL = 'pip install "aghbus[a2a]"'
+INSTALL = "install the extra `a2a` of aghbus, or `a2a-grpc` for --grpc (docs/adapters/a2a.md)"
 
 
 def run(context: Context, values: dict[str, Any]) -> int:
@@ -23,6 +23,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
     _check(values)
     try:
+        if values["grpc"]:
+            import aghbus.gateways.a2a.serve.rpc  # noqa: F401 - its library is an extra of its own
         from aghbus.gateways.a2a.base.options import Options
         from aghbus.gateways.a2a.serve.server import run as run_server
     except ImportError as error:

@@ -33,6 +33,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
             *_store_file(files),
             *check_daemon(one),
             *_bridge(files),
+            *_a2a_gateway(files),
+            *check_daemon(one),
         ]
         rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
@@ -115,6 +117,20 @@ def _nats_server() -> dict[str, str]:
     return check_row(
         "nats-server", "warn", "not found beside this Python or on PATH: there is no embedded broker", hint
     )
+
+
+def _a2a_gateway(files: _Files) -> list[dict[str, str]]:
+    """Of an instance whose gateway for A2A was started once: whether it can be started again."""
+    folder = "" if files.places is None else f"{files.places.state_dir}/a2a"
+    if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
+        return []
+    from importlib.util import find_spec
+
+    missing = [name for name in ("a2a", "starlette", "uvicorn", "jwt") if find_spec(name) is None]
+    if missing:
+        detail = f"not installed: {', '.join(missing)}"
+        return [check_row("a2a gateway", "warn", detail, "install the extra `a2a` of aghbus (docs/adapters/a2a.md)")]
+    return [check_row("a2a gateway", "ok", f"its key and webhooks are in {folder}")]
 
 
 def _socket_folder(files: _Files) -> dict[str, str]:

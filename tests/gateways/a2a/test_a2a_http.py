@@ -1,5 +1,9 @@
 """Cards, versions, limits and errors over HTTP."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import httpx
 import jwt
 import pytest
@@ -109,3 +113,20 @@ def test_bodies_have_a_type_and_a_limit(bus: Bus) -> None:
 def test_notifications_are_not_supported_without_an_allow_list(gateway: Gateway) -> None:
     ask = {**ASK, "method": "CreateTaskPushNotificationConfig", "params": {"taskId": "x", "url": "https://example.com"}}
     assert httpx.post(f"{gateway.url}/a2a/worker", json=ask, headers=HEADERS).json()["error"]["code"] == -32003
+
+
+def test_doctor_names_the_gateway_of_an_instance(bus: Bus, gateway: Gateway) -> None:
+    checks = bus.home.ctl_json("--name", "ops", "doctor")["checks"]
+    (found,) = [row for row in checks if row["check"] == "a2a gateway"]
+    assert found["state"] == "ok"
+
+
+@pytest.mark.parametrize(("library", "options"), [("uvicorn", ()), ("grpc", ("--grpc", "127.0.0.1:1"))])
+def test_missing_libraries_are_named(bus: Bus, tmp_path: Path, library: str, options: tuple[str, ...]) -> None:
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules[{library!r}] = None\n")
+    command = [sys.executable, "-m", "aghbus.cli", "--name", "ops", "a2a", "serve", "--listen", "127.0.0.1:0", *options]
+    env = {**bus.home.env, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, "--peer", "worker"], env=env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert f"not installed: {library}" in done.stderr.decode()
+    assert "hint: install the extra `a2a`" in done.stderr.decode()
