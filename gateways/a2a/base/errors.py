@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +27,7 @@ from aghbus.client import (
     Unavailable,
     WorkClosed,
 )
+from aghbus.protocol.base.text import escape
 
 TRY_AGAIN = "the agent cannot be reached now; send the same message again, it is carried out once"
 
@@ -58,8 +61,13 @@ def error_of(error: ClientError) -> A2AError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the errors of the daemon as those of A2A."""
+    """Raise the errors of the daemon as those of A2A. Of a bug the caller learns nothing, the log all."""
     try:
         yield
     except ClientError as error:
         raise error_of(error) from None
+    except A2AError:
+        raise
+    except Exception:
+        logging.getLogger("aghbus.a2a").error("a bug in the gateway: %s", escape(traceback.format_exc()))
+        raise InternalError("internal error") from None

@@ -84,9 +84,9 @@ def application(
         rest = create_rest_routes(handler, context_builder=context, path_prefix=base)
         routes += [route for route in rest if isinstance(route, Route)]  # a mount for tenants would take all paths
     ends = {f"{ROOT}/{agent.name}" for agent in agents}
-    return Front(
-        Starlette(routes=routes), authentication, metrics, max_body, is_rpc=ends.__contains__, is_private=_is_private
-    )
+    inner = Starlette(routes=routes)
+    inner.router.redirect_slashes = False
+    return Front(inner, authentication, metrics, max_body, is_rpc=ends.__contains__, is_private=_is_private)
 
 
 def _is_private(path: str) -> bool:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aghbus.gateways.a2a.base.metrics import Metrics
@@ -79,6 +80,9 @@ class Front:
             if kind not in JSON_TYPES and (read or kind):
                 await self._wrong_type(path, read, send)
                 return
+            if read and not _is_json(read):
+                await self._no_json(path, send)
+                return
             body = read
         await self._run(scope, body, receive, send)
 
@@ -128,6 +132,15 @@ class Front:
             response.cancel()
             watching.cancel()
 
+    async def _no_json(self, path: str, send: Send) -> None:
+        """Refuse what the SDK's parsers take for a fault of the server: other encodings than UTF-8, NaN, thousands of levels."""
+        message = "the body is not JSON in UTF-8"
+        if self._is_rpc(path):
+            error = {"code": -32700, "message": message}
+            await _send_json(send, 200, {"jsonrpc": "2.0", "id": None, "error": error})
+        else:
+            await _refuse(send, 400, "INVALID_ARGUMENT", message, "INVALID_REQUEST")
+
     async def _wrong_type(self, path: str, body: bytes, send: Send) -> None:
         """Refuse a body that says that it is not JSON."""
         message = "Content-Type: must be application/json"
@@ -141,6 +154,14 @@ class Front:
         identity = request.get("id") if isinstance(request, dict) else None
         error = {"code": -32005, "message": message, "data": [_info("CONTENT_TYPE_NOT_SUPPORTED")]}
         await _send_json(send, 200, {"jsonrpc": "2.0", "id": identity, "error": error})
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _info(reason: str) -> Json:

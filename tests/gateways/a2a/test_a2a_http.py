@@ -110,6 +110,16 @@ def test_bodies_have_a_type_and_a_limit(bus: Bus) -> None:
     assert 'aghbus_a2a_requests_total{code="413",method="POST"} 2.0' in found
 
 
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"id":"\xff"}', b"[" * 100_000, b'{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":NaN}}']
+)
+def test_what_is_no_json_is_a_parse_error(gateway: Gateway, body: bytes) -> None:
+    headers = {**HEADERS, "Content-Type": "application/json"}
+    answer = httpx.post(f"{gateway.url}/a2a/worker", content=body, headers=headers).json()
+    assert (answer["error"]["code"], answer["id"]) == (-32700, None)
+    assert httpx.post(f"{gateway.url}/a2a/worker/message:send", content=body, headers=headers).status_code == 400
+
+
 def test_notifications_are_not_supported_without_an_allow_list(gateway: Gateway) -> None:
     ask = {**ASK, "method": "CreateTaskPushNotificationConfig", "params": {"taskId": "x", "url": "https://example.com"}}
     assert httpx.post(f"{gateway.url}/a2a/worker", json=ask, headers=HEADERS).json()["error"]["code"] == -32003
