@@ -208,7 +208,7 @@ def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises UsageError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # only then asyncio sets TCP_NODELAY
     except OSError as error:
         raise UsageError(f"--listen: {host} cannot be used: {error.strerror or error}") from None
     try:
