@@ -47,6 +47,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         tls_key=values["tls_key"],
         client_ca=values["client_ca"],
         callers=values["callers"],
+        open_to_all=values["allow_anonymous"],
         oidc=(values["oidc_issuer"], values["oidc_audience"]) if values["oidc_issuer"] else None,
         push_allow=tuple(values["push_allow"]),
     )

@@ -27,5 +27,6 @@ class Options:
     tls_key: str | None = None
     client_ca: str | None = None
     callers: str | None = None
+    open_to_all: bool = False
     oidc: tuple[str, str] | None = None
     push_allow: tuple[str, ...] = field(default_factory=tuple)

@@ -58,8 +58,9 @@ def application(
     metrics: Metrics,
     keys: Json,
     max_body: int,
+    names: frozenset[str] | None,
 ) -> ASGIApp:
-    """The whole application."""
+    """The whole application. `names`: the hosts that requests may be for, with none None."""
     routes: list[BaseRoute] = []
 
     async def own_metrics(request: Request) -> Response:
@@ -86,7 +87,7 @@ def application(
     ends = {f"{ROOT}/{agent.name}" for agent in agents}
     inner = Starlette(routes=routes)
     inner.router.redirect_slashes = False
-    return Front(inner, authentication, metrics, max_body, is_rpc=ends.__contains__, is_private=_is_private)
+    return Front(inner, authentication, metrics, max_body, names, is_rpc=ends.__contains__, is_private=_is_private)
 
 
 def _is_private(path: str) -> bool:

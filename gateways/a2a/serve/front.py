@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aghbus.gateways.a2a.base.metrics import Metrics
 from aghbus.gateways.a2a.callers.auth import Authentication, Denied
 from aghbus.gateways.a2a.serve.handler import CALLER
+from aghbus.protocol.base.addresses import is_loopback
 from aghbus.protocol.formats.a2a.parts import Json
 
 JSON_TYPES: Final = ("application/json", "application/a2a+json")
-OPEN_ENDS: Final = ("/.well-known/agent-card.json", "/.well-known/jwks.json")
-"""How the paths end that need no credentials."""
+BODY_SECONDS: Final = 30.0
 
 
 class Front:
@@ -29,13 +29,16 @@ class Front:
         authentication: Authentication,
         metrics: Metrics,
         max_body: int,
+        names: frozenset[str] | None,
         is_rpc: Callable[[str], bool],
         is_private: Callable[[str], bool],
     ) -> None:
+        """`names`: where nobody is asked who he is, requests have to be for one of these hosts or loopback, and of no web page."""
         self._app = app
         self._authentication = authentication
         self._metrics = metrics
         self._max_body = max_body
+        self._names = names
         self._is_rpc = is_rpc
         self._is_private = is_private
 
@@ -60,6 +63,9 @@ class Front:
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path: str = scope["path"]
+        if self._names is not None and not self._is_local(self._names, headers):
+            await _refuse(send, 403, "PERMISSION_DENIED", "not for web pages or other hosts", "PERMISSION_DENIED")
+            return
         if self._is_private(path):
             certificate = scope.get("state", {}).get("certificate")
             try:
@@ -71,7 +77,14 @@ class Front:
         body = b""
         if scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-            read = await self._body(headers, receive)
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    read = await self._body(headers, receive)
+            except TimeoutError:
+                await _refuse(
+                    send, 408, "DEADLINE_EXCEEDED", f"the body took longer than {BODY_SECONDS:g} s", "TOO_SLOW"
+                )
+                return
             if read is None:
                 await _refuse(
                     send, 413, "INVALID_ARGUMENT", f"the body is longer than {self._max_body} bytes", "TOO_LARGE"
@@ -85,6 +98,12 @@ class Front:
                 return
             body = read
         await self._run(scope, body, receive, send)
+
+    def _is_local(self, names: frozenset[str], headers: dict[str, str]) -> bool:
+        """Whether a request is neither of a web page nor for a name that somebody has made lead here."""
+        host = headers.get("host", "").lower()
+        plain = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.rpartition(":")[0] or host
+        return "origin" not in headers and (is_loopback(plain) or plain in names)
 
     async def _body(self, headers: dict[str, str], receive: Receive) -> bytes | None:
         """The body of a request; None when it is too long."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from typing import Final
+from urllib.parse import urlsplit
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from aghbus.client import AsyncClient, UsageError
+from aghbus.client import AsyncClient
 from aghbus.gateways.a2a.base.bus import Bus
 from aghbus.gateways.a2a.base.catalog import Catalog
 from aghbus.gateways.a2a.base.files import Files
@@ -30,16 +26,10 @@ from aghbus.gateways.a2a.push.webhook import AllowList
 from aghbus.gateways.a2a.serve.app import KEYS, application
 from aghbus.gateways.a2a.serve.cards import Cards
 from aghbus.gateways.a2a.serve.handler import BusHandler
+from aghbus.gateways.a2a.serve.http import DRAIN_SECONDS, Server, config_of, listen
 from aghbus.gateways.a2a.serve.sending import Sending
 from aghbus.protocol.formats.a2a.cards import INPUT_MODES, Listener
 from aghbus.protocol.formats.a2a.parts import Json
-
-MAX_HEAD: Final = 65_536
-"""Bytes of the head of a request."""
-CONNECTIONS: Final = 1_000
-"""Connections at a time; a request over more of them is answered with 503."""
-DRAIN_SECONDS: Final = 3
-"""Seconds for requests in progress when the gateway stops."""
 
 LOG_SECONDS: Final = 1.0
 """Between two log lines about refused credentials for the same reason."""
@@ -47,37 +37,9 @@ LOG_SECONDS: Final = 1.0
 Tell = Callable[[Json], None]
 
 
-class Protocol(H11Protocol):
-    """HTTP/1.1 over connections that tell the application about their client certificate."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember the certificate of a new connection."""
-        super().connection_made(transport)
-        secured = transport.get_extra_info("ssl_object")
-        self.app_state = {**self.app_state, "certificate": secured.getpeercert() if secured else None}
-
-
-class Server(uvicorn.Server):
-    """A server that returns after a signal, with the number of the signal."""
-
-    stopped_by: int = 0
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Let signals end the server, and nothing else."""
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            self.stopped_by = (self._captured_signals or [0])[0]
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
 def run(options: Options, client: AsyncClient, tell: Tell) -> int:
     """Serve until a signal: its number. Raises UsageError and ClientError."""
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     with contextlib.closing(listener):
         return asyncio.run(_serve(options, client, tell, listener))
 
@@ -104,8 +66,9 @@ async def _serve(options: Options, client: AsyncClient, tell: Tell, listener: so
         push = Push(bus, files, agents, store, allowed, signing, metrics, base, tell)
     sending = Sending(bus, catalog, shown.input_modes, metrics, tell)
     handler = BusHandler(bus, sending, cards, files, push, metrics)
-    app = application(agents, handler, cards, files, authentication, metrics, signing.public, options.max_body)
-    server = Server(_config(app, options))
+    names = None if authentication.schemes or options.open_to_all else frozenset([urlsplit(base).hostname or ""])
+    app = application(agents, handler, cards, files, authentication, metrics, signing.public, options.max_body, names)
+    server = Server(config_of(app, options))
     async with _running(push), _grpc(options, handler, authentication, metrics):
         tell({"event": "listening", "url": base, "agents": [f"{base}/a2a/{agent.name}" for agent in agents]})
         await server.serve(sockets=[listener])
@@ -169,59 +132,6 @@ def _bindings(options: Options, base: str) -> Iterator[tuple[str, str]]:
     yield "HTTP+JSON", f"{base}/a2a/{{agent}}"
     if options.grpc:
         yield "GRPC", options.grpc_url or _shown(*options.grpc)
-
-
-def _config(app: Any, options: Options) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=Protocol,
-        ws="none",
-        loop="asyncio",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        h11_max_incomplete_event_size=MAX_HEAD,
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-        ssl_certfile=options.tls_cert,
-        ssl_keyfile=options.tls_key,
-        ssl_ca_certs=options.client_ca,
-        ssl_cert_reqs=_asks_for_certificate(options),
-    )
-    try:
-        config.load()
-    except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--tls-cert, --tls-key, --client-ca: cannot be used: {why}") from None
-    return config
-
-
-def _asks_for_certificate(options: Options) -> int:
-    if options.client_ca is None:
-        return ssl.CERT_NONE
-    return ssl.CERT_OPTIONAL if options.callers or options.oidc else ssl.CERT_REQUIRED
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UsageError."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # only then asyncio sets TCP_NODELAY
-    except OSError as error:
-        raise UsageError(f"--listen: {host} cannot be used: {error.strerror or error}") from None
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"--listen: {host}:{port} cannot be used: {error.strerror or error}", "choose another port"
-        ) from None
-    return listener
 
 
 def _shown(host: str, port: int) -> str:

@@ -120,6 +120,21 @@ def test_what_is_no_json_is_a_parse_error(gateway: Gateway, body: bytes) -> None
     assert httpx.post(f"{gateway.url}/a2a/worker/message:send", content=body, headers=headers).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://example.com"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "rebound.example.com"}, 403),
+        ({"Host": "127.0.0.1.example.com:80"}, 403),
+        ({"Host": "localhost:80"}, 200),
+        ({"Host": "[::1]:80"}, 200),
+    ],
+)
+def test_web_pages_reach_nothing_where_nobody_is_asked(gateway: Gateway, headers: dict[str, str], status: int) -> None:
+    assert httpx.get(f"{gateway.url}/a2a/", headers=headers).status_code == status
+
+
 def test_notifications_are_not_supported_without_an_allow_list(gateway: Gateway) -> None:
     ask = {**ASK, "method": "CreateTaskPushNotificationConfig", "params": {"taskId": "x", "url": "https://example.com"}}
     assert httpx.post(f"{gateway.url}/a2a/worker", json=ask, headers=HEADERS).json()["error"]["code"] == -32003

@@ -1,0 +1,63 @@
+"""Connections that are slow, idle or many do not hold the gateway up."""
+
+import asyncio
+import socket
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.base.options import Options
+from aghbus.gateways.a2a.callers.auth import Authentication
+from aghbus.gateways.a2a.serve import front, http
+
+
+async def hello(scope: Scope, receive: Receive, send: Send) -> None:
+    await asyncio.sleep(1.0)  # longer than an idle connection may be
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def answer(port: int, sent: bytes) -> bytes:
+    """What the server sends until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    found = await asyncio.wait_for(reader.read(), 20)
+    writer.close()
+    return found
+
+
+async def test_connections_without_a_request_are_closed_and_slow_bodies_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(front, "BODY_SECONDS", 0.2)
+    everybody = Authentication([], certificates=False, denied=lambda _: None)
+    app = front.Front(hello, everybody, Metrics(), 1000, None, lambda _: False, lambda _: False)
+    listener = http.listen("127.0.0.1", 0)
+    server = http.Server(http.config_of(app, Options("127.0.0.1", 0, (), "")))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        port = listener.getsockname()[1]
+        host = b"Host: x\r\nConnection: close\r\n"
+        nothing, half, slow, whole = await asyncio.gather(
+            answer(port, b""),
+            answer(port, b"GET / HTTP/1.1\r\nHost: x\r\n"),
+            answer(
+                port, b"POST / HTTP/1.1\r\nContent-Length: 9\r\nContent-Type: application/json\r\n" + host + b"\r\n{"
+            ),
+            answer(port, b"GET / HTTP/1.1\r\n" + host + b"\r\n"),
+        )
+    finally:
+        server.should_exit = True
+        await serving
+    assert (nothing, half) == (b"", b"")
+    assert slow.startswith(b"HTTP/1.1 408")
+    assert whole.startswith(b"HTTP/1.1 200")
+    assert whole.endswith(b"hello")
+
+
+def test_small_answers_are_not_held_back() -> None:
+    """asyncio switches Nagle's algorithm off only for sockets whose protocol is named."""
+    with http.listen("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
