@@ -1,9 +1,11 @@
 """Tasks of A2A clients are works of the bus: the SDK's client in each binding, a worker that the test steers."""
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
+from a2a.client import A2AClientError
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError
 
@@ -174,3 +176,18 @@ async def test_tasks_are_listed_in_pages_by_context(bus: Bus, gateway: Gateway, 
         for wrong in (pb.ListTasksRequest(page_size=101), pb.ListTasksRequest(page_token="x")):
             with pytest.raises(A2AError):
                 await client.list_tasks(wrong)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+async def test_a_signal_ends_streams_and_the_gateway(bus: Bus, number: signal.Signals, code: int) -> None:
+    stopping = Gateway(bus.home, "--listen", "127.0.0.1:0", "--peer", "worker")
+    await asyncio.to_thread(stopping.start)
+    async with sdk_client(stopping.url, "JSONRPC", streaming=True) as client:
+        events = client.send_message(message())
+        first = shown(await anext(events))
+        found = await asyncio.to_thread(stopping.stop, number)
+        with pytest.raises(A2AClientError):  # not an end that could be taken for that of the task
+            await anext(events)
+    assert found == code
+    assert stopping.events[-1] == {"v": 1, "event": "stopped"}
+    assert bus.ops.state_of(first["task"]["id"]) == "submitted"
