@@ -39,7 +39,13 @@ class Agent(NamedTuple):
 
     def has(self, work: Work) -> bool:
         """Whether a work of ours was opened by this agent's callers."""
-        return work.target == self.peer and work.capability is None if self.peer else work.capability == self.capability
+        if self.peer is None:
+            return work.capability == self.capability
+        return self.is_peer(work.target) and work.capability is None
+
+    def is_peer(self, peer_id: str) -> bool:
+        """Whether a peer is the one of this agent, which may be named by its nickname."""
+        return peer_id == self.peer or ("@" not in (self.peer or "") and peer_id.rpartition("@")[0] == self.peer)
 
 
 class Bus:

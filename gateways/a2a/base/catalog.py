@@ -37,17 +37,17 @@ class Catalog:
         read, known = self._known.get(agent, (0.0, None))
         if known is None or time.monotonic() >= read + FRESH_SECONDS:
             try:
-                known = await (self._of_peer(agent.peer) if agent.peer else self._of_capability(agent.capability or ""))
+                known = await (self._of_peer(agent) if agent.peer else self._of_capability(agent.capability or ""))
             except ClientError:
                 if known is None:
                     raise
             self._known[agent] = time.monotonic(), known
         return known
 
-    async def _of_peer(self, peer: str) -> About:
-        answers = (await self._bus.call(self._bus.client.whois(to=peer, first=True, catalog=True))).peers
+    async def _of_peer(self, agent: Agent) -> About:
+        answers = (await self._bus.call(self._bus.client.whois(to=agent.peer, first=True, catalog=True))).peers
         seen = (await self._bus.call(self._bus.client.peers(all=True))).peers
-        entry = next((one for one in seen if one.peer_id == peer), None)
+        entry = next((one for one in seen if agent.is_peer(one.peer_id)), None)
         card = dict(answers[0].card if answers else entry.card if entry else {})
         records = answers[0].capabilities if answers else None
         summary = (answers[0].summary if answers else None) or (entry.summary if entry else None)

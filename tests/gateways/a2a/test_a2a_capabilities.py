@@ -9,7 +9,7 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import A2AError
 
 from tests.support.a2a_gateway import Gateway, at_once, message, sdk_client, shown, task_of
-from tests.support.daemons import Daemon, wait_for
+from tests.support.daemons import Daemon, Home, wait_for
 from tests.support.serving import WAIT, Bus, two_peers
 
 
@@ -83,3 +83,24 @@ async def test_without_a_peer_the_client_is_told_to_try_again(bus: Bus) -> None:
                 await task_of(client, message())
     finally:
         await asyncio.to_thread(gateway.stop)
+
+
+async def test_a_peer_with_a_key_may_be_named_by_its_nickname(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.ctl("--name", "worker", "key", "generate").returncode == 0
+    with Daemon(home, "worker", "--capability", "test.run") as worker, Daemon(home, "ops") as ops:
+        handle = worker.get("/v1/status")["peer_id"]
+        assert "@" in handle
+        await asyncio.to_thread(wait_for, lambda: ops.knows(handle), WAIT, "presence")
+        gateway = Gateway(home, "--listen", "127.0.0.1:0", "--peer", "worker")
+        await asyncio.to_thread(gateway.start)
+        try:
+            async with sdk_client(gateway.url, "JSONRPC") as client:
+                task = await task_of(client, at_once(message()))
+                found = await client.get_task(pb.GetTaskRequest(id=task["id"]))
+        finally:
+            await asyncio.to_thread(gateway.stop)
+        assert found.id == task["id"]
+        assert ops.get(f"/v1/works/{task['id']}")["work"]["target"] == handle
+        opening = ops.get(f"/v1/messages?work={task['id']}")["messages"][0]["envelope"]
+        assert opening["body"]["intent"] == "test.run"
