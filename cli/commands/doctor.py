@@ -34,7 +34,6 @@ def run(context: Context, values: dict[str, Any]) -> int:
             *check_daemon(one),
             *_bridge(files),
             *_a2a_gateway(files),
-            *check_daemon(one),
         ]
         rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
