@@ -163,23 +163,23 @@ class JobCore:
         except Conflict:  # another question was asked in this place before
             action.id = new_id("msg_")
             seq = await self.act("need-input", action)
-        return await self._answer(seq, timeout)
+        return await self.answer(seq, timeout)
 
     async def complete(
         self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
     ) -> bool:
         """End the work as completed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("complete", WorkActionRequest(message=message, result=result, artifacts=artifacts))
+        return await self.end("complete", WorkActionRequest(message=message, result=result, artifacts=artifacts))
 
     async def fail(
         self, message: str | None = None, *, result: dict[str, Any] | None = None, artifacts: list[Any] | None = None
     ) -> bool:
         """End the work as failed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("fail", WorkActionRequest(message=message, result=result, artifacts=artifacts))
+        return await self.end("fail", WorkActionRequest(message=message, result=result, artifacts=artifacts))
 
     async def reject(self, message: str | None = None, *, reason: str = "busy") -> bool:
         """Refuse the work, which ends it as failed, then acknowledge its messages. False when it had ended before."""
-        return await self._end("reject", WorkActionRequest(message=message, reason=reason))
+        return await self.end("reject", WorkActionRequest(message=message, reason=reason))
 
     async def refuse(self, message: str) -> bool:
         """End a work that this worker cannot carry out: rejected, or failed if an earlier worker has accepted it. False when it
@@ -248,7 +248,8 @@ class JobCore:
         with suppress(NotFound, Conflict, LeaseLost):  # removed by retention, dead, or handled by another consumer
             await self.core.ask("POST", f"/v1/inbox/{seq}/ack", InboxAckRequest(lease=lease), InboxItem)
 
-    async def _end(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
+    async def end(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
+        """End the work by an action, then acknowledge its messages. False when it had ended before."""
         self.state.reporting = True  # the event of our own report cancels nothing
         try:
             await self.act(verb, action)
@@ -275,7 +276,8 @@ class JobCore:
             self.state.lease, self.state.acked = None, True  # by the daemon, with the end of the work
         return sent.seq
 
-    async def _answer(self, since: int, timeout: float | None) -> str:
+    async def answer(self, since: int, timeout: float | None = None) -> str:
+        """The first say of the initiator after the question with the sequence `since`. Raises JobCanceled, TimeoutError."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         async with aclosing(self.core.watch(self.work_id, since, deadline)) as events:
             async for event in events:

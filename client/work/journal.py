@@ -1,6 +1,7 @@
-"""The worker's journal of jobs, so that a restart never runs a finished job again.
+"""A worker's journal of jobs, so that a restart never does again what was done.
 
-`$XDG_STATE_HOME/aghbus/serve/NAME/` has one file per job, with JSON lines. Each line is synced to disk before the next step:
+A folder has one file per job, with JSON lines. Each line is synced to disk before the next step. Those of `aghctl serve`, in
+`$XDG_STATE_HOME/aghbus/serve/NAME/`:
 
     taken      the message and its lease           before the work is accepted or rejected
     starting   the command is about to be started  before the command is started
