@@ -52,6 +52,7 @@ COMMANDS = {
     "requests": ("requests", "list peers that wait for admission, and what they ask"),
     "envelope check": ("envelope", "validate envelopes by the protocol's rules (offline)"),
     "envelope replay": ("envelope", "replay envelopes as one receiver (offline)"),
+    "a2a join": ("a2a_join", "make an A2A agent a peer (docs/adapters/a2a.md)"),
     "bridge": ("bridge", "connect an agent that uses another format"),
     "bridge humaninloop apply": ("bridge_apply", "write the artifacts of a completed work under a feature root"),
     "bridge humaninloop skill": ("bridge_skill", "print the path of the skill folder of ADR-007 (offline)"),
@@ -110,6 +111,7 @@ COMMANDS = {
 """Full name → (module below aghbus.cli.commands, help). The order is that of `aghctl --help`."""
 
 GROUPS = {
+    "a2a": "A2A clients and agents on the bus (docs/adapters/a2a.md)",
     "debug": "look into a running daemon",
     "work": "open works, accept them, report on them and follow them",
     "a2a": "A2A clients and agents on the bus (docs/adapters/a2a.md)",

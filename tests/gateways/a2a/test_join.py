@@ -1,0 +1,88 @@
+"""`aghctl a2a join` with an agent on the SDK's own server, in each binding."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import wait_for
+from tests.support.joining import AgentProcess, Join, agent
+from tests.support.serving import WAIT, Bus
+
+
+def test_a_work_is_a_task_and_its_text_comes_back(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    before = len(reviewer.runs("done it"))
+    work_id = bus.open("done it")
+    end = bus.end_of(work_id)
+    assert (end["after"], end["message"]) == ("completed", "it is good")
+    assert len(reviewer.runs("done it")) == before + 1
+    assert joined.of(work_id, "reported")["verb"] == "complete"
+
+
+def test_the_skills_of_the_card_are_found(bus: Bus, joined: Join) -> None:
+    found = bus.ops.post("/v1/whois", query="text.review")["peers"]
+    assert [peer["peer_id"] for peer in found] == ["worker"]
+    record = bus.worker.get("/v1/capabilities/Summarise-things")["document"]
+    assert record["summary"] == "Summary: Says it in short (text, short)"
+
+
+def test_files_and_data(bus: Bus, joined: Join, tmp_path: Path) -> None:
+    work_id = bus.open("file x", intent="text.review")
+    end = bus.end_of(work_id)
+    assert (end["message"], end["result"]) == ("two files", {"findings": 2})
+    (reference,) = end["artifacts"]
+    assert reference["name"] == "a_b.bin"
+    done = bus.home.ctl("--name", "ops", "artifact", "get", work_id, "a_b.bin", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out").read_bytes() == b"\0\1" * 500_000
+
+
+def test_a_question_is_asked_and_answered(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    work_id = bus.open("ask it")
+    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")
+    assert bus.traces(work_id)[-1]["message"] == "Which branch?"
+    bus.ops.post(f"/v1/works/{work_id}/say", message="main")
+    end = bus.end_of(work_id)
+    assert (end["after"], end["message"]) == ("completed", "on main")
+
+
+def test_a_login_is_marked_and_the_task_goes_on_by_itself(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    work_id = bus.open(f"login {joined.name}")
+    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")
+    envelope = bus.ops.get(f"/v1/messages?work={work_id}&kind=trace")["messages"][-1]["envelope"]
+    assert envelope["ext"]["aghbus.a2a"] == {"auth_required": True}
+    reviewer.go(joined.name)
+    assert bus.end_of(work_id)["message"] == "went"
+
+
+def test_a_canceled_work_cancels_the_task(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    work_id = bus.open("wait forever")
+    task = joined.of(work_id, "sent")["task"]
+    wait_for(lambda: bus.ops.state_of(work_id) == "working", WAIT, "the work to be worked on")
+    bus.ops.post(f"/v1/works/{work_id}/cancel")
+    wait_for(lambda: task in reviewer.lines("canceled"), WAIT, "the task to be canceled")
+    joined.of(work_id, "dropped")
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "message"),
+    [
+        ("reject x", "failed", "the agent rejected the task: not \x1b[31mtoday"),
+        ("fail x", "failed", "no disk"),
+        ("say hello you", "completed", "hello you"),
+    ],
+)
+def test_ends(bus: Bus, joined: Join, text: str, state: str, message: str) -> None:
+    end = bus.end_of(bus.open(text))
+    assert (end["after"], end["message"]) == (state, message)
+
+
+def test_an_agent_without_streams_is_polled(bus: Bus, tmp_path: Path) -> None:
+    with agent(tmp_path / "agent", "nostream", "jsonrpc") as other, Join(bus, other.url) as join:
+        work_id = bus.open("wait here")
+        join.of(work_id, "working")
+        other.go("here")
+        assert bus.end_of(work_id)["message"] == "went"
+        asked = bus.open("ask it")
+        wait_for(lambda: bus.ops.state_of(asked) == "needs_input", WAIT, "the question")
+        bus.ops.post(f"/v1/works/{asked}/say", message="main")
+        assert bus.end_of(asked)["message"] == "on main"

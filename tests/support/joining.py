@@ -1,0 +1,91 @@
+"""Helpers for tests of `aghctl a2a join`: the agent's process, and a join of the daemon `worker`."""
+
+import contextlib
+import http.client
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import free_ports
+from tests.support.daemons import wait_for
+from tests.support.serving import WAIT, Bus, Serve
+
+ROOT = Path(__file__).parents[2]
+
+
+class AgentProcess:
+    """tests/support/a2a_agent.py in a folder of its own; it keeps its ports."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.options = folder, options
+        self.port, self.grpc_port = free_ports(2)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        ports = (str(self.port), str(self.grpc_port))
+        command = [sys.executable, "-m", "tests.support.a2a_agent", str(self.folder), *ports, *self.options]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        wait_for(self._answers, WAIT, "the agent to answer")
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "log").read_text()
+        with contextlib.suppress(OSError):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)) as client:
+                client.request("GET", "/.well-known/agent-card.json")
+                return client.getresponse().read() != b""
+        return False
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(WAIT)
+
+    def lines(self, name: str) -> list[str]:
+        """What the agent noted in `runs` or `canceled`."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+    def runs(self, words: str) -> list[str]:
+        """The message ids of the runs for this text."""
+        return [line.split()[0] for line in self.lines("runs") if line.split(maxsplit=2)[2] == words]
+
+    def go(self, name: str) -> None:
+        (self.folder / f"go.{name}").touch()
+
+
+@contextlib.contextmanager
+def agent(folder: Path, *options: str) -> Iterator[AgentProcess]:
+    one = AgentProcess(folder, *options)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.kill()
+
+
+class Join(Serve):
+    """One `aghctl a2a join -o jsonl` of the daemon `worker`; as a context manager killed at the end."""
+
+    def __init__(self, bus: Bus, url: str, *options: str) -> None:
+        super().__init__(bus, bus.home.root, *options, words=("a2a", "join", url))
+        self.name = f"j{self.process.pid}"
+
+    def __enter__(self) -> "Join":
+        self.until("ready")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.ended()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def of(self, work_id: str, event: str) -> dict[str, Any]:
+        return self.until(event, work_id=work_id)
