@@ -21,7 +21,7 @@ import msgspec
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from aghbus.client.errors import ClientError, UsageError
+from aghbus.client.errors import UsageError
 from aghbus.gateways.a2a.join_agent import CALL_SECONDS, Access, Away
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import encode_base64url
@@ -32,7 +32,7 @@ MAX_BYTES: Final = 1 << 20
 ALGORITHMS: Final = ("EdDSA", "ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 
 
-class CardRefused(ClientError):
+class CardRefused(UsageError):
     """The card is not the one that was accepted, or its signature is wrong: the operator decides."""
 
     default_code = "card_refused"

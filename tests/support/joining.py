@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,15 @@ class AgentProcess:
     def runs(self, words: str) -> list[str]:
         """The message ids of the runs for this text."""
         return [line.split()[0] for line in self.lines("runs") if line.split(maxsplit=2)[2] == words]
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A message that somebody else sends, over HTTP+JSON; its answer."""
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as client:
+            headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+            client.request("POST", "/rest/message:send", json.dumps({"message": message}), headers)
+            answer = client.getresponse()
+            assert answer.status == 200, answer.read()
+            answer.read()
 
     def go(self, name: str) -> None:
         (self.folder / f"go.{name}").touch()

@@ -1,0 +1,154 @@
+"""`aghctl a2a join` over kill -9 of itself, of its daemon and of the agent: each work is one task, and is sent once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aghbus.protocol.formats.a2a.outward import answer_message
+from tests.support.daemons import wait_for
+from tests.support.joining import AgentProcess, Join, agent
+from tests.support.serving import WAIT, Bus
+
+
+def killed(join: Join) -> None:
+    join.process.kill()
+    join.process.wait(WAIT)
+
+
+def until_state(bus: Bus, work_id: str, state: str) -> None:
+    wait_for(lambda: bus.ops.state_of(work_id) == state, WAIT, f"the state {state}")
+
+
+def journals(bus: Bus) -> list[Path]:
+    return list((bus.home.root / "state" / "aghbus" / "a2a" / "worker").glob("*.jsonl"))
+
+
+def journal_of(bus: Bus, work_id: str) -> Path:
+    return next(path for path in journals(bus) if work_id.encode() in path.read_bytes())
+
+
+def phase_of(bus: Bus, work_id: str) -> str:
+    return str(json.loads(journal_of(bus, work_id).read_text().splitlines()[-1])["phase"])
+
+
+def test_a_killed_join_goes_on_with_the_same_tasks(bus: Bus, reviewer: AgentProcess) -> None:
+    """One work in each state: working here and there, ended while nobody looked, asked and answered, canceled."""
+    with Join(bus, reviewer.url, "--concurrency", "8") as join:
+        works, gone, early, asked, canceled = (
+            bus.open(text) for text in ("wait late", "wait gone", "slow early", "ask first", "wait never")
+        )
+        for work_id in (works, gone, canceled):
+            until_state(bus, work_id, "working")
+        until_state(bus, asked, "needs_input")
+        wait_for(
+            lambda: phase_of(bus, early) == "sending" and reviewer.runs("slow early"), WAIT, "a message on its way"
+        )
+        task = join.of(canceled, "sent")["task"]
+        killed(join)
+    reviewer.go("gone")
+    bus.ops.post(f"/v1/works/{asked}/say", message="main")
+    bus.ops.post(f"/v1/works/{canceled}/cancel")
+    with Join(bus, reviewer.url, "--concurrency", "8") as join:
+        reviewer.go("early")
+        assert bus.end_of(gone)["message"] == "went"
+        assert bus.end_of(asked)["message"] == "on main"
+        assert bus.end_of(early)["message"] == "went"
+        wait_for(lambda: task in reviewer.lines("canceled"), WAIT, "the task to be canceled")
+        reviewer.go("late")
+        assert bus.end_of(works)["message"] == "went"
+        join.of(works, "reported")
+        assert not journals(bus)
+    for text in ("wait late", "wait gone", "slow early", "ask first", "wait never", "main"):
+        assert len(reviewer.runs(text)) == 1, text
+
+
+@pytest.mark.parametrize("delivered", [False, True])
+def test_an_answer_goes_out_once(bus: Bus, reviewer: AgentProcess, delivered: bool) -> None:
+    """Killed while an answer is going out: the agent has got it, or not."""
+    said = f"branch{delivered}"
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("ask again")
+        until_state(bus, work_id, "needs_input")
+        wait_for(lambda: phase_of(bus, work_id) == "asked", WAIT, "the question")
+        killed(join)
+    path = journal_of(bus, work_id)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    key, opening = records[-1]["key"], records[0]["item"]["message"]["id"]
+    path.write_text(path.read_text() + json.dumps({"phase": "answering", "key": key, "text": said}) + "\n")
+    if delivered:
+        known = next(record for record in records if record["phase"] == "task")
+        task = {"id": known["task_id"], "contextId": known["context_id"]}
+        reviewer.send(answer_message(opening, key, said, task))
+    with Join(bus, reviewer.url):
+        assert bus.end_of(work_id)["message"] == f"on {said}"
+    assert len(reviewer.runs(said)) == 1
+
+
+def test_what_may_have_been_sent_is_not_sent_again(bus: Bus, tmp_path: Path) -> None:
+    """An agent that does not list its tasks: the work fails and says why, unless the operator allows a repetition."""
+    with agent(tmp_path / "agent", "nolist", "jsonrpc") as other:
+        with Join(bus, other.url) as join:
+            first = bus.open("slow one")
+            wait_for(lambda: other.runs("slow one"), WAIT, "the message on its way")
+            killed(join)
+        with Join(bus, other.url) as join:
+            end = bus.end_of(first)
+            assert end["after"] == "failed"
+            assert "it is not known whether the agent has got this work: it cannot list its tasks" in end["message"]
+            second = bus.open("slow two")
+            wait_for(lambda: other.runs("slow two"), WAIT, "the message on its way")
+            killed(join)
+        with Join(bus, other.url, "--resend"):
+            wait_for(lambda: len(other.runs("slow two")) == 2, WAIT, "the repetition")
+            other.go("two")
+            assert bus.end_of(second)["message"] == "went"
+        assert len(other.runs("slow one")) == 1
+        assert len(set(other.runs("slow two"))) == 1  # with the same message id
+
+
+def test_the_daemon_is_killed(bus: Bus, reviewer: AgentProcess) -> None:
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("wait daemon")
+        until_state(bus, work_id, "working")
+        bus.worker.kill()
+        reviewer.go("daemon")
+        bus.worker.start()
+        assert bus.end_of(work_id)["message"] == "went"
+        join.of(work_id, "reported")
+    assert len(reviewer.runs("wait daemon")) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_agent_is_killed_and_comes_back(bus: Bus, tmp_path: Path, kept: bool) -> None:
+    with agent(tmp_path / "agent", *(["kept"] if kept else []), "http") as other, Join(bus, other.url) as join:
+        work_id = bus.open("wait agent")
+        until_state(bus, work_id, "working")
+        other.kill()
+        join.of(work_id, "away")
+        later = bus.open("done later")  # not taken while the agent is away
+        other.start()
+        end = bus.end_of(work_id)
+        assert end["after"] == ("completed" if kept else "failed")
+        assert end["message"] == (
+            "completed after a restart"
+            if kept
+            else "the agent refused: it does not know the task any more, perhaps since it was restarted"
+        )
+        assert bus.end_of(later)["message"] == "it is good"
+        assert len(other.runs("wait agent")) == 1
+
+
+def test_a_work_for_an_agent_that_is_away_goes_out_once_it_is_back(bus: Bus, tmp_path: Path) -> None:
+    with agent(tmp_path / "agent", "http") as other:
+        with Join(bus, other.url) as join:
+            other.kill()
+            work_id = bus.open("done back")
+            join.of(work_id, "away")
+            assert bus.ops.state_of(work_id) == "submitted"
+            killed(join)
+            assert phase_of(bus, work_id) == "unsent"
+        other.start()
+        with Join(bus, other.url):
+            assert bus.end_of(work_id)["message"] == "it is good"
+        assert len(other.runs("done back")) == 1
