@@ -81,10 +81,11 @@ def application(
         context = ContextBuilder(agent)
         routes.append(Route(f"{base}{CARD}", _card_route(cards, agent)))
         routes.append(Route(f"{base}/tasks/{{id}}/files/{{work}}/{{name}}", _file_route(files, agent)))
-        routes += create_jsonrpc_routes(handler, base, context_builder=context)
+        for end in (base, f"{base}/"):  # clients add a slash to the URL of the card, or do not
+            routes += create_jsonrpc_routes(handler, end, context_builder=context)
         rest = create_rest_routes(handler, context_builder=context, path_prefix=base)
         routes += [route for route in rest if isinstance(route, Route)]  # a mount for tenants would take all paths
-    ends = {f"{ROOT}/{agent.name}" for agent in agents}
+    ends = {f"{ROOT}/{agent.name}{slash}" for agent in agents for slash in ("", "/")}
     inner = Starlette(routes=routes)
     inner.router.redirect_slashes = False
     return Front(inner, authentication, metrics, max_body, names, is_rpc=ends.__contains__, is_private=_is_private)
