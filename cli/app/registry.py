@@ -111,7 +111,6 @@ COMMANDS = {
 """Full name → (module below aghbus.cli.commands, help). The order is that of `aghctl --help`."""
 
 GROUPS = {
-    "a2a": "A2A clients and agents on the bus (docs/adapters/a2a.md)",
     "debug": "look into a running daemon",
     "work": "open works, accept them, report on them and follow them",
     "a2a": "A2A clients and agents on the bus (docs/adapters/a2a.md)",

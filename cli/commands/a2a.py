@@ -130,13 +130,13 @@ def url(text: str) -> str:
 
 
 def push_host(text: str) -> str:
-    """HOST, HOST:PORT or `*`. ValueError names the rule."""
+    """HOST, HOST:PORT, HOST:* or `*`. ValueError names the rule."""
     host, colon, port = text.rpartition(":")
-    named = host if colon and port.isdigit() else text
+    named = host if colon and (port.isdigit() or port == "*") else text
     if text != "*" and (
         not named or any(char in named for char in "/@?#* ") or (":" in named and not named.startswith("["))
     ):
-        raise ValueError("must be HOST, HOST:PORT, or * for every public host")
+        raise ValueError("must be HOST, HOST:PORT, HOST:*, or * for every public host")
     return text.lower()
 
 
@@ -213,7 +213,7 @@ COMMANDS = {
                 action="append",
                 type=push_host,
                 group=NOTIFYING,
-                help="host, or HOST:PORT, of webhooks; * for all with a public address (default: no notifications)",
+                help="HOST, HOST:PORT or HOST:* of webhooks; * for all with a public address (default: no notifications)",
             ),
         ],
     )

@@ -29,7 +29,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.addresses import is_loopback
 from aghbus.protocol.base.text import shorten
-from aghbus.protocol.formats.a2a.outward import Json
+from aghbus.protocol.formats.a2a.parts import Json
 
 CONNECT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 30.0

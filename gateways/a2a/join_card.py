@@ -25,7 +25,7 @@ from aghbus.client.errors import UsageError
 from aghbus.gateways.a2a.join_agent import CALL_SECONDS, Access, Away
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import encode_base64url
-from aghbus.protocol.formats.a2a.outward import Json
+from aghbus.protocol.formats.a2a.parts import Json
 
 WELL_KNOWN: Final = "/.well-known/agent-card.json"
 MAX_BYTES: Final = 1 << 20

@@ -23,6 +23,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from aghbus.client.core.ids import derived_id
 from aghbus.client.core.refusals import Conflict, NotFound
 from aghbus.client.errors import ClientError, RefusedByDaemon
@@ -43,7 +45,8 @@ from aghbus.protocol.api.artifact_uri import is_part, parse_uri
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a import outward
-from aghbus.protocol.formats.a2a.outward import File, Json, Outcome
+from aghbus.protocol.formats.a2a.outward import File, Outcome
+from aghbus.protocol.formats.a2a.parts import Json
 
 ACCEPT_AFTER: Final = 15.0
 """Seconds after which a work is accepted although the agent has not answered; more than a connection takes."""
@@ -235,7 +238,7 @@ class JoinedWork:
 
     async def _opening_message(self) -> Json:
         """Raises _CannotSend for artifacts that are not there, or too large."""
-        body, files, size = self.core.state.body, dict[str, File](), 0
+        body, files, size = self.core.state.body, dict[str, bytes](), 0
         for reference in body.get("artifacts") or ():
             uri = reference.get("uri") if isinstance(reference, dict) else None
             if not isinstance(uri, str) or (place := parse_uri(uri)) is None:
@@ -252,8 +255,9 @@ class JoinedWork:
             except NotFound:
                 raise _CannotSend(f"the artifact {uri} is not in the object store") from None
             size += len(content)
-            files[uri] = File(place[1], content, str(reference.get("media_type") or "application/octet-stream"))
-        return outward.opening_message(self._opening_id, body, self._settings.capability(body), files)
+            files[uri] = content
+        envelope = msgspec.json.decode(self.core.state.item.message.envelope)
+        return outward.opening_message(self._opening_id, envelope, self._settings.capability(body), files)
 
     # following
 
@@ -434,16 +438,13 @@ class JoinedWork:
         references = [*outcome.links]
         for file in outcome.files:
             references.append(await self._stored(file))
-        self.entry.write(
-            "ended", verb=outcome.verb, message=outcome.message, result=outcome.result, artifacts=references or None
-        )
+        about = {"message": outcome.message, "result": outcome.result, "ext": outcome.ext}
+        self.entry.write("ended", verb=outcome.verb, **about, artifacts=references or None)
         await self._report(self.entry.records[-1])
 
     async def _stored(self, file: File) -> Json:
         digest = hashlib.sha256(file.content).hexdigest()
-        reference: Json = {"type": "file", "name": file.name, "size": len(file.content), "sha256": digest}
-        if file.media_type:
-            reference["media_type"] = file.media_type
+        reference = {**file.about, "name": file.name, "size": len(file.content), "sha256": digest}
         try:
             if is_part(self.core.work_id):
                 stored = await self._settings.client.put_artifact(self.core.work_id, file.name, file.content)
@@ -454,7 +455,8 @@ class JoinedWork:
 
     async def _report(self, record: Json) -> None:
         verb: WorkVerb = record["verb"]
-        action = WorkActionRequest(message=record["message"], result=record["result"], artifacts=record["artifacts"])
+        about: Json = {name: record.get(name) for name in ("message", "result", "artifacts", "ext")}
+        action = WorkActionRequest(**about)
         try:
             sent = await self._report_once(verb, action)
         except RefusedByDaemon as error:
@@ -473,7 +475,7 @@ class JoinedWork:
     async def _refuse(self, why: str) -> None:
         """End a work that the agent does not do: rejected, or failed if it was accepted."""
         if self._accepted:
-            self.entry.write("ended", verb="fail", message=why, result=None, artifacts=None)
+            self.entry.write("ended", verb="fail", message=why)
             await self._report(self.entry.records[-1])
         elif await self.core.reject(why, reason="unsupported_profile"):
             self.emit("rejected", reason="unsupported_profile", message=why)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from aghbus.protocol.formats.a2a import outward
-from aghbus.protocol.formats.a2a.outward import File
+from aghbus.protocol.formats.a2a.parts import content_of
+from aghbus.protocol.formats.a2a.tasks import carried
 
 
 def task(state: str, text: str = "", *artifacts: dict[str, Any]) -> dict[str, Any]:
@@ -37,14 +38,13 @@ def test_ids_are_those_of_the_work_and_differ_by_what_they_are_for() -> None:
 
 def test_an_opening_goes_out_with_its_artifacts() -> None:
     references = [
-        {"type": "file", "uri": "agh://artifacts/work_1/a.txt"},
-        {"type": "url", "url": "https://example.com/b", "name": "b"},
+        {"type": "file", "uri": "agh://artifacts/work_1/a.txt", "name": "a.txt", "media_type": "text/plain"},
+        {"type": "file", "uri": "https://example.com/b", "name": "b"},
         {"ticket": 7},
     ]
-    body = {"text": "Look at it", "artifacts": references}
-    files = {"agh://artifacts/work_1/a.txt": File("a.txt", b"abc", "text/plain")}
-    message = outward.opening_message("msg_1", body, "text.review", files)
-    assert message["metadata"] == {"aghbus.capability": "text.review"}
+    envelope = {"body": {"text": "Look at it", "artifacts": references}}
+    message = outward.opening_message("msg_1", envelope, "text.review", {"agh://artifacts/work_1/a.txt": b"abc"})
+    assert message["metadata"] == {"skill": "text.review"}
     assert message["parts"] == [
         {"text": "Look at it"},
         {"raw": "YWJj", "filename": "a.txt", "mediaType": "text/plain"},
@@ -53,12 +53,18 @@ def test_an_opening_goes_out_with_its_artifacts() -> None:
     ]
 
 
+def test_parts_of_a_gateway_go_out_as_they_came() -> None:
+    parts: list[dict[str, Any]] = [{"data": {"n": 1}}, {"text": "first"}, {"raw": "YWJj", "filename": "a"}, {"text": "second"}]
+    content = content_of(parts, {})
+    ext = carried({"messageId": "m1"}, None, "", content.layout)
+    envelope = {"body": {"text": content.text, "artifacts": content.references}, "ext": ext}
+    assert outward.opening_message("msg_1", envelope, None, {})["parts"] == parts
+
+
 def test_a_capability_goes_out_as_text_and_data() -> None:
     record = {"id": "text.review", "summary": "Reviews", "digest": "sha256:0"}
-    assert outward.opening_message("msg_1", {"capability": record}, None, {})["parts"] == [
-        {"text": "Reviews"},
-        {"data": record},
-    ]
+    message = outward.opening_message("msg_1", {"body": {"capability": record}}, None, {})
+    assert message["parts"] == [{"text": "Reviews"}, {"data": record}]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,8 @@ def test_several_artifacts_are_listed_and_files_get_safe_names() -> None:
     )
     assert end.result == {"artifacts": [{"name": "one", "text": "first"}, {"name": "one", "data": [1, 2.5]}]}
     assert [(file.name, file.content) for file in end.files] == [("passwd", b"x"), ("2_passwd", b"y"), ("file", b"z")]
-    assert end.links == ({"type": "url", "name": "three", "url": "https://example.com/c"},)
+    assert end.links == ({"type": "file", "uri": "https://example.com/c", "artifact_id": "three", "title": "three"},)
+    assert end.files[0].about["artifact_id"] == "two"
 
 
 def test_what_is_too_large_for_a_trace_becomes_a_file() -> None:
@@ -165,7 +172,7 @@ def test_questions() -> None:
     asked = task("INPUT_REQUIRED", "Which?")
     asked["status"]["message"]["parts"].append({"data": {"choices": [1.0, 2.0]}})
     assert outward.question_of(asked) == ("Which?", {"parts": [{"data": {"choices": [1, 2]}}]}, None)
-    assert outward.question_of(task("AUTH_REQUIRED"))[2] == {"aghbus.a2a": {"auth_required": True}}
+    assert outward.question_of(task("AUTH_REQUIRED"))[2] == {"aghbus.auth_required": True}
     assert outward.status_key(asked) == outward.status_key(json.loads(json.dumps(asked)))
     assert outward.status_key(asked) != outward.status_key(task("INPUT_REQUIRED", "Which one?"))
 

@@ -10,6 +10,7 @@ that was working is completed at the next start), `nostream`, `nolist`, `jsonrpc
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 import grpc
 import uvicorn
@@ -158,7 +159,8 @@ class Handler(DefaultRequestHandlerV2):
     async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
         if not self.lists:
             raise UnsupportedOperationError
-        return await super().on_list_tasks(params, context)
+        found: pb.ListTasksResponse = await super().on_list_tasks(params, context)
+        return found
 
 
 async def main(folder: Path, port: int, grpc_port: int, options: set[str]) -> None:
@@ -180,7 +182,8 @@ async def main(folder: Path, port: int, grpc_port: int, options: set[str]) -> No
     handler = Handler(Executor(folder), store, card)
     handler.lists = "nolist" not in options
     server = grpc.aio.server()
-    add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
+    register: Any = add_A2AServiceServicer_to_server
+    register(GrpcHandler(handler), server)
     server.add_insecure_port(f"127.0.0.1:{grpc_port}")
     await server.start()
     routes = [

@@ -36,10 +36,10 @@ class AgentProcess:
     def _answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, (self.folder / "log").read_text()
-        with contextlib.suppress(OSError):
-            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)) as client:
-                client.request("GET", "/.well-known/agent-card.json")
-                return client.getresponse().read() != b""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        with contextlib.suppress(OSError), contextlib.closing(client):
+            client.request("GET", "/.well-known/agent-card.json")
+            return client.getresponse().read() != b""
         return False
 
     def kill(self) -> None:

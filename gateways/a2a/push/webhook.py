@@ -1,4 +1,7 @@
-"""One HTTPS request to a webhook, to an address that was checked: no private network is reached, no redirect followed."""
+"""One HTTPS request to a webhook, to an address that was checked: no private network is reached, no redirect followed.
+
+A receiver on this host that the operator names may have plain HTTP.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import h11
+
+from aghbus.protocol.base.addresses import is_loopback
 
 SECONDS: Final = 15.0
 """For one request, from the look-up of the name to the head of the response."""
@@ -32,10 +37,11 @@ class Target(NamedTuple):
     host: str
     port: int
     path: str
+    tls: bool = True
 
 
 class AllowList:
-    """The hosts that notifications may go to: `HOST`, `HOST:PORT`, or `*`."""
+    """The hosts that notifications may go to: `HOST`, `HOST:PORT`, `HOST:*` for every port, or `*`."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._entries = frozenset(entry.lower() for entry in entries)
@@ -47,17 +53,19 @@ class AllowList:
         """The parts of a URL that may be used. Raises Refused."""
         try:
             parts = urlsplit(url)
-            host, port = (parts.hostname or "").lower().rstrip("."), parts.port or 443
+            host, tls = (parts.hostname or "").lower().rstrip("."), parts.scheme == "https"
+            port = parts.port or (443 if tls else 80)
         except ValueError:
             raise Refused("must be an https URL") from None
-        if parts.scheme != "https" or not host or not url.isascii() or any(char <= " " for char in url):
+        here = parts.scheme == "http" and is_loopback(host) and self._names(host, port)
+        if not (tls or here) or not host or not url.isascii() or any(char <= " " for char in url):
             raise Refused("must be an https URL")
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise Refused("must have no user, password or fragment")
         if not self._names(host, port) and ANY not in self._entries:
             raise Refused("its host is not one that this agent sends notifications to")
         path = parts.path or "/"
-        return Target(host, port, f"{path}?{parts.query}" if parts.query else path)
+        return Target(host, port, f"{path}?{parts.query}" if parts.query else path, tls)
 
     async def address(self, target: Target) -> str:
         """An address of the target that may be connected to. Raises Refused and OSError."""
@@ -71,7 +79,9 @@ class AllowList:
 
     def _names(self, host: str, port: int) -> bool:
         shown = f"[{host}]" if ":" in host else host
-        return f"{shown}:{port}" in self._entries or (port == 443 and not self._entries.isdisjoint((shown, host)))
+        if port == 443 and not self._entries.isdisjoint((shown, host)):
+            return True
+        return not self._entries.isdisjoint((f"{shown}:{port}", f"{shown}:*"))
 
 
 def _is_public(address: str) -> bool:
@@ -88,8 +98,8 @@ async def post(allowed: AllowList, url: str, headers: dict[str, str], body: byte
     target = allowed.target(url)
     async with asyncio.timeout(SECONDS):
         address = await allowed.address(target)
-        context = ssl.create_default_context()
-        reader, writer = await asyncio.open_connection(address, target.port, ssl=context, server_hostname=target.host)
+        tls = {"ssl": ssl.create_default_context(), "server_hostname": target.host} if target.tls else {}
+        reader, writer = await asyncio.open_connection(address, target.port, **tls)
         try:
             return await _exchange(reader, writer, target, headers, body)
         finally:
@@ -100,7 +110,7 @@ async def _exchange(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Target, headers: dict[str, str], body: bytes
 ) -> int:
     shown = f"[{target.host}]" if ":" in target.host else target.host
-    host = shown if target.port == 443 else f"{shown}:{target.port}"
+    host = shown if target.port == (443 if target.tls else 80) else f"{shown}:{target.port}"
     fields = [("Host", host), ("Content-Length", str(len(body))), ("Connection", "close"), *headers.items()]
     connection = h11.Connection(h11.CLIENT)
     request = h11.Request(method="POST", target=target.path, headers=fields)

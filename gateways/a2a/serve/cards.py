@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from email.utils import formatdate
 from typing import Final
 
 from starlette.requests import Request
@@ -26,6 +27,7 @@ class Cards:
         self._catalog = catalog
         self._listener = listener
         self._sign = sign
+        self._since: dict[str, tuple[str, str]] = {}  # by agent: the tag of its card, and since when it has it
 
     @property
     def has_extended(self) -> bool:
@@ -43,7 +45,10 @@ class Cards:
             card = await self.card(agent)
         except ClientError:
             return unavailable()
-        return cached(request, card, etag(card))
+        tag, now = etag(card), formatdate(usegmt=True)
+        if self._since.get(agent.name, ("", ""))[0] != tag:
+            self._since[agent.name] = tag, now
+        return cached(request, card, tag, {"Last-Modified": self._since[agent.name][1]})
 
     async def respond_with_all(self, request: Request, agents: list[Agent]) -> Response:
         """The same for the list of all cards."""
@@ -54,9 +59,9 @@ class Cards:
         return cached(request, found, etag({"cards": [{**card, "signatures": None} for card in found]}))
 
 
-def cached(request: Request, content: object, tag: str) -> Response:
+def cached(request: Request, content: object, tag: str, more: dict[str, str] | None = None) -> Response:
     """A JSON response, or 304 if the client has it."""
-    headers = {"ETag": tag, "Cache-Control": CACHE}
+    headers = {"ETag": tag, "Cache-Control": CACHE, **(more or {})}
     known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
     if tag.removeprefix("W/") in known or known == ["*"]:
         return Response(status_code=304, headers=headers)

@@ -69,6 +69,8 @@ class BusHandler(RequestHandler):
                                 break
             if view is None or not view.opened_ms:
                 view = await self._snapshot(context, task_id)
+            if view.answer is not None:
+                return as_message(view.answer, pb.Message)
             return await self._task(agent, view, length)
 
     @validate_request_params

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aghbus.protocol.base.text import is_blank, shorten, trim
-
-Json = dict[str, Any]
+from aghbus.protocol.formats.a2a.parts import Json, parts_of, references_of, with_content
+from aghbus.protocol.formats.a2a.tasks import AUTH_REQUIRED as LOGIN
+from aghbus.protocol.formats.a2a.tasks import CARRIED, MESSAGE
 
 SUBMITTED: Final = "TASK_STATE_SUBMITTED"
 COMPLETED: Final = "TASK_STATE_COMPLETED"
@@ -23,10 +24,8 @@ INPUT_REQUIRED: Final = "TASK_STATE_INPUT_REQUIRED"
 AUTH_REQUIRED: Final = "TASK_STATE_AUTH_REQUIRED"
 ENDED: Final = frozenset({COMPLETED, FAILED, CANCELED, REJECTED})
 ASKS: Final = frozenset({INPUT_REQUIRED, AUTH_REQUIRED})
-AUTH_EXT: Final = {"aghbus.a2a": {"auth_required": True}}
-"""The `ext` of a question that is answered by a login at the agent, not by a text."""
-CAPABILITY_KEY: Final = "aghbus.capability"
-"""In the metadata of a message: the capability that the work asks for, which is the id of one of the agent's skills."""
+SKILL: Final = "skill"
+"""In the metadata of a message: the skill that the work asks for."""
 
 TEXT_BYTES: Final = 65_536
 """Longest message of a trace; longer text becomes an artifact."""
@@ -44,21 +43,23 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^A-Za-z0-9._/:-]+")
 
 
 class File(NamedTuple):
-    """Content that becomes an artifact of the work."""
+    """Content that becomes an artifact of the work; `about` has what its reference says besides."""
 
     name: str
     content: bytes
-    media_type: str
+    about: Json
 
 
 class Outcome(NamedTuple):
-    """How a work ends: the action, its message and result, files to store as artifacts, and references to what is elsewhere."""
+    """How a work ends: the action, its message and result, files to store as artifacts, references to what is elsewhere, and the
+    `ext` of the trace."""
 
     verb: str
     message: str | None
     result: Json | None
     files: tuple[File, ...] = ()
     links: tuple[Json, ...] = ()
+    ext: Json | None = None
 
 
 class Skill(NamedTuple):
@@ -78,19 +79,19 @@ def derived(opening_id: str, *what: str) -> str:
 
 
 def opening_message(
-    opening_id: str, body: Mapping[str, Any], capability: str | None, files: Mapping[str, File]
+    opening_id: str, envelope: Mapping[str, Any], skill: str | None, files: Mapping[str, bytes]
 ) -> Json:
-    """The message that begins the task of a work with this opening `body`; `files` are the fetched artifacts by their URI."""
-    parts: list[Json] = []
-    record = body.get("capability")
+    """The message that begins the task of a work with this opening; `files` are the fetched artifacts by their URI."""
+    body = envelope.get("body") or {}
+    record, kept = body.get("capability"), (envelope.get("ext") or {}).get(CARRIED)
     if isinstance(record, dict):
-        parts.append({"text": str(record.get("summary") or record.get("id"))})
-        parts.append({"data": record})
-    elif body.get("text"):
-        parts.append({"text": str(body["text"])})
-    parts.extend(_part_of(one, files) for one in body.get("artifacts") or ())
+        parts: list[Json] = [{"text": str(record.get("summary") or record.get("id"))}, {"data": record}]
+    else:
+        layout = kept.get("parts") if isinstance(kept, dict) else None
+        parts = parts_of(str(body.get("text") or ""), list(body.get("artifacts") or ()), layout)
+    parts = [with_content(part, files[part["url"]]) if part.get("url") in files else part for part in parts]
     made = {"messageId": derived(opening_id, "message"), "contextId": derived(opening_id, "context")}
-    metadata = {"metadata": {CAPABILITY_KEY: capability}} if capability else {}
+    metadata = {"metadata": {SKILL: skill}} if skill else {}
     return {**made, "role": "ROLE_USER", "parts": parts, **metadata}
 
 
@@ -98,19 +99,6 @@ def answer_message(opening_id: str, question: str, text: str, task: Mapping[str,
     """The message with the answer to the question with the key `question`."""
     made = {"messageId": derived(opening_id, "answer", question), "contextId": task.get("contextId", "")}
     return {**made, "taskId": task["id"], "role": "ROLE_USER", "parts": [{"text": text}]}
-
-
-def _part_of(reference: Any, files: Mapping[str, File]) -> Json:
-    if isinstance(reference, dict):
-        uri = reference.get("uri")
-        if isinstance(uri, str) and (file := files.get(uri)) is not None:
-            raw = binascii.b2a_base64(file.content, newline=False).decode()
-            return {"raw": raw, "filename": file.name, "mediaType": file.media_type}
-        url = reference.get("url")
-        if isinstance(url, str) and url.startswith(("https://", "http://")):
-            named = {"filename": str(reference["name"])} if reference.get("name") else {}
-            return {"url": url, **named}
-    return {"data": reference}
 
 
 # skills
@@ -223,7 +211,7 @@ def question_of(task: Mapping[str, Any]) -> tuple[str, Json | None, Json | None]
     text = trim(said(task)) or ("the agent asks for a login" if auth else "the agent asks for input, without a text")
     parts = ((task.get("status") or {}).get("message") or {}).get("parts") or ()
     more = [_shown(part) for part in parts if "text" not in part]
-    return _cut(text, TEXT_BYTES), {"parts": more} if more else None, AUTH_EXT if auth else None
+    return _cut(text, TEXT_BYTES), {"parts": more} if more else None, {LOGIN: True} if auth else None
 
 
 def has_message(task: Mapping[str, Any], message_id: str) -> bool | None:
@@ -245,7 +233,8 @@ def outcome_of(task: Mapping[str, Any]) -> Outcome:
 def outcome_of_message(message: Mapping[str, Any]) -> Outcome:
     """How a work ends to which the agent answered without a task."""
     parts = message.get("parts") or ()
-    return _outcome(COMPLETED, _text_of(parts, "\n"), [part for part in parts if "text" not in part], ())
+    end = _outcome(COMPLETED, _text_of(parts, "\n"), [part for part in parts if "text" not in part], ())
+    return end._replace(ext={CARRIED: {MESSAGE: True}})
 
 
 def _outcome(state: str, text: str, parts: Sequence[Json], artifacts: Sequence[Json]) -> Outcome:
@@ -253,16 +242,17 @@ def _outcome(state: str, text: str, parts: Sequence[Json], artifacts: Sequence[J
     the result as `artifacts`."""
     names, files, links, data = set[str](), list[File](), list[Json](), list[Any]()
     listed: list[Json] = []
-    for artifact in ({"parts": parts}, *artifacts):
+    for artifact in ({"parts": [*parts]}, *artifacts):
         name = str(artifact.get("name") or artifact.get("artifactId") or "")
         if found := _text_of(artifact.get("parts") or (), ""):
             listed.append({"name": name, "text": found})
         for part in artifact.get("parts") or ():
             title = str(part.get("filename") or name or "file")
             if "raw" in part:
-                files.append(File(_unique(title, names), _bytes(part["raw"]), str(part.get("mediaType") or "")))
+                reference = references_of({**artifact, "parts": [part]}, {0: {}})[0]
+                files.append(File(_unique(title, names), _bytes(part["raw"]), reference))
             elif "url" in part:
-                links.append({"type": "url", "name": title, "url": str(part["url"])})
+                links += references_of({**artifact, "parts": [part]}, {})
             elif "data" in part:
                 data.append(whole_numbers(part["data"]))
                 listed.append({"name": name, "data": data[-1]})
@@ -273,10 +263,10 @@ def _outcome(state: str, text: str, parts: Sequence[Json], artifacts: Sequence[J
     if len(listed) == 1 and len(data) == 1 and isinstance(data[0], dict):
         result = data[0]
     if len(text.encode()) > TEXT_BYTES:
-        files.append(File(_unique("message.txt", names), text.encode(), "text/plain"))
+        files.append(File(_unique("message.txt", names), text.encode(), {"type": "file", "media_type": "text/plain"}))
         text = _cut(text, TEXT_BYTES)
     if result is not None and len(encoded := json.dumps(result, ensure_ascii=False).encode()) > RESULT_BYTES:
-        files.append(File(_unique("result.json", names), encoded, "application/json"))
+        files.append(File(_unique("result.json", names), encoded, {"type": "file", "media_type": "application/json"}))
         result = None
     message = (text if not is_blank(text) else None) or _EMPTY.get(state)
     return Outcome(_VERBS[state], message, result, tuple(files), tuple(links))

@@ -12,6 +12,8 @@ from aghbus.protocol.formats.timestamps import utc
 
 CARRIED: Final = "aghbus.a2a"
 """The key in `ext` of what an A2A message had besides its parts."""
+MESSAGE: Final = "message"
+"""In that member of a trace `completed`: true when its text is the answer to the message, as agents without tasks give it."""
 AUTH_REQUIRED: Final = "aghbus.auth_required"
 """The key in `ext` of a trace `needs_input`: true when an authorization is asked for."""
 
@@ -61,6 +63,8 @@ class TaskView:
         self.state = SUBMITTED
         self.target = ""
         self.opening_digest: str | None = None
+        self.answer: Json | None = None
+        """The `Message` that answers in place of the task, if the worker wants that."""
         self.opened_ms = self.changed_ms = 0
         self.work_ids: set[str] = set()
         self.last_seq = 0
@@ -148,6 +152,8 @@ class TaskView:
         said = None
         if isinstance(text, str) and text:
             said = self._said("ROLE_AGENT", message, envelope, {"text": text})
+        if after == "completed" and _kept(envelope).get(MESSAGE) is True:
+            self.answer = said
         updates = []
         for artifact in artifacts_of(body) if is_trace else ():
             self._artifacts[artifact["artifactId"]] = artifact

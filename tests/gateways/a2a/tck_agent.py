@@ -58,7 +58,8 @@ def main() -> None:
         elif prefixed("tck-artifact-data"):
             step("complete", None, {**TEXT, "type": "data", "data": {"key": "value", "count": 42}})
         elif prefixed("tck-message-response"):
-            step("complete", "Direct message response")
+            answer = {"aghbus.a2a": {"message": True}}
+            client.act_on_work(work_id, "complete", message="Direct message response", ext=answer)
         elif prefixed("tck-stream-artifact-file"):
             step("update", None, {**FILE, "content": "b3V0cHV0", "size": 6})
             step("complete")

@@ -49,7 +49,7 @@ def test_a_login_is_marked_and_the_task_goes_on_by_itself(bus: Bus, joined: Join
     work_id = bus.open(f"login {joined.name}")
     wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")
     envelope = bus.ops.get(f"/v1/messages?work={work_id}&kind=trace")["messages"][-1]["envelope"]
-    assert envelope["ext"]["aghbus.a2a"] == {"auth_required": True}
+    assert envelope["ext"]["aghbus.auth_required"] is True
     reviewer.go(joined.name)
     assert bus.end_of(work_id)["message"] == "went"
 
