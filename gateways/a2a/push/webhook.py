@@ -98,8 +98,8 @@ async def post(allowed: AllowList, url: str, headers: dict[str, str], body: byte
     target = allowed.target(url)
     async with asyncio.timeout(SECONDS):
         address = await allowed.address(target)
-        tls = {"ssl": ssl.create_default_context(), "server_hostname": target.host} if target.tls else {}
-        reader, writer = await asyncio.open_connection(address, target.port, **tls)
+        tls, name = (ssl.create_default_context(), target.host) if target.tls else (None, None)
+        reader, writer = await asyncio.open_connection(address, target.port, ssl=tls, server_hostname=name)
         try:
             return await _exchange(reader, writer, target, headers, body)
         finally:
