@@ -34,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     name = str(api.get("/v1/status")["name"])
     root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     access = Access(
-        token_file=_readable(values, "token_file"),
+        bearer_file=_readable(values, "bearer_file"),
         header_file=_readable(values, "header_file"),
         client_cert=_readable(values, "client_cert"),
         client_key=_readable(values, "client_key"),
@@ -92,7 +92,7 @@ COMMANDS = {
             "daemon of its own. What is in a work leaves for the agent. See docs/adapters/a2a.md."
         ),
         examples=[
-            "aghctl --name reviewer a2a join https://agent.example.com --token-file token",
+            "aghctl --name reviewer a2a join https://agent.example.com --bearer-file token",
             "aghctl --name reviewer a2a join https://agent.example.com --capability text.review --card-key agent.pem",
         ],
         arguments=[
@@ -105,7 +105,7 @@ COMMANDS = {
             ),
             Argument("--concurrency", metavar="N", type=positive, default=4, help="tasks at a time (default 4)"),
             Argument("--accept-others", action="store_true", help="also work of peers that were not admitted"),
-            Argument("--token-file", metavar="FILE", help="a bearer token for the agent"),
+            Argument("--bearer-file", metavar="FILE", help="a bearer token for the agent"),
             Argument("--header-file", metavar="FILE", help="headers for the agent, one `Name: value` a line"),
             Argument("--client-cert", metavar="FILE", help="our certificate for the agent (PEM)"),
             Argument("--client-key", metavar="FILE", help="its private key, unless that is in the same file"),

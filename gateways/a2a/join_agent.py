@@ -79,7 +79,7 @@ class Access(NamedTuple):
     """How an agent is reached: files with a bearer token and with header lines, a client certificate and its key, and the
     certificates of authorities; whether plain HTTP is allowed beyond this host, and other hosts beside that of the card."""
 
-    token_file: str | None = None
+    bearer_file: str | None = None
     header_file: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
@@ -109,8 +109,8 @@ class Access(NamedTuple):
                     name, colon, value = line.partition(":")
                     if colon and not line.startswith("#"):
                         found[name.strip()] = value.strip()
-            if self.token_file is not None:
-                found["Authorization"] = f"Bearer {Path(self.token_file).read_text(encoding='utf-8').strip()}"
+            if self.bearer_file is not None:
+                found["Authorization"] = f"Bearer {Path(self.bearer_file).read_text(encoding='utf-8').strip()}"
         except (OSError, UnicodeDecodeError) as error:
             raise Away(f"the credentials cannot be read: {error}") from None
         return found

@@ -54,7 +54,12 @@ def test_an_opening_goes_out_with_its_artifacts() -> None:
 
 
 def test_parts_of_a_gateway_go_out_as_they_came() -> None:
-    parts: list[dict[str, Any]] = [{"data": {"n": 1}}, {"text": "first"}, {"raw": "YWJj", "filename": "a"}, {"text": "second"}]
+    parts: list[dict[str, Any]] = [
+        {"data": {"n": 1}},
+        {"text": "first"},
+        {"raw": "YWJj", "filename": "a"},
+        {"text": "second"},
+    ]
     content = content_of(parts, {})
     ext = carried({"messageId": "m1"}, None, "", content.layout)
     envelope = {"body": {"text": content.text, "artifacts": content.references}, "ext": ext}
