@@ -142,7 +142,7 @@ async def test_configs_are_created_read_and_removed(bus: Bus, webhook: Webhook) 
             assert not (await client.list_task_push_notification_configs(ask)).configs
             with pytest.raises(A2AError):
                 await client.get_task_push_notification_config(pb.GetTaskPushNotificationConfigRequest(**named))
-            for wrong in ("https://example.com/", f"http://{webhook.host}/", "https://127.0.0.1:1/"):
+            for wrong in ("https://example.com/", "http://example.com/", "https://127.0.0.1:1/"):
                 asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=wrong)
                 with pytest.raises(A2AError, match="url"):
                     await client.create_task_push_notification_config(asked)
@@ -200,3 +200,14 @@ async def test_an_address_that_is_named_may_be_private() -> None:
     assert await allowed.address(allowed.target("https://[::1]:8443/x")) == "::1"
     with pytest.raises(Refused):
         allowed.target("https://127.0.0.1/x")
+
+
+def test_a_receiver_on_this_host_that_is_named_may_have_plain_http() -> None:
+    allowed = AllowList(["127.0.0.1:*", "10.0.0.5:*", "localhost:9000"])
+    assert not allowed.target("http://127.0.0.1:8001/x").tls
+    assert not allowed.target("http://localhost:9000/").tls
+    for url in ("http://10.0.0.5:8001/", "http://localhost:9001/", "http://127.0.0.2/"):
+        with pytest.raises(Refused):
+            allowed.target(url)
+    with pytest.raises(Refused):
+        AllowList(["*"]).target("http://127.0.0.1/")

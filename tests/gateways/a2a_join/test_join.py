@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.joining import AgentProcess, Join, agent
+from tests.support.joining import AgentProcess, Join
 from tests.support.serving import WAIT, Bus
 
 
@@ -31,7 +31,7 @@ def test_files_and_data(bus: Bus, joined: Join, tmp_path: Path) -> None:
     assert (end["message"], end["result"]) == ("two files", {"findings": 2})
     (reference,) = end["artifacts"]
     assert reference["name"] == "a_b.bin"
-    done = bus.home.ctl("--name", "ops", "artifact", "get", work_id, "a_b.bin", "--out", str(tmp_path / "out"))
+    done = bus.home.ctl("--name", "ops", "artifact", "get", work_id, "a_b.bin", "-O", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out").read_bytes() == b"\0\1" * 500_000
 
@@ -74,15 +74,3 @@ def test_a_canceled_work_cancels_the_task(bus: Bus, joined: Join, reviewer: Agen
 def test_ends(bus: Bus, joined: Join, text: str, state: str, message: str) -> None:
     end = bus.end_of(bus.open(text))
     assert (end["after"], end["message"]) == (state, message)
-
-
-def test_an_agent_without_streams_is_polled(bus: Bus, tmp_path: Path) -> None:
-    with agent(tmp_path / "agent", "nostream", "jsonrpc") as other, Join(bus, other.url) as join:
-        work_id = bus.open("wait here")
-        join.of(work_id, "working")
-        other.go("here")
-        assert bus.end_of(work_id)["message"] == "went"
-        asked = bus.open("ask it")
-        wait_for(lambda: bus.ops.state_of(asked) == "needs_input", WAIT, "the question")
-        bus.ops.post(f"/v1/works/{asked}/say", message="main")
-        assert bus.end_of(asked)["message"] == "on main"

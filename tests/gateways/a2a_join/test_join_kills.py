@@ -47,19 +47,19 @@ def test_a_killed_join_goes_on_with_the_same_tasks(bus: Bus, reviewer: AgentProc
         task = join.of(canceled, "sent")["task"]
         killed(join)
     reviewer.go("gone")
-    bus.ops.post(f"/v1/works/{asked}/say", message="main")
+    bus.ops.post(f"/v1/works/{asked}/say", message="trunk")
     bus.ops.post(f"/v1/works/{canceled}/cancel")
     with Join(bus, reviewer.url, "--concurrency", "8") as join:
         reviewer.go("early")
         assert bus.end_of(gone)["message"] == "went"
-        assert bus.end_of(asked)["message"] == "on main"
+        assert bus.end_of(asked)["message"] == "on trunk"
         assert bus.end_of(early)["message"] == "went"
         wait_for(lambda: task in reviewer.lines("canceled"), WAIT, "the task to be canceled")
         reviewer.go("late")
         assert bus.end_of(works)["message"] == "went"
         join.of(works, "reported")
         assert not journals(bus)
-    for text in ("wait late", "wait gone", "slow early", "ask first", "wait never", "main"):
+    for text in ("wait late", "wait gone", "slow early", "ask first", "wait never", "trunk"):
         assert len(reviewer.runs(text)) == 1, text
 
 
@@ -152,3 +152,15 @@ def test_a_work_for_an_agent_that_is_away_goes_out_once_it_is_back(bus: Bus, tmp
         with Join(bus, other.url):
             assert bus.end_of(work_id)["message"] == "it is good"
         assert len(other.runs("done back")) == 1
+
+
+def test_an_agent_without_streams_is_polled(bus: Bus, tmp_path: Path) -> None:
+    with agent(tmp_path / "agent", "nostream", "jsonrpc") as other, Join(bus, other.url) as join:
+        work_id = bus.open("wait here")
+        join.of(work_id, "working")
+        other.go("here")
+        assert bus.end_of(work_id)["message"] == "went"
+        asked = bus.open("ask it")
+        wait_for(lambda: bus.ops.state_of(asked) == "needs_input", WAIT, "the question")
+        bus.ops.post(f"/v1/works/{asked}/say", message="main")
+        assert bus.end_of(asked)["message"] == "on main"
