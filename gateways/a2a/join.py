@@ -104,8 +104,7 @@ class Joiner:
     async def _serve(self) -> None:
         async with self.options.access.http_client() as http:
             keys = CardKeys(self.options.card_key, self.options.access, http)
-            card = await self._first_card(http, keys)
-            agent = Agent(card.content, self.options.access, http, self._url, self.options.binding)
+            card, agent = await self._first_card(http, keys)
             skills = self._skills(card)
             await self._announce(skills, ANNOUNCED)
             ids = tuple(skill.id for skill in skills)
@@ -131,12 +130,13 @@ class Joiner:
 
     # the card
 
-    async def _first_card(self, http: httpx.AsyncClient, keys: CardKeys) -> Card:
-        """The accepted card; an agent that is away is waited for. Raises CardRefused, UsageError."""
+    async def _first_card(self, http: httpx.AsyncClient, keys: CardKeys) -> tuple[Card, Agent]:
+        """The accepted card, and its agent; one that is away is waited for. Raises CardRefused, UsageError."""
         backoff, away = Backoff(0.5, 30.0), False
         while True:
             try:
                 card = await fetch_card(http, self._url, self.options.access)
+                agent = Agent(card.content, self.options.access, http, self._url, self.options.binding)
                 found = await checked(card, self._pins, keys, accept=self.options.accept_card, hint=self._hint())
             except Away as error:
                 if not away:
@@ -146,7 +146,7 @@ class Joiner:
                 continue
             if found != "same":
                 self._emit("card", agent=card.name, sha256=card.sha256, accepted=found)
-            return card
+            return card, agent
 
     def _hint(self) -> str:
         return f"look at it, then accept it with: {self._command(f'a2a join {self.options.url} --accept-card')}"

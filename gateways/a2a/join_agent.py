@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -24,7 +25,7 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 
 from aghbus.client.errors import UsageError
 from aghbus.protocol.base.addresses import is_loopback
@@ -166,7 +167,10 @@ class Agent:
             supported_protocol_bindings=[*wanted],
             polling=False,
         )
-        parsed: pb.AgentCard = parse_agent_card(card)
+        try:
+            parsed: pb.AgentCard = parse_agent_card(copy.deepcopy(card))  # which changes it
+        except ParseError as error:
+            raise UsageError(f"the card at {card_url} is not one of A2A: {error}") from None
         usable = [one for one in parsed.supported_interfaces if one.protocol_binding in wanted]
         host = urlsplit(card_url).hostname
         for one in usable[:]:

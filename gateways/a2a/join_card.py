@@ -83,8 +83,15 @@ async def _fetch(http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> 
     content = b""
     try:
         async with http.stream("GET", url, headers=headers, timeout=CALL_SECONDS) as response:
-            if response.status_code != httpx.codes.OK:
-                raise Away(f"HTTP {response.status_code} for {url}")
+            status = response.status_code
+            if status in (401, 403):
+                raise UsageError(
+                    f"HTTP {status} for {url}: our credentials are missing or wrong", "--bearer-file gives a token"
+                )
+            if 400 <= status < 500 and status not in (408, 429):
+                raise UsageError(f"HTTP {status} for {url}", "is this the address of an A2A agent?")
+            if status != httpx.codes.OK:
+                raise Away(f"HTTP {status} for {url}")
             async for piece in response.aiter_bytes():
                 content += piece
                 if len(content) > MAX_BYTES:
