@@ -21,7 +21,8 @@ from aghbus.client.work.job import JobCore, JobState
 from aghbus.client.work.journal import Journal
 from aghbus.gateways.a2a.join_agent import Access, Agent, Away
 from aghbus.gateways.a2a.join_card import Card, CardKeys, CardRefused, Pins, card_url, checked, fetch_card
-from aghbus.gateways.a2a.join_task import JoinedWork, Settings
+from aghbus.gateways.a2a.join_reports import Settings
+from aghbus.gateways.a2a.join_task import JoinedWork
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a.outward import Skill, skills_of, whole_agent
@@ -123,8 +124,11 @@ class Joiner:
             finally:
                 await self._end(keeping)
                 await feed.close()
-                with contextlib.suppress(ClientError):
-                    await self._announce(skills, 0)
+                with contextlib.suppress(
+                    ClientError, TimeoutError
+                ):  # the daemon may be away, and forgets them by itself
+                    async with asyncio.timeout(END_SECONDS):
+                        await self._announce(skills, 0)
                 await agent.close()
                 self._client.close()
 

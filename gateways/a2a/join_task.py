@@ -17,23 +17,18 @@ After an answer, `task` follows `answering`. In `sending` it is looked whether t
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from aghbus.client.core.ids import derived_id
-from aghbus.client.core.refusals import Conflict, NotFound
-from aghbus.client.errors import ClientError, RefusedByDaemon
-from aghbus.client.work.clients import AsyncClient
+from aghbus.client.core.refusals import NotFound
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join_agent import (
     SEND_SECONDS,
-    Agent,
     AgentError,
     Away,
     Lost,
@@ -41,11 +36,11 @@ from aghbus.gateways.a2a.join_agent import (
     NotSupported,
     Refused,
 )
-from aghbus.protocol.api.artifact_uri import is_part, parse_uri
-from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
+from aghbus.gateways.a2a.join_reports import Settings, WorkReports
+from aghbus.protocol.api.artifact_uri import parse_uri
+from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a import outward
-from aghbus.protocol.formats.a2a.outward import File, Outcome
 from aghbus.protocol.formats.a2a.parts import Json
 
 ACCEPT_AFTER: Final = 15.0
@@ -58,8 +53,6 @@ FIRST_POLL, LAST_POLL = 0.5, 10.0
 FIRST_RETRY, LAST_RETRY = 0.5, 30.0
 LOOKS: Final = 4
 """How often it is looked for a task whose message may have arrived, before that is given up."""
-TELL_AFTER: Final = 10.0
-"""Seconds for which an agent may be away before the initiator is told."""
 CANCEL_PATIENCE: Final = 600.0
 """Seconds for which an agent that is away is told that its task is canceled."""
 LAST_ANSWER: Final = 60.0
@@ -68,39 +61,21 @@ MAX_INPUT_BYTES: Final = 8 << 20
 """Most bytes of artifacts that a message takes along."""
 
 
-class Settings(NamedTuple):
-    """What all works have in common. `emit` writes a line of the log; `capability` finds what an opening asks for."""
-
-    agent: Agent
-    client: AsyncClient
-    emit: Callable[..., None]
-    capability: Callable[[dict[str, Any]], str | None]
-    resend: bool
-
-
 class _CannotSend(Exception):
     """The work cannot be a message; the text says why."""
 
 
-class JoinedWork:
+class JoinedWork(WorkReports):
     """One work. `run` returns when it is over, or (cancelled) when the process ends; the journal then has the rest."""
 
     def __init__(self, core: JobCore, entry: JournalEntry, settings: Settings) -> None:
-        self.core, self.entry, self._settings = core, entry, settings
-        self.away_since: float | None = None
-        """Since when (monotonic) the agent is away; None when it is not."""
-        self._agent, self._opening_id = settings.agent, core.state.item.message.id
+        super().__init__(core, entry, settings)
+        self._agent = settings.agent
         self._sending: asyncio.Task[Json] | None = None
         self._stream: AsyncGenerator[Json, None] | None = None
-        self._accepted = core.state.item.work_state != "submitted"
         self._told = self._unsaid = ""
         self._began = time.monotonic()
         self._updated = self._began - UPDATE_EVERY
-
-    def emit(self, event: str, **more: Any) -> None:
-        """A line of the log about this work."""
-        message = self.core.state.item.message
-        self._settings.emit(event, work_id=self.core.work_id, **{"from": message.sender}, **more)
 
     async def run(self, *, recovered: bool = False) -> None:
         """Carry the work out, from where the journal says."""
@@ -431,55 +406,6 @@ class JoinedWork:
                 )
             return bool(found)
 
-    # the end
-
-    async def _end(self, outcome: Outcome) -> None:
-        """Store the files, then report how the work ends."""
-        references = [*outcome.links]
-        for file in outcome.files:
-            references.append(await self._stored(file))
-        about = {"message": outcome.message, "result": outcome.result, "ext": outcome.ext}
-        self.entry.write("ended", verb=outcome.verb, **about, artifacts=references or None)
-        await self._report(self.entry.records[-1])
-
-    async def _stored(self, file: File) -> Json:
-        digest = hashlib.sha256(file.content).hexdigest()
-        reference = {**file.about, "name": file.name, "size": len(file.content), "sha256": digest}
-        try:
-            if is_part(self.core.work_id):
-                stored = await self._settings.client.put_artifact(self.core.work_id, file.name, file.content)
-                return {**reference, "uri": stored.uri}
-        except ClientError as error:
-            self.emit("problem", message=f"the artifact {file.name} could not be stored: {error.message}")
-        return reference
-
-    async def _report(self, record: Json) -> None:
-        verb: WorkVerb = record["verb"]
-        about: Json = {name: record.get(name) for name in ("message", "result", "artifacts", "ext")}
-        action = WorkActionRequest(**about)
-        try:
-            sent = await self._report_once(verb, action)
-        except RefusedByDaemon as error:
-            self.emit("problem", message=f"the result was refused: {error.message}")
-            sent = await self._report_once(verb, WorkActionRequest(message="the result of the agent could not be sent"))
-        self.emit("reported" if sent else "dropped", verb=verb)
-
-    async def _report_once(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
-        action.id, action.replace_secrets = self._id("end"), True
-        try:
-            return await self.core.end(verb, action)
-        except Conflict:  # another end was sent before, and only its acknowledgement is missing
-            await self.core.settle()
-            return True
-
-    async def _refuse(self, why: str) -> None:
-        """End a work that the agent does not do: rejected, or failed if it was accepted."""
-        if self._accepted:
-            self.entry.write("ended", verb="fail", message=why)
-            await self._report(self.entry.records[-1])
-        elif await self.core.reject(why, reason="unsupported_profile"):
-            self.emit("rejected", reason="unsupported_profile", message=why)
-
     async def _withdraw(self) -> None:
         """The work has ended here: cancel the task, if the agent has one."""
         if self._sending is not None and not self._sending.done():
@@ -512,34 +438,3 @@ class JoinedWork:
         await self.core.settle()
         self.emit("dropped")
         self.entry.remove()
-
-    # the daemon
-
-    def _id(self, *what: str) -> str:
-        """The same id for the same message of this work, also after a restart."""
-        return derived_id("msg_", "a2a", self.core.channel, self.core.work_id, self._opening_id, *what)
-
-    async def _accept(self) -> None:
-        if not self._accepted:
-            self._accepted = True
-            await self.core.act("accept", WorkActionRequest(id=self._id("accept")))
-            self.emit("accepted")
-
-    def _back(self) -> None:
-        if self.away_since is not None:
-            self.away_since = None
-            self.emit("back")
-
-    async def _tell_away(self, error: AgentError) -> None:
-        """Log that the agent is away, and tell the initiator, once."""
-        now = time.monotonic()
-        if self.away_since is None:
-            self.away_since = now
-            self._said_away = False
-            self.emit("away", message=str(error))
-        elif now - self.away_since > TELL_AFTER and not self._said_away:
-            self._said_away = True
-            message = f"the agent does not answer, and is tried again: {error}"
-            await self.core.act(
-                "update" if self._accepted else "say", WorkActionRequest(message=message, replace_secrets=True)
-            )

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.cluster import free_ports
 from tests.support.daemons import wait_for
-from tests.support.serving import WAIT, Bus, Serve
+from tests.support.serving import WAIT, Bus, EventsProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,11 +79,11 @@ def agent(folder: Path, *options: str) -> Iterator[AgentProcess]:
         one.kill()
 
 
-class Join(Serve):
-    """One `aghctl a2a join -o jsonl` of the daemon `worker`; as a context manager killed at the end."""
+class Join(EventsProcess):
+    """One `aghctl a2a join` of the daemon `worker`; as a context manager killed at the end."""
 
     def __init__(self, bus: Bus, url: str, *options: str) -> None:
-        super().__init__(bus, bus.home.root, *options, words=("a2a", "join", url))
+        super().__init__(bus.home, bus.home.root, "--name", "worker", "a2a", "join", url, "-o", "jsonl", *options)
         self.name = f"j{self.process.pid}"
 
     def __enter__(self) -> "Join":
@@ -91,11 +91,7 @@ class Join(Serve):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.ended()
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
+        self.close()
 
     def of(self, work_id: str, event: str) -> dict[str, Any]:
         return self.until(event, work_id=work_id)

@@ -119,6 +119,21 @@ def test_the_daemon_is_killed(bus: Bus, reviewer: AgentProcess) -> None:
     assert len(reviewer.runs("wait daemon")) == 1
 
 
+def test_a_join_ends_while_its_daemon_is_away(bus: Bus, reviewer: AgentProcess) -> None:
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("wait ended")
+        until_state(bus, work_id, "working")
+        bus.worker.kill()
+        try:
+            assert join.stop() == 0
+        finally:
+            bus.worker.start()
+    with Join(bus, reviewer.url):
+        reviewer.go("ended")
+        assert bus.end_of(work_id)["message"] == "went"
+    assert len(reviewer.runs("wait ended")) == 1
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_the_agent_is_killed_and_comes_back(bus: Bus, tmp_path: Path, kept: bool) -> None:
     with agent(tmp_path / "agent", *(["kept"] if kept else []), "http") as other, Join(bus, other.url) as join:
