@@ -347,7 +347,11 @@ def test_a_claimed_name_has_another_denial_budget_than_its_owner() -> None:
 CALLED: dict[str, Any] = {"ext": {"aghbus.principal": {"name": "alice", "via": "a2a"}}}
 
 
-@pytest.mark.parametrize("who", ["gate/alice", f"gate@{FIRST.fingerprint}/alice", f"{FIRST.key_id}/alice"])
+@pytest.mark.parametrize(
+    "who",
+    ["gate/alice", f"gate@{FIRST.fingerprint}/alice", f"{FIRST.key_id}/alice"],
+    ids=["name", "handle", "key"],  # the key is another one in each process of the tests
+)
 def test_a_rule_may_name_one_caller_of_a_peer(who: str) -> None:
     key = None if who.startswith("gate/") else FIRST
     alice, mallory, own = (
