@@ -61,6 +61,14 @@ def positive(text: str) -> int:
     return number
 
 
+def host_port(text: str) -> tuple[str, int]:
+    """HOST:PORT, of an address to listen on. ValueError names the rule."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:8080 (port 0: a free one)")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def limit(text: str) -> int:
     """A number of rows: the API returns 1 to 1000 at a time."""
     number = whole(text)

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from aghbus.cli.app.arguments import lifetime, limit
+from aghbus.cli.app.arguments import host_port, lifetime, limit
 from aghbus.client.errors import UsageError
 from aghbus.host.command_line import Argument
 from aghbus.protocol.base.annotations import Any
@@ -105,3 +105,8 @@ def one_of(values: dict[str, Any], *names: str) -> None:
     if len(given) > 1:
         flags = " and ".join("--" + name.replace("_", "-") for name in given)
         raise UsageError(f"{flags} exclude each other")
+
+
+METRICS = Argument(
+    "--metrics", metavar="HOST:PORT", type=host_port, help="serve counters for Prometheus here, at /metrics"
+)

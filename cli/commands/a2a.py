@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aghbus.cli.app.arguments import peer, positive
+from aghbus.cli.app.arguments import host_port, peer, positive
 from aghbus.cli.app.errors import INTERRUPTED, YES
 from aghbus.cli.app.text import safe
 from aghbus.cli.context import Context
@@ -114,14 +114,6 @@ def _human(event: dict[str, Any]) -> str:
     return safe(f"{event['event']} {said}".strip())
 
 
-def listen(text: str) -> tuple[str, int]:
-    """HOST:PORT. ValueError names the rule."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65_535:
-        raise ValueError("must be HOST:PORT such as 127.0.0.1:8080 (port 0: a free one)")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def url(text: str) -> str:
     """The URL under which clients reach the gateway. ValueError names the rule."""
     if not text.startswith(("http://", "https://")) or not text.partition("://")[2] or any(c in text for c in " ?#{}"):
@@ -190,12 +182,12 @@ COMMANDS = {
             Argument(
                 "--listen",
                 metavar="HOST:PORT",
-                type=listen,
+                type=host_port,
                 required=True,
                 group=LISTENING,
                 help="JSON-RPC and HTTP+JSON",
             ),
-            Argument("--grpc", metavar="HOST:PORT", type=listen, group=LISTENING, help="gRPC, too"),
+            Argument("--grpc", metavar="HOST:PORT", type=host_port, group=LISTENING, help="gRPC, too"),
             Argument("--url", type=url, group=LISTENING, help="URL under which clients reach --listen (default: that)"),
             Argument(
                 "--grpc-url", metavar="HOST:PORT", group=LISTENING, help="address under which clients reach --grpc"

@@ -6,6 +6,7 @@ import os
 
 from aghbus.cli.app.arguments import positive
 from aghbus.cli.app.errors import INTERRUPTED, YES
+from aghbus.cli.app.options import METRICS
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.client.locate import locations
@@ -23,6 +24,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     try:
         from aghbus.gateways.a2a.join import Joiner, JoinOptions
         from aghbus.gateways.a2a.join_agent import Access
+        from aghbus.gateways.left_works import A2A
     except ImportError as error:
         raise UsageError(
             f"a2a needs a library that is not installed: {error.name}", "pip install 'aghbus[a2a]'"
@@ -32,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     _check(values)
     api = context.api
     name = str(api.get("/v1/status")["name"])
-    root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
+    folder = A2A.journal_folder(locations(name, context.env).state_dir, name)
     access = Access(
         bearer_file=_readable(values, "bearer_file"),
         header_file=_readable(values, "header_file"),
@@ -52,9 +54,10 @@ def run(context: Context, values: dict[str, Any]) -> int:
         card_key=values["card_key"],
         accept_card=values["accept_card"],
         resend=values["resend"],
+        metrics=values["metrics"],
     )
     reporter = Reporter(context.output, lambda: joiner.stop(None))
-    joiner = Joiner(options, api.endpoint, api.timeout, f"{root}/a2a/{name}", reporter.emit, context.command)
+    joiner = Joiner(options, api.endpoint, api.timeout, folder, reporter.emit, context.command)
     asyncio.run(joiner.run())
     if reporter.lost:
         raise BrokenPipeError
@@ -124,6 +127,7 @@ COMMANDS = {
                 help="public keys that must have signed the card: PEM, JWK (set), or an https URL",
             ),
             Argument("--accept-card", action="store_true", help="accept the card as it is now, although it changed"),
+            METRICS,
             Argument(
                 "--resend",
                 action="store_true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aghbus.cli.app.arguments import channel, lifetime, peer, positive, seconds
 from aghbus.cli.app.errors import INTERRUPTED, YES
+from aghbus.cli.app.options import METRICS
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
 from aghbus.host.command_line import Argument, Command, nonempty
@@ -47,7 +48,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
     routes = _routes(values["agent"], values["as"])
     status = _checked(context)
     from aghbus.client.work.journal import Journal
-    from aghbus.gateways.synadia.health import journal_folder
+    from aghbus.gateways.left_works import SYNADIA
     from aghbus.gateways.synadia.join import Joining
     from aghbus.gateways.synadia.joined_job import JoinOptions
 
@@ -63,7 +64,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
         answer_within=values["answer_within"],
         drain=values["drain"],
     )
-    folder = journal_folder(context.places.state_dir, status.name)
+    folder = SYNADIA.journal_folder(context.places.state_dir, status.name)
     try:
         journal = Journal(folder)
     except OSError as error:
@@ -131,13 +132,6 @@ def _run(
     return INTERRUPTED if process.signal == signal.SIGINT else YES
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError("must be HOST:PORT, such as 127.0.0.1:9464")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-
-
 CONNECTION = (
     Argument("--nats", metavar="URL", type=nonempty, help="another NATS server (default: the broker of the daemon)"),
     Argument(
@@ -146,7 +140,7 @@ CONNECTION = (
     Argument(
         "--sign", action="store_true", help="sign with the key of the credentials: the sender identity of the protocol"
     ),
-    Argument("--metrics", metavar="HOST:PORT", type=_address, help="serve counters for Prometheus here, at /metrics"),
+    METRICS,
 )
 
 COMMANDS = {

@@ -32,7 +32,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
             _configuration(files),
             *_store_file(files),
             *check_daemon(one),
-            *_bridge(files),
+            *_left_works(files),
             *_a2a_gateway(files),
         ]
         rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
@@ -207,12 +207,14 @@ def _store_file(files: _Files) -> list[dict[str, str]]:
     return list(answer["checks"])
 
 
-def _bridge(files: _Files) -> list[dict[str, str]]:
-    """The check of the bridge to Synadia's agents, where one has run for this daemon."""
-    from aghbus.gateways.synadia.health import check
+def _left_works(files: _Files) -> list[dict[str, str]]:
+    """The checks of the gateways that give works to other agents, where they have run for this daemon."""
+    from aghbus.gateways.left_works import A2A, SYNADIA
 
-    found = None if files.places is None else check(files.places.state_dir, files.name)
-    return [] if found is None else [check_row("bridge synadia", *found)]
+    if files.places is None:
+        return []
+    found = [(one.command, one.check(files.places.state_dir, files.name)) for one in (A2A, SYNADIA)]
+    return [check_row(command, *row) for command, row in found if row is not None]
 
 
 def _may_enter(folder: str) -> bool:

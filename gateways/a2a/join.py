@@ -23,6 +23,7 @@ from aghbus.gateways.a2a.join_agent import Access, Agent, Away
 from aghbus.gateways.a2a.join_card import Card, CardKeys, CardRefused, Pins, card_url, checked, fetch_card
 from aghbus.gateways.a2a.join_reports import Settings
 from aghbus.gateways.a2a.join_task import JoinedWork
+from aghbus.gateways.metrics import Metrics
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a.outward import Skill, skills_of, whole_agent
@@ -34,6 +35,11 @@ CARD_EVERY: Final = 60.0
 """Seconds between two looks at the card."""
 RETURN_PAUSE: Final = 15.0
 """Seconds for which a work is left whose journal cannot be written."""
+METRICS: Final = {
+    "events_total": ("lines of the log, by event", "event"),
+    "running": ("works whose task is under way",),
+}
+"""The metrics below `aghbus_a2a_join_`; docs/adapters/a2a.md names them."""
 END_SECONDS: Final = 5.0
 """Seconds for leaving the works at the end of the process."""
 
@@ -50,6 +56,7 @@ class JoinOptions(NamedTuple):
     card_key: str | None = None
     accept_card: bool = False
     resend: bool = False
+    metrics: tuple[str, int] | None = None
 
 
 class Joiner:
@@ -69,7 +76,8 @@ class Joiner:
         self.options = options
         self._url = card_url(options.url)
         options.access.check(self._url, "URL")
-        self._emit, self._command = emit, command
+        self._print, self._command = emit, command
+        self._metrics = Metrics("aghbus_a2a_join", METRICS)
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # works wait for a daemon that is away
         self._impatient = Core(self._client.core.runtime, timeout)
@@ -89,18 +97,25 @@ class Joiner:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, self.stop, number)
-        self._serving = asyncio.create_task(self._serve())
-        try:
-            await self._serving
-        except asyncio.CancelledError:
-            if not self._serving.cancelled():
-                raise
+        with contextlib.ExitStack() as stack:
+            if self.options.metrics is not None:
+                self._emit("metrics", port=stack.enter_context(self._metrics.served(*self.options.metrics)))
+            self._serving = asyncio.create_task(self._serve())
+            try:
+                await self._serving
+            except asyncio.CancelledError:
+                if not self._serving.cancelled():
+                    raise
 
     def stop(self, number: signal.Signals | None = None) -> None:
         """Take no more works, and leave those that run to the next process: the journal has them."""
         self.signal = number
         if self._serving is not None:
             self._serving.cancel()
+
+    def _emit(self, event: str, **more: Any) -> None:
+        self._metrics.count("events_total", event)
+        self._print(event, **more)
 
     async def _serve(self) -> None:
         async with self.options.access.http_client() as http:
@@ -245,9 +260,11 @@ class Joiner:
     def _start(self, job: JoinedWork, feed: Feed, *, recovered: bool) -> asyncio.Task[None]:
         task = asyncio.create_task(self._carry_out(job, recovered=recovered))
         self._jobs[task] = job
+        self._metrics.set("running", len(self._jobs))
 
         def on_end(_: object) -> None:
             del self._jobs[task]
+            self._metrics.set("running", len(self._jobs))
             feed.wake()
 
         task.add_done_callback(on_end)

@@ -15,10 +15,20 @@ from nats.errors import Error as NatsError
 
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import AsyncClient
+from aghbus.gateways.metrics import Metrics
 from aghbus.gateways.synadia.broker import Broker, connect
-from aghbus.gateways.synadia.metrics import Metrics
 from aghbus.protocol.base.text import escape, shorten
 
+METRICS = {
+    "prompts_total": ("prompts of their clients, by how they ended", "outcome"),
+    "works_total": ("works given to their agents, by how they ended", "outcome"),
+    "questions_total": ("questions passed on",),
+    "attachments_total": ("attachments and artifacts passed on",),
+    "callers_gone_total": ("callers that went away before the end",),
+    "running": ("prompts and works that run now",),
+    "agents": ("agents of ours that are served, or of theirs that are present",),
+}
+"""The metrics below `aghbus_synadia_`; docs/adapters/synadia.md has this table."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOGGERS = ("aghbus.client", "nats", "synadia_ai")
 MOST_LINES = 1_000
@@ -86,11 +96,11 @@ class Process:
             self._bridge.stopping.set()
 
     async def _run(self, emit: Emit, timeout: float) -> None:
-        client, metrics = AsyncClient(self._endpoint, timeout=timeout), Metrics()
+        client, metrics = AsyncClient(self._endpoint, timeout=timeout), Metrics("aghbus_synadia", METRICS)
         async with AsyncExitStack() as stack:
             stack.callback(client.close)
             if self._metrics_at is not None:
-                port = await stack.enter_async_context(metrics.served(*self._metrics_at))
+                port = stack.enter_context(metrics.served(*self._metrics_at))
                 emit("metrics", port=port)
             stack.enter_context(lines := _Lines(emit))
             nats = await connect(self._broker, lines.note)

@@ -22,5 +22,5 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]
 
 @pytest.fixture(scope="module", params=["jsonrpc", "http-json", "grpc"])
 def joined(request: pytest.FixtureRequest, bus: Bus, reviewer: AgentProcess) -> Iterator[Join]:
-    with Join(bus, reviewer.url, "--binding", request.param, "--concurrency", "8") as join:
+    with Join(bus, reviewer.url, "--binding", request.param, "--concurrency", "8", "--metrics", "127.0.0.1:0") as join:
         yield join

@@ -1,5 +1,6 @@
 """`aghctl a2a join` with an agent on the SDK's own server, in each binding."""
 
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,17 @@ def test_a_work_is_a_task_and_its_text_comes_back(bus: Bus, joined: Join, review
     assert (end["after"], end["message"]) == ("completed", "it is good")
     assert len(reviewer.runs("done it")) == before + 1
     assert joined.of(work_id, "reported")["verb"] == "complete"
+
+
+def test_its_events_are_counted(bus: Bus, joined: Join) -> None:
+    work_id = bus.open("say something")
+    bus.end_of(work_id)
+    joined.of(work_id, "reported")
+    with urllib.request.urlopen(f"http://127.0.0.1:{joined.until('metrics')['port']}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(counts['aghbus_a2a_join_events_total{event="reported"}']) >= 1
+    assert "aghbus_a2a_join_running" in counts
 
 
 def test_the_skills_of_the_card_are_found(bus: Bus, joined: Join) -> None:

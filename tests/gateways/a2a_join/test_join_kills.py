@@ -46,6 +46,11 @@ def test_a_killed_join_goes_on_with_the_same_tasks(bus: Bus, reviewer: AgentProc
         )
         task = join.of(canceled, "sent")["task"]
         killed(join)
+    checks = {
+        row["check"]: row
+        for row in json.loads(bus.home.ctl("--name", "worker", "doctor", "-o", "json").stdout)["checks"]
+    }
+    assert checks["a2a join"]["state"] == "warn" and checks["a2a join"]["detail"].startswith("5 works of a process")
     reviewer.go("gone")
     bus.ops.post(f"/v1/works/{asked}/say", message="trunk")
     bus.ops.post(f"/v1/works/{canceled}/cancel")

@@ -183,8 +183,8 @@ def test_after_a_kill_of_the_bridge_a_work_fails_or_is_prompted_again_as_asked(n
         first.ended()
         doctor = net.home.ctl("--name", "worker", "doctor", "-o", "json")
         rows = {row["check"]: row for row in json.loads(doctor.stdout)["checks"]}
-        assert rows["bridge synadia"]["state"] == "warn"
-        assert rows["bridge synadia"]["detail"] == "1 work of a bridge to Synadia's agents that has ended"
+        assert rows["bridge synadia join"]["state"] == "warn"
+        assert rows["bridge synadia join"]["detail"] == "1 work of a process that has ended"
         (net.home.root / f"{agent}.go").touch()
         with bridge(net.home, "worker", *JOIN, *more) as second:
             second.until("recovered", work_id=work_id, phase="starting")

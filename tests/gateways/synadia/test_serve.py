@@ -126,8 +126,8 @@ async def test_a_prompt_is_a_work_with_its_progress_questions_files_and_end(net:
     await in_thread(lambda: served.until("ended", work_id=got.work_id))
     port = served.until("metrics")["port"]
     lines = (await in_thread(lambda: fetched(f"http://127.0.0.1:{port}/metrics"))).splitlines()
-    assert 'aghbus_synadia_prompts_total{outcome="completed"} 1' in lines
-    assert {"aghbus_synadia_questions_total 1", "aghbus_synadia_agents 1", "aghbus_synadia_running 0"} <= {*lines}
+    assert 'aghbus_synadia_prompts_total{outcome="completed"} 1.0' in lines
+    assert {"aghbus_synadia_questions_total 1.0", "aghbus_synadia_agents 1.0", "aghbus_synadia_running 0.0"} <= {*lines}
 
 
 async def test_progress_comes_while_the_work_runs(net: Net, served: EventsProcess) -> None:
