@@ -24,7 +24,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     try:
         from aghbus.gateways.a2a.join import Joiner, JoinOptions
         from aghbus.gateways.a2a.join_agent import Access
-        from aghbus.gateways.left_works import A2A
+        from aghbus.gateways.base.left_works import A2A
     except ImportError as error:
         raise UsageError(
             f"a2a needs a library that is not installed: {error.name}", "pip install 'aghbus[a2a]'"

@@ -48,7 +48,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
     routes = _routes(values["agent"], values["as"])
     status = _checked(context)
     from aghbus.client.work.journal import Journal
-    from aghbus.gateways.left_works import SYNADIA
+    from aghbus.gateways.base.left_works import SYNADIA
     from aghbus.gateways.synadia.join import Joining
     from aghbus.gateways.synadia.joined_job import JoinOptions
 

@@ -209,7 +209,7 @@ def _store_file(files: _Files) -> list[dict[str, str]]:
 
 def _left_works(files: _Files) -> list[dict[str, str]]:
     """The checks of the gateways that give works to other agents, where they have run for this daemon."""
-    from aghbus.gateways.left_works import A2A, SYNADIA
+    from aghbus.gateways.base.left_works import A2A, SYNADIA
 
     if files.places is None:
         return []

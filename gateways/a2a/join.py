@@ -23,7 +23,7 @@ from aghbus.gateways.a2a.join_agent import Access, Agent, Away
 from aghbus.gateways.a2a.join_card import Card, CardKeys, CardRefused, Pins, card_url, checked, fetch_card
 from aghbus.gateways.a2a.join_reports import Settings
 from aghbus.gateways.a2a.join_task import JoinedWork
-from aghbus.gateways.metrics import Metrics
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a.outward import Skill, skills_of, whole_agent

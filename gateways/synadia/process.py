@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 
 from aghbus.client.http import Endpoint
 from aghbus.client.work.clients import AsyncClient
-from aghbus.gateways.metrics import Metrics
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.gateways.synadia.broker import Broker, connect
 from aghbus.protocol.base.text import escape, shorten
 
