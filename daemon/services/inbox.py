@@ -189,7 +189,7 @@ class InboxService:
             if new:
                 self._check_identity()
             else:
-                self._note_renewal(request.lease, now_ms)
+                tx.after_commit(partial(self._note_renewal, request.lease, now_ms))
             tx.after_commit(partial(self.waiters.wake_in, request.visibility))
             if request.accept and item.work_state == "submitted" and item.message.work_id is not None:
                 action = WorkActionRequest(channel=item.message.channel)
