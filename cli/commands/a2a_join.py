@@ -22,8 +22,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
     import signal
 
     try:
-        from aghbus.gateways.a2a.join import Joiner, JoinOptions
-        from aghbus.gateways.a2a.join_agent import Access
+        from aghbus.gateways.a2a.join.agent import Access
+        from aghbus.gateways.a2a.join.joiner import Joiner, JoinOptions
         from aghbus.gateways.base.left_works import A2A
     except ImportError as error:
         raise UsageError(

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aghbus.client.errors import UsageError
-from aghbus.gateways.a2a.join_agent import Access, Agent
-from aghbus.gateways.a2a.join_card import CardKeys, CardRefused, Pins, card_url, checked, fetch_card
+from aghbus.gateways.a2a.join.agent import Access, Agent
+from aghbus.gateways.a2a.join.card import CardKeys, CardRefused, Pins, card_url, checked, fetch_card
 from tests.support.joining import Join, agent
 from tests.support.serving import Bus
 

@@ -13,7 +13,7 @@ from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCore
 from aghbus.client.work.journal import JournalEntry
-from aghbus.gateways.a2a.join_agent import Agent, AgentError
+from aghbus.gateways.a2a.join.agent import Agent, AgentError
 from aghbus.protocol.api.artifact_uri import is_part
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.formats.a2a.outward import File, Outcome

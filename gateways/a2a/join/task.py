@@ -27,7 +27,7 @@ import msgspec
 from aghbus.client.core.refusals import NotFound
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
-from aghbus.gateways.a2a.join_agent import (
+from aghbus.gateways.a2a.join.agent import (
     SEND_SECONDS,
     AgentError,
     Away,
@@ -36,7 +36,7 @@ from aghbus.gateways.a2a.join_agent import (
     NotSupported,
     Refused,
 )
-from aghbus.gateways.a2a.join_reports import Settings, WorkReports
+from aghbus.gateways.a2a.join.reports import Settings, WorkReports
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.backoff import Backoff

@@ -19,10 +19,10 @@ from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.feed import LEASE, Feed
 from aghbus.client.work.job import JobCore, JobState
 from aghbus.client.work.journal import Journal
-from aghbus.gateways.a2a.join_agent import Access, Agent, Away
-from aghbus.gateways.a2a.join_card import Card, CardKeys, CardRefused, Pins, card_url, checked, fetch_card
-from aghbus.gateways.a2a.join_reports import Settings
-from aghbus.gateways.a2a.join_task import JoinedWork
+from aghbus.gateways.a2a.join.agent import Access, Agent, Away
+from aghbus.gateways.a2a.join.card import Card, CardKeys, CardRefused, Pins, card_url, checked, fetch_card
+from aghbus.gateways.a2a.join.reports import Settings
+from aghbus.gateways.a2a.join.task import JoinedWork
 from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.api.inbox import InboxItem
 from aghbus.protocol.base.backoff import Backoff

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from aghbus.client.errors import UsageError
-from aghbus.gateways.a2a.join_agent import CALL_SECONDS, Access, Away
+from aghbus.gateways.a2a.join.agent import CALL_SECONDS, Access, Away
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import encode_base64url
 from aghbus.protocol.formats.a2a.parts import Json
