@@ -60,7 +60,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
         others=values["others"],
         resend=values["resend"],
         time_limit=values["time_limit"],
-        silence=values["silence"],
+        idle_timeout=values["idle_timeout"],
         answer_within=values["answer_within"],
         drain=values["drain"],
     )
@@ -240,7 +240,7 @@ COMMANDS = {
                 help="fail a work after this long, without the time of its questions (default 30m)",
             ),
             Argument(
-                "--silence",
+                "--idle-timeout",
                 metavar="TIME",
                 type=lifetime,
                 default=90.0,

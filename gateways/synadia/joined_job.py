@@ -28,7 +28,7 @@ REPORT_PAUSE: Final = 1.0
 ALIVE_PAUSE: Final = 30.0
 """Seconds after which an agent that only shows that it is there is a progress report, too."""
 PROBE_PAUSE: Final = 10.0
-"""Seconds of silence after which it is looked whether the agent is still there."""
+"""Seconds without a message after which it is looked whether the agent is still there."""
 MAX_ANSWER: Final = 16 << 20
 """Characters of an answer."""
 MAX_ARTIFACTS: Final = 100
@@ -54,7 +54,7 @@ class JoinOptions(NamedTuple):
     others: bool
     resend: bool
     time_limit: float
-    silence: float
+    idle_timeout: float
     answer_within: float
     drain: float
 
@@ -273,7 +273,7 @@ class JoinedJob:
         """Raise Failed when the agent is silent for too long, is gone, or takes too long; time of questions does not count."""
         left, before = self._options.time_limit, time.monotonic()
         while True:
-            await asyncio.sleep(min(1.0, self._options.silence / 2))
+            await asyncio.sleep(min(1.0, self._options.idle_timeout / 2))
             now = time.monotonic()
             if self._asking is not None:
                 before = self._heard = now
@@ -281,10 +281,12 @@ class JoinedJob:
             left, before, silent = left - (now - before), now, now - self._heard
             if left < 0:
                 raise Failed(f"the agent has not ended after {self._options.time_limit:g} s")
-            if silent > min(PROBE_PAUSE, self._options.silence / 4) and not await present(self._agents, self._agent):
+            if silent > min(PROBE_PAUSE, self._options.idle_timeout / 4) and not await present(
+                self._agents, self._agent
+            ):
                 raise Failed(GONE)
-            if self._begun and silent > self._options.silence:  # before, the prompt waits in the agent's queue
-                raise Failed(f"the agent was silent for {self._options.silence:g} s; it may still work")
+            if self._begun and silent > self._options.idle_timeout:  # before, the prompt waits in the agent's queue
+                raise Failed(f"the agent was silent for {self._options.idle_timeout:g} s; it may still work")
             if self._heard > self._reported and now - self._reported > ALIVE_PAUSE:
                 await self._update(None)
 

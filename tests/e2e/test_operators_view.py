@@ -49,6 +49,9 @@ def test_an_item_says_who_leased_it_and_since_when(bus: Bus) -> None:
     seq = unread(bus.worker, third)["seq"]
     bus.worker.post(f"/v1/inbox/{seq}/lease", lease="a-token-of-its-own")
     assert (unread(bus.worker, third)["leased_by"], unread(bus.worker, third)["leased_ms"]) == (None, None)
+    assert unread(bus.worker, third)["renewed_ms"] is None
+    bus.worker.post(f"/v1/inbox/{seq}/lease", lease="a-token-of-its-own")
+    assert before <= unread(bus.worker, third)["renewed_ms"] <= time.time() * 1000
 
 
 def test_a_dry_run_tells_what_the_change_does_and_changes_nothing(bus: Bus) -> None:

@@ -60,7 +60,7 @@ def test_parts_of_a_message_come_back_as_they_were(parts: list[dict[str, Any]]) 
 
 
 @given(st.lists(PART, min_size=1, max_size=6), LAYOUTS)
-def test_a_layout_of_a_stranger_loses_no_text(parts: list[dict[str, Any]], layout: Any) -> None:
+def test_any_layout_loses_no_text(parts: list[dict[str, Any]], layout: Any) -> None:
     content = content_of(parts, {})
     shown = parts_of(content.text, content.references, layout)
     texts = [part["text"] for part in shown if "text" in part]

@@ -45,7 +45,7 @@ from aghbus.protocol.formats.a2a.parts import Json
 
 ACCEPT_AFTER: Final = 15.0
 """Seconds after which a work is accepted although the agent has not answered; more than a connection takes."""
-SILENCE: Final = 30.0
+KEEPALIVE: Final = 30.0
 """Seconds without an event after which the task is looked at, and the initiator is told that it is still worked on."""
 UPDATE_EVERY: Final = 1.0
 """Seconds between two progress reports: of an agent that says more, the latest counts."""
@@ -286,7 +286,7 @@ class JoinedWork(WorkReports):
         async with aclosing(stream):
             while True:
                 try:
-                    async with asyncio.timeout(SILENCE):
+                    async with asyncio.timeout(KEEPALIVE):
                         event = await anext(stream)
                 except (StopAsyncIteration, TimeoutError):
                     return
@@ -312,12 +312,12 @@ class JoinedWork(WorkReports):
         return False
 
     async def _progress(self, task: Json) -> None:
-        """Report what the agent says, at most once in UPDATE_EVERY, and that it still works, once in SILENCE."""
+        """Report what the agent says, at most once in UPDATE_EVERY, and that it still works, once in KEEPALIVE."""
         key, text, now = outward.status_key(task), outward.progress_of(task), time.monotonic()
         if key not in (self._told, self._unsaid):
             self._unsaid = key
         new = bool(self._unsaid) and text is not None
-        if now - self._updated < (UPDATE_EVERY if new else SILENCE):
+        if now - self._updated < (UPDATE_EVERY if new else KEEPALIVE):
             return
         action = WorkActionRequest(message=text, replace_secrets=True)
         if new:
@@ -336,7 +336,7 @@ class JoinedWork(WorkReports):
         if (self.entry.last("asked") or {}).get("key") != key:
             self.entry.write("asked", key=key)
             self.emit("asked", message=text)
-        answer, backoff = asyncio.create_task(self.core.answer(since)), Backoff(1.0, SILENCE)
+        answer, backoff = asyncio.create_task(self.core.answer(since)), Backoff(1.0, KEEPALIVE)
         try:
             while not (await asyncio.wait({answer}, timeout=backoff.next()))[0]:
                 with suppress(Away, Lost):

@@ -1,4 +1,4 @@
-"""The HTTP server under the gateway: uvicorn with h11, bounded for clients who are strangers."""
+"""The HTTP server under the gateway: uvicorn with h11, bounded for untrusted clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A work as an A2A task: `TaskView` takes the messages of the work in their order, and returns what changed for the client.
 
-A snapshot and a stream are made by the same steps, so that they agree, whoever stopped in between.
+A snapshot and a stream are made by the same steps, so that they agree, also over a stop in between.
 """
 
 from collections.abc import Mapping

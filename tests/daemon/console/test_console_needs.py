@@ -85,5 +85,5 @@ def test_screens_keep_still_while_they_load_and_while_works_change(pair: tuple[D
 
 
 def settle(page: Page) -> None:
-    """Two frames later the observer has heard of every shift until now."""
+    """Two frames later the observer has been told of every shift until now."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -158,10 +158,10 @@ def test_jwts_of_the_provider_name_callers(bus: Bus, provider: tuple[str, Any]) 
 
 
 def test_client_certificates_name_callers(bus: Bus, tmp_path: Path) -> None:
-    authority, stranger = certificate(tmp_path, "authority"), certificate(tmp_path, "stranger")
+    authority, other_authority = certificate(tmp_path, "authority"), certificate(tmp_path, "other_authority")
     certificate(tmp_path, "server", authority=authority)
     certificate(tmp_path, "ann", authority=authority)
-    certificate(tmp_path, "mallory", authority=stranger)
+    certificate(tmp_path, "mallory", authority=other_authority)
     files = {name: str(tmp_path / name) for name in ("authority.crt", "server.crt", "server.key")}
     tls = ("--tls-cert", files["server.crt"], "--tls-key", files["server.key"], "--client-ca", files["authority.crt"])
     with serving_a2a(bus.home, "--listen", "127.0.0.1:0", "--peer", "worker", *tls) as gateway:

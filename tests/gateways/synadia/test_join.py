@@ -18,7 +18,7 @@ from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
 from tests.support.serving import Bus, EventsProcess
 from tests.support.synadia import bridge, connected, host_process, hosting, in_thread, login
 
-JOIN = ("join", "--silence", "30s", "--drain", "1s")
+JOIN = ("join", "--idle-timeout", "30s", "--drain", "1s")
 
 
 class Net(Bus):
@@ -161,7 +161,7 @@ async def test_a_canceled_work_ends_here_and_the_next_one_is_taken(net: Net, joi
 
 
 def test_an_agent_that_is_killed_fails_its_work_soon(net: Net) -> None:
-    with host_and_bridge(net, "dying", "--silence", "12s") as (host, process):
+    with host_and_bridge(net, "dying", "--idle-timeout", "12s") as (host, process):
         work_id = net.give("synadia.dying", "x")
         process.until("prompted", work_id=work_id)
         wait_for(lambda: net.prompts("dying"), 30, "the prompt")
