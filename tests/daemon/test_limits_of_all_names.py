@@ -160,6 +160,7 @@ def test_notes_of_limited_peers_are_bounded() -> None:
     limited = LimitedPeers()
     for number in range(1000):
         limited.note("sender", f"peer{number}", "plain", 0)
+    assert (limited.names(1), limited.names(1000)) == (["sender"], [])
     (problem,) = limited.problems(1)
     assert problem.count("peer9") == MAX_NAMES
     assert "(in 1 s: 1000 of contacts without a key;" in problem

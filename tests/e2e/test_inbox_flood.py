@@ -104,6 +104,7 @@ async def test_any_number_of_plain_names_leaves_room_for_an_admitted_peer(site: 
         use = site.status()["inbox_use"]
         assert (use["messages"], use["unverified_messages"]) == (CAPACITY // 2, CAPACITY // 2)
         assert any("takes messages of contacts only" in problem for problem in site.status()["problems"])
+        assert "inbox.other" in site.status()["limits"]
         opened = site.honest_works(5)
         assert site.ctl("inbox", "purge", "--others")["messages"] == CAPACITY // 2
         assert site.status()["inbox_use"]["unverified_messages"] == 0
