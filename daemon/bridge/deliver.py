@@ -62,7 +62,7 @@ class MessageDelivery:
         wanted = _ForAgent(kinds=self.formats.get(name).delivered_kinds)
         position = since = query.since
         if position is None:
-            position = await self.store.write(lambda tx: bridge.position(tx, _position(name)))
+            position = await bridge.position(self.store.reader, _position(name))
         removed = await gap_after(self.store.reader, wanted, position)
         if removed is not None:
             yield [Event(seq=removed, type="gap", pruned_from=position + 1)]

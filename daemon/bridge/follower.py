@@ -57,8 +57,7 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until cancelled or drained."""
-        self._position = await self.store.write(lambda tx: bridge.position(tx, _POSITION))
-        self._saved_position = self._position
+        self._position = self._saved_position = await self._stored_position()
         moved = True  # works may have changed while the daemon was down
         started_at_seq = self.notifier.seq
         due_ms: int | None = None
@@ -86,6 +85,13 @@ class Follower:
                 left = _MAX_WAIT if due_ms is None else self.clock_changes.seconds_until(due_ms)
                 await self.notifier.wait(min(max(left, 0.0), _MAX_WAIT))
                 await asyncio.sleep(_COALESCE if self.store.memory.bridged else _UNUSED_COALESCE)
+
+    async def _stored_position(self) -> int:
+        while True:
+            try:
+                return await bridge.position(self.store.reader, _POSITION)
+            except StoreUnavailable:
+                await asyncio.sleep(_RETRY_DELAY)
 
     # message log
 

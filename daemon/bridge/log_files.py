@@ -70,12 +70,12 @@ class LogFiles:
         """Append until cancelled. A failed append is reported and retried; the entries stay in the store meanwhile."""
         while True:
             self._pending.clear()
-            rows = await bridge_log.unwritten(self.store.reader, _BATCH)
-            if not rows:
-                await self._pending.wait()
-                continue
             try:
-                await self._append(rows)
+                rows = await bridge_log.unwritten(self.store.reader, _BATCH)
+                if rows:
+                    await self._append(rows)
+                else:
+                    await self._pending.wait()
             except (OSError, StoreUnavailable) as error:
                 self._recheck = True
                 self._report(error)

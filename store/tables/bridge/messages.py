@@ -353,10 +353,10 @@ def mark_ended_by_daemon(tx: Transaction, seq: int) -> None:
 # positions
 
 
-def position(tx: Transaction, name: str) -> int:
+async def position(reader: Reader, name: str) -> int:
     """The sequence kept under `name`; 0 when none is."""
-    row = tx.db.execute("SELECT seq FROM bridge_positions WHERE name = ?", (name,)).fetchone()
-    return 0 if row is None else int(row[0])
+    rows = await fetch(reader, "SELECT seq FROM bridge_positions WHERE name = ?", [name])
+    return int(rows[0][0]) if rows else 0
 
 
 def advance_position(tx: Transaction, name: str, seq: int) -> int:
