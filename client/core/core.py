@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from aghbus.client.api import FIRST_PAUSE, LAST_PAUSE, decode_object
 from aghbus.client.core.operation import Call, call_of, call_to, query_of
@@ -171,7 +172,7 @@ class Core:
         """The `Opening` of a Watch."""
         core = self.within(0.0)
         since = await core.position() if since is None else since
-        wanted = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=takes))
+        wanted = query_of(EventsQuery(kinds=CONVERSATION_KINDS, takes=takes, works=True))
         return await core._stream(EVENTS, wanted, since), since
 
     async def _stream(self, path: str, query: Query, since: int | None) -> Incoming:
@@ -291,7 +292,8 @@ class Core:
                     if event is not None and not stands_still(event):
                         yield present, None
                         continue
-                    work = await self.within(deadline - time.monotonic()).work(work_id, channel)
+                    brought = _brought(event)
+                    work = brought or await self.within(deadline - time.monotonic()).work(work_id, channel)
                     present, since = work.work_id, work.last_seq
                     yield present, work
                     if present != watched:
@@ -354,6 +356,11 @@ async def _error(response: Incoming) -> ClientError:
         return refusal(response.status, decode_object(response.status, await response.body()))
     finally:
         response.close()
+
+
+def _brought(event: Event | None) -> Work | None:
+    """The work that an event has with it."""
+    return None if event is None or event.work is None or event.work.now is UNSET else event.work.now
 
 
 def _artifact(work_id: str, name: str) -> str:

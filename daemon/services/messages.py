@@ -114,7 +114,7 @@ class MessageService:
 
     def events(self, query: EventsQuery) -> AsyncIterator[Sequence[Event]]:
         """The event stream, in pages of events that are ready together."""
-        stream = follow(self.store, self.notifier, query.since, query)
+        stream = follow(self.store, self.notifier, query.since, query, works=query.works)
         return self.own_load.connected(query.takes, stream) if query.takes else stream
 
 

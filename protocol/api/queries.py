@@ -88,6 +88,7 @@ class EventsQuery(EnvelopeFilter, frozen=True):
     inbox: bool = False  # only messages in the inbox that are not acked
     # how many works the reader of this stream carries out at a time: greets tell peers the sum (docs/hand-over.md)
     takes: Annotated[int, Meta(ge=0, le=MAX_TAKES)] = 0
+    works: bool = False  # ends and questions of works that we opened have the work with them, in `work.now`
 
 
 class PeersQuery(Query, frozen=True):

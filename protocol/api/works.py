@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from aghbus.protocol.agh.errors import REASON_CODES
 from aghbus.protocol.agh.lifecycle import Reactions, State
@@ -207,3 +207,6 @@ class WorkChange(ResponseModel):
     after: State | None  # state after it, null when there is no such work
     reason: str | None  # why it had no effect, else null
     role: Role | None  # of this daemon in the work, null when there is no such work
+    # with `works`, of a work that we opened and that ended or asks with this envelope: the work as it is now, or the one
+    # that took its place; absent if its result is in another envelope
+    now: Work | UnsetType = UNSET

@@ -11,6 +11,7 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.trust.trust import Trust
+from aghbus.protocol.api.messages import Event
 from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.api.works import HistoryEntry, Role, Work, WorkAttempt, WorkLimits, WorkResponse, WorksResponse
 from aghbus.protocol.base.text import shorten
@@ -65,7 +66,7 @@ _ROW_AND_BYTES: Final = "SELECT id, others_bytes FROM works WHERE workspace_id =
 _SELECT_WORK: Final = f"""
 SELECT w.work_id, w.workspace_id, w.channel, w.surface, w.container, w.initiator, w.target, w.role, w.state, w.trust, w.text,
     w.opening_id, w.opened_ms, w.updated_ms, w.last_seq, w.message, CASE WHEN length(e.raw) <= ? AND {INTACT} THEN e.raw END,
-    w.handover, w.next, w.id, w.opened_seq, w.accept_ms, w.progress_ms
+    w.handover, w.next, w.id, w.opened_seq, w.accept_ms, w.progress_ms, w.result_seq
 FROM works AS w LEFT JOIN log AS e ON e.seq = w.result_seq
 """  # noqa: S608 - constants
 # One branch for each state reads the index works_states from its end; SQLite merges them, and stops at the limit. A work
@@ -346,9 +347,7 @@ async def work(
     """
     end = _END if before is None else before
     with Reading(reader) as db:
-        row = _row(db, work_id, channel)
-        while row is not None and row[18] is not None and (then := _row(db, row[18], row[2])) is not None:
-            row = then
+        row = _present(db, work_id, channel)
         if row is None:
             return None
         kept = _handover(row)
@@ -377,6 +376,15 @@ async def work(
     )
 
 
+def standing(reader: Reader, event: Event) -> Work | None:
+    """The work that an event of ours ended or made ask, or the one that took its place; None if its result is in another
+    envelope. Reads by key, at once."""
+    assert event.message is not None and event.message.work_id is not None
+    with Reading(reader) as db:
+        row = _present(db, event.message.work_id, event.message.channel)
+    return None if row is None or row[23] not in (None, event.seq) else _work_of(row)
+
+
 def _newest(cursor: Cursor) -> _Newest:
     """The rows of _SELECT_STEPS that fit HISTORY_ENTRIES and HISTORY_BYTES."""
     rows: list[Row] = []
@@ -388,6 +396,14 @@ def _newest(cursor: Cursor) -> _Newest:
             return _Newest(rows, complete=False)
         rows.append(row)
     return _Newest(rows, complete=True)
+
+
+def _present(db: Connection, work_id: str, channel: str | None) -> Row | None:
+    """The row of a work, or of the one that took its place."""
+    row = _row(db, work_id, channel)
+    while row is not None and row[18] is not None and (then := _row(db, row[18], row[2])) is not None:
+        row = then
+    return row
 
 
 def _row(db: Connection, work_id: str, channel: str | None) -> Row | None:

@@ -1,7 +1,9 @@
 """Event streams: nothing is lost or repeated over restarts of either side, and gaps are told."""
 
 import asyncio
-from typing import Final
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
 
 import pytest
 
@@ -9,8 +11,8 @@ from aghbus.client import AsyncClient, Client, Endpoint
 from aghbus.protocol.agh.envelope import StoredKind
 from aghbus.store.engine import meta
 from aghbus.store.engine.database import Store
-from tests.support.client_pair import Pair
-from tests.support.daemons import Daemon
+from tests.support.client_pair import Pair, Running
+from tests.support.daemons import Daemon, wait_for
 
 SAYS: Final[frozenset[StoredKind]] = frozenset({"say"})
 
@@ -78,3 +80,36 @@ def test_waiting_for_an_event_ends_after_the_timeout(pair: Pair) -> None:
     assert opened.work_id is not None
     with pytest.raises(TimeoutError):
         pair.asking.wait(opened.work_id, timeout=0.3)
+
+
+def change_to(daemon: Daemon, work_id: str, state: str, query: str = "&works=true") -> dict[str, Any]:
+    """What the first event that brought a work into `state` says of it."""
+    with contextlib.closing(daemon.events(f"?work={work_id}&since=0{query}")) as events:
+        changes: Iterator[dict[str, Any]] = (event["work"] for event in events)
+        return next(change for change in changes if change["after"] == state)
+
+
+def test_ends_and_questions_have_the_work_of_its_initiator_with_them_on_request(pair: Pair) -> None:
+    work = pair.asking.start("worker", "count").id
+    wait_for(lambda: pair.worker.state_of(work) == "submitted", 30, "the work to arrive")
+    for verb, said, state in (
+        ("need-input", {"message": "which?"}, "needs_input"),
+        ("complete", {"result": {"count": 3}}, "completed"),
+    ):
+        pair.worker.post(f"/v1/works/{work}/{verb}", **said)
+        brought = change_to(pair.ops, work, state)
+        assert brought["now"] == pair.ops.get(f"/v1/works/{work}")["work"]
+        assert brought["now"]["state"] == state
+        assert "now" not in change_to(pair.ops, work, state, query="")
+        assert "now" not in change_to(pair.worker, work, state)
+    assert "now" not in change_to(pair.ops, work, "submitted")
+
+
+def test_an_end_whose_result_came_before_it_does_not_bring_the_work(pair: Pair) -> None:
+    asked = pair.asking.start("worker", "count")
+    waiting = Running(asked.result)
+    wait_for(lambda: pair.worker.state_of(asked.id) == "submitted", 30, "the work to arrive")
+    pair.worker.post(f"/v1/works/{asked.id}/update", message="half", result={"count": 3})
+    pair.worker.post(f"/v1/works/{asked.id}/complete", message="that is all")
+    assert waiting.result().result == {"count": 3}
+    assert "now" not in change_to(pair.ops, asked.id, "completed")
