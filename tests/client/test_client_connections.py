@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -279,3 +280,39 @@ async def test_hundreds_of_waits_share_one_stream(pair: Pair) -> None:
         assert {work.state for work in await asyncio.gather(*waiting)} == {"canceled"}
         assert len(sockets() - before) <= 33
     await wait_until(lambda: sockets() <= before)
+
+
+@contextlib.asynccontextmanager
+async def recorded(path: Path, daemon: Daemon) -> AsyncIterator[list[bytes]]:
+    """A socket in front of a daemon's; yields what clients send, piece by piece."""
+    sent: list[bytes] = []
+    ends: list[asyncio.Event] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: list[bytes]) -> None:
+        with contextlib.suppress(ConnectionError):
+            while piece := await reader.read(65_536):
+                kept.append(piece)
+                writer.write(piece)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends.append(end := asyncio.Event())
+        from_daemon, to_daemon = await asyncio.open_unix_connection(daemon.socket_path)
+        await asyncio.gather(pass_on(reader, to_daemon, sent), pass_on(from_daemon, writer, []))
+        end.set()
+
+    async with await asyncio.start_unix_server(serve, path):
+        yield sent
+        for end in ends:
+            await end.wait()
+
+
+async def test_a_work_takes_one_request_beside_the_stream(pair: Pair, tmp_path: Path) -> None:
+    async with recorded(tmp_path / "s", pair.ops) as sent, AsyncClient(Endpoint(path=str(tmp_path / "s"))) as client:
+        running = asyncio.create_task(client.run("worker", "count"))
+        await wait_until(lambda: pair.working.works().works)
+        pair.working.act_on_work(pair.working.works().works[0].work_id, "complete", result={"count": 3})
+        async with asyncio.timeout(30):
+            assert (await running).result == {"count": 3}
+    requests = re.findall(rb"([A-Z]+ /[^ ?]+)\S* HTTP/1.1\r", b"".join(sent))
+    assert sorted(requests) == [b"GET /v1/events", b"POST /v1/works"]
