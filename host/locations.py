@@ -46,6 +46,7 @@ class Locations:
     `socket_dir_private` says that the folder of the socket is ours alone to make and check (`private_folder_problem`).
     It is false when the operator named the socket, whose folder may then belong to somebody else.
     `system` is true for an instance of the system, which is a unit of systemd (instances.py).
+    `clients_dir` has the state of processes beside the daemon (client/work/folders.py).
     `instance_config_file` is None for the two names whose file would be one of the shared files beside it.
     """
 
@@ -54,6 +55,7 @@ class Locations:
         self.state_dir = f"{state_root}/instances/{name}"
         self.store_path = f"{self.state_dir}/store.db"
         self.api_token_file = f"{self.state_dir}/api.token"
+        self.clients_dir = f"{state_root}/clients/{name}"
         self.broker_dir = f"{state_root}/broker"
         self.socket_dir = socket_dir
         self.socket_dir_private = True

@@ -25,7 +25,7 @@ from aghbus.cli.worker.result import outcome_of
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.http import quote
-from aghbus.host.files import make_private_folder, sync_folder
+from aghbus.host.files import sync_folder
 from aghbus.protocol.formats.attachments import MAX_MESSAGE_BYTES
 from aghbus.protocol.formats.sentient.log import MEMORY_INTENT, SentientLogEntry, by_day, entries_in
 from aghbus.protocol.formats.sentient.native import new_message
@@ -42,7 +42,7 @@ class Schedule:
     """The scheduled runs of one memory agent, in a thread between `start` and `close`."""
 
     def __init__(self, every: float, options: CommandOptions, api: Api, folder: str, reporter: Reporter) -> None:
-        """`every` is in seconds. `folder`, created if missing, has the state and the input of the command. Raises OSError."""
+        """`every` is in seconds. `folder` has the state and the input of the command."""
         self._every = every
         self._options = options
         self._api = api
@@ -52,7 +52,6 @@ class Schedule:
         self._thread = threading.Thread(target=self._run, name="schedule", daemon=True)
         self._process: Process | None = None
         self._lock = threading.Lock()
-        make_private_folder(self._folder)
 
     def start(self, last_seq: int) -> None:
         """Start. Without the state of an earlier process, the first run is one interval from now, and has the chains that

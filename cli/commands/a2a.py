@@ -27,9 +27,11 @@ def run(context: Context, values: dict[str, Any]) -> int:
             import aghbus.gateways.a2a.serve.rpc  # noqa: F401 - its library is an extra of its own
         from aghbus.gateways.a2a.base.options import Options
         from aghbus.gateways.a2a.serve.server import run as run_server
+        from aghbus.gateways.base.left_works import A2A_SERVE
     except ImportError as error:
         raise UsageError(f"a2a serve needs libraries that are not installed: {error.name}", INSTALL) from None
     from aghbus.client.work.clients import AsyncClient
+    from aghbus.client.work.folders import open_folder
 
     host, port = values["listen"]
     status = context.api.get("/v1/status")
@@ -37,7 +39,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
         host=host,
         port=port,
         agents=_agents(values["peer"], values["capability"]),
-        state=_state_folder(context, str(status["name"])),
+        state=open_folder(str(status["name"]), context.env, A2A_SERVE),
         url=values["url"],
         max_body=values["max_body"],
         input_modes=tuple(values["input_mode"]),
@@ -80,12 +82,6 @@ def _check(values: dict[str, Any]) -> None:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
-
-
-def _state_folder(context: Context, name: str) -> str:
-    from aghbus.client.locate import locations
-
-    return f"{locations(name, context.env).state_dir}/a2a"
 
 
 def _agents(peers: list[str], capabilities: list[str]) -> tuple[Agent, ...]:

@@ -9,7 +9,7 @@ from aghbus.cli.app.errors import INTERRUPTED, YES
 from aghbus.cli.app.options import METRICS
 from aghbus.cli.context import Context
 from aghbus.client.errors import UsageError
-from aghbus.client.locate import locations
+from aghbus.client.work.folders import open_folder
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
@@ -34,7 +34,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     _check(values)
     api = context.api
     name = str(api.get("/v1/status")["name"])
-    folder = A2A.journal_folder(locations(name, context.env).state_dir, name)
+    folder = open_folder(name, context.env, A2A.kind)
     access = Access(
         bearer_file=_readable(values, "bearer_file"),
         header_file=_readable(values, "header_file"),

@@ -12,7 +12,6 @@ from aghbus.cli.commands.serve import RUNNING, open_journal, plan_of, traced
 from aghbus.cli.context import Context
 from aghbus.cli.ids import whole_work
 from aghbus.client.errors import UsageError
-from aghbus.client.locate import locations
 from aghbus.host.command_line import Argument, Command
 from aghbus.protocol.base.annotations import Any
 
@@ -82,7 +81,7 @@ def _works(context: Context, values: dict[str, Any]) -> int:
         raise (_no_such_subcommand(values["format"], word) if word in SUBCOMMANDS else error) from None
     status = context.api.get("/v1/status")
     plan = traced(plan, str(status["peer_id"]))
-    journal = open_journal(str(status["name"]), context, plan, f".bridge-{values['format']}")
+    journal = open_journal(str(status["name"]), context, plan, f"bridge-{values['format']}")
     kinds = partial(BridgeJob, format=values["format"]), partial(ForeignMessages, format=values["format"])
     requests = context.command("requests")
     runner = CommandRunner(plan, context.api.endpoint, context.timeout, journal, context.output, requests, *kinds)
@@ -100,13 +99,10 @@ def _schedule(context: Context, plan: CommandOptions, every: float, name: str) -
     """The scheduled runs of the command, with their state next to the journal of the works. Raises UsageError."""
     from aghbus.cli.bridge.schedule import Schedule
     from aghbus.cli.worker.reporter import Reporter
+    from aghbus.client.work.folders import open_folder
 
-    root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
-    folder = f"{root}/serve/{name}.schedule-sentient"
-    try:
-        return Schedule(every, plan, context.api, folder, Reporter(context.output, lambda: None))
-    except OSError as error:
-        raise UsageError(f"the folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME") from None
+    folder = open_folder(name, context.env, "schedule-sentient")
+    return Schedule(every, plan, context.api, folder, Reporter(context.output, lambda: None))
 
 
 def _complete_command(prefix: str, parsed_args: Any, **_: object) -> list[str]:

@@ -47,6 +47,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
     """Give works until a signal."""
     routes = _routes(values["agent"], values["as"])
     status = _checked(context)
+    from aghbus.client.work.folders import open_folder
     from aghbus.client.work.journal import Journal
     from aghbus.gateways.base.left_works import SYNADIA
     from aghbus.gateways.synadia.join import Joining
@@ -64,13 +65,7 @@ def run_join(context: Context, values: dict[str, Any]) -> int:
         answer_within=values["answer_within"],
         drain=values["drain"],
     )
-    folder = SYNADIA.journal_folder(context.places.state_dir, status.name)
-    try:
-        journal = Journal(folder)
-    except OSError as error:
-        raise UsageError(
-            f"the journal's folder {folder} cannot be created: {error.strerror}", "see XDG_STATE_HOME"
-        ) from None
+    journal = Journal(open_folder(status.name, context.env, SYNADIA.kind))
     broker = _broker(context, values, status)
     return _run(context, values, broker, lambda bridge: Joining(bridge, options, journal).run())
 

@@ -32,8 +32,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
             _configuration(files),
             *_store_file(files),
             *check_daemon(one),
-            *_left_works(files),
-            *_a2a_gateway(files),
+            *_gateways(locations(files.name, context.env)),
         ]
         rows += [{**row, "hint": one.pasteable(row["hint"]), "instance": files.name} for row in checks]
     good = all(row["state"] != "fail" for row in rows)
@@ -118,9 +117,11 @@ def _nats_server() -> dict[str, str]:
     )
 
 
-def _a2a_gateway(files: _Files) -> list[dict[str, str]]:
+def _a2a_gateway(places: Locations) -> list[dict[str, str]]:
     """Of an instance whose gateway for A2A was started once: whether it can be started again."""
-    folder = "" if files.places is None else f"{files.places.state_dir}/a2a"
+    from aghbus.gateways.base.left_works import A2A_SERVE
+
+    folder = f"{places.clients_dir}/{A2A_SERVE}"
     if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
         return []
     from importlib.util import find_spec
@@ -207,14 +208,12 @@ def _store_file(files: _Files) -> list[dict[str, str]]:
     return list(answer["checks"])
 
 
-def _left_works(files: _Files) -> list[dict[str, str]]:
-    """The checks of the gateways that give works to other agents, where they have run for this daemon."""
+def _gateways(places: Locations) -> list[dict[str, str]]:
+    """The checks of the gateways that this user has run for this daemon."""
     from aghbus.gateways.base.left_works import A2A, SYNADIA
 
-    if files.places is None:
-        return []
-    found = [(one.command, one.check(files.places.state_dir, files.name)) for one in (A2A, SYNADIA)]
-    return [check_row(command, *row) for command, row in found if row is not None]
+    found = [(one.command, one.check(places)) for one in (A2A, SYNADIA)]
+    return [check_row(command, *row) for command, row in found if row is not None] + _a2a_gateway(places)
 
 
 def _may_enter(folder: str) -> bool:

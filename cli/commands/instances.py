@@ -9,7 +9,7 @@ from aghbus.cli.app.errors import YES, AnswerIsNo, Missing
 from aghbus.cli.app.text import ago, safe, size, table
 from aghbus.cli.context import Context
 from aghbus.client.errors import Unexpected
-from aghbus.client.locate import instance_places, instances
+from aghbus.client.locate import instance_places, instances, locations
 from aghbus.host.command_line import Argument, Command
 from aghbus.host.locations import Locations
 from aghbus.protocol.base.annotations import Any
@@ -23,29 +23,50 @@ def run_list(context: Context, values: dict[str, Any]) -> int:
 
 
 def run_rm(context: Context, values: dict[str, Any]) -> int:
-    """Remove the state of one instance; raises Missing, and AnswerIsNo when it runs, or has a key that is to be kept."""
+    """Remove the state of one instance and of the processes beside it; raises Missing, and AnswerIsNo when one of them runs, or has
+    a key that is to be kept."""
     import shutil
 
+    from aghbus.client.work.folders import lock_of
     from aghbus.host.file_lock import FileLock
 
     places = instance_places({**context.options, "name": values["instance"]}, context.env)
-    if not os.path.isdir(places.state_dir):  # noqa: PTH112 - pathlib is slow to load
+    clients_dir = locations(places.name, context.env).clients_dir
+    running = "stop its daemon first", "stop aghctl serve, bridge and a2a of this instance first"
+    locks = FileLock(f"{places.store_path}.lock"), lock_of(clients_dir)
+    found = [
+        one
+        for one in zip((places.state_dir, clients_dir), locks, running, strict=True)
+        if os.path.isdir(one[0])  # noqa: PTH112 - pathlib is slow to load
+    ]
+    if not found:
         raise Missing(f"there is no instance called {places.name}", "`aghctl instances list` shows all")
-    lock = FileLock(f"{places.store_path}.lock")
     try:
-        if not lock.try_lock(shared=False):
-            raise AnswerIsNo(f"the instance {places.name} is running", "stop its daemon first")
-        if not values["with_key"] and any(name.endswith(".pem") for name in os.listdir(places.state_dir)):  # noqa: PTH208
-            hint = "without its key nobody can use its handle again: copy the file, or add --with-key"
-            raise AnswerIsNo(f"the instance {places.name} has a private key", hint)
-        shutil.rmtree(places.state_dir)
+        for _, lock, hint in found:
+            if not lock.try_lock(shared=False):
+                raise AnswerIsNo(f"the instance {places.name} is running", hint)
+        keys = [key for folder, _, _ in found for key in _keys_in(folder)]
+        if keys and not values["with_key"]:
+            hint = "without it nobody can use its handle, or sign its Agent Cards: copy the file, or add --with-key"
+            raise AnswerIsNo(f"the instance {places.name} has a private key: {', '.join(keys)}", hint)
+        for folder, _, _ in found:
+            shutil.rmtree(folder)
     except OSError as error:
-        raise Unexpected(f"{places.state_dir} cannot be removed: {error.strerror}") from None
+        raise Unexpected(f"{error.filename or places.state_dir} cannot be removed: {error.strerror}") from None
     finally:
-        lock.release()
-    removed = {"removed": places.name, "state_dir": places.state_dir}
-    context.output.answer(removed, lambda it: f"removed {safe(it['state_dir'])}")
+        for lock in locks:
+            lock.release()
+    removed = {"removed": places.name, "state_dir": places.state_dir, "clients_dir": clients_dir}
+    context.output.answer(removed, lambda _: "\n".join(f"removed {safe(folder)}" for folder, _, _ in found))
     return YES
+
+
+def _keys_in(folder: str) -> list[str]:
+    """The files with keys in a folder and those directly in it."""
+    from pathlib import Path
+
+    found = (path for pattern in ("*.pem", "*/*.pem") for path in Path(folder).glob(pattern))
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 def _instance(places: Locations, up: bool) -> dict[str, Any]:
@@ -94,8 +115,9 @@ COMMANDS = {
     "instances rm": Command(
         run_rm,
         description=(
-            "Remove the state of a stopped instance: its store with every message and work, and its token. Its\n"
-            "configuration file stays, and so does a store that store.path puts elsewhere. Needs no daemon."
+            "Remove the state of a stopped instance: its store with every message and work, its token, and what this user's\n"
+            "`aghctl serve`, `bridge` and `a2a` keep for it. Its configuration file stays, and so does a store that store.path\n"
+            "puts elsewhere. Needs no daemon."
         ),
         examples=["aghctl instances rm patch-worker"],
         arguments=[

@@ -35,7 +35,7 @@ def run(context: Context, values: dict[str, Any]) -> int:
     plan, api = plan_of(values), context.api
     status = api.get("/v1/status")
     plan = traced(plan, str(status["peer_id"]))
-    journal = open_journal(str(status["name"]), context, plan)
+    journal = open_journal(str(status["name"]), context, plan, "serve")
     return CommandRunner(plan, api.endpoint, api.timeout, journal, context.output, context.command("requests")).run()
 
 
@@ -83,20 +83,16 @@ def traced(plan: CommandOptions, peer_id: str) -> CommandOptions:
         raise UsageError(str(error), "or unset OTEL_EXPORTER_OTLP_ENDPOINT") from None
 
 
-def open_journal(name: str, context: Context, plan: CommandOptions, suffix: str = "") -> Journal:
-    """The worker's journal for the daemon called `name`, next to the folders of the instances. Raises UsageError, also when
-    the sandbox of `plan` leaves the state folder writable."""
+def open_journal(name: str, context: Context, plan: CommandOptions, kind: str) -> Journal:
+    """The journal of this kind of worker for the daemon called `name`. Raises UsageError, also when the sandbox of `plan` leaves
+    the state folder writable."""
+    from aghbus.client.work.folders import open_folder
     from aghbus.client.work.journal import Journal
 
-    root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
     if plan.sandbox is not None:
+        root = locations(name, context.env).state_dir.removesuffix(f"/instances/{name}")
         _check_outside(root, (*plan.sandbox.read, *plan.sandbox.write))
-    folder = f"{root}/serve/{name}{suffix}"
-    try:
-        return Journal(folder)
-    except OSError as error:
-        why = f"the journal's folder {folder} cannot be created: {error.strerror}"
-        raise UsageError(why, "see XDG_STATE_HOME") from None
+    return Journal(open_folder(name, context.env, kind))
 
 
 def _check_platform() -> None:

@@ -1,7 +1,7 @@
 """A worker's journal of jobs, so that a restart never does again what was done.
 
 A folder has one file per job, with JSON lines. Each line is synced to disk before the next step. Those of `aghctl serve`, in
-`$XDG_STATE_HOME/aghbus/serve/NAME/`:
+`$XDG_STATE_HOME/aghbus/clients/NAME/serve/` (folders.py):
 
     taken      the message and its lease           before the work is accepted or rejected
     starting   the command is about to be started  before the command is started

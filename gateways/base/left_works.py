@@ -6,22 +6,20 @@ import os
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
+from aghbus.host.locations import Locations
+
 
 class Gateway(NamedTuple):
-    """`command` of aghctl, the folder of its journal below that of all instances, and the module and the extra it needs."""
+    """`command` of aghctl, the kind of its folder (client/work/folders.py), and the module and the extra it needs."""
 
     command: str
-    folder: str
+    kind: str
     module: str
     extra: str
 
-    def journal_folder(self, state_folder: str, name: str) -> str:
-        """The folder for the daemon called `name`, whose state is in `state_folder`."""
-        return f"{state_folder.rpartition('/instances/')[0]}/{self.folder.format(name=name)}"
-
-    def check(self, state_folder: str, name: str) -> tuple[str, str, str] | None:
-        """State, detail and hint; None where it has not run for this daemon."""
-        folder = self.journal_folder(state_folder, name)
+    def check(self, places: Locations) -> tuple[str, str, str] | None:
+        """State, detail and hint; None where it has not run for the daemon with these places."""
+        folder = f"{places.clients_dir}/{self.kind}"
         if not os.path.isdir(folder):  # noqa: PTH112 - pathlib is slow to load
             return None
         from aghbus.client.work.journal import Journal
@@ -36,9 +34,11 @@ class Gateway(NamedTuple):
             entry.leave()
         if left:
             what = f"{len(left)} work{'s' * (len(left) > 1)} of a process that has ended"
-            return "warn", what, f"start it again: aghctl --name {name} {self.command}"
+            return "warn", what, f"start it again: aghctl --name {places.name} {self.command}"
         return "ok", "no work is left of a process that has ended", ""
 
 
-SYNADIA: Final = Gateway("bridge synadia join", "serve/{name}.bridge-synadia", "synadia_ai", "synadia")
-A2A: Final = Gateway("a2a join", "a2a/{name}", "a2a", "a2a")
+SYNADIA: Final = Gateway("bridge synadia join", "bridge-synadia", "synadia_ai", "synadia")
+A2A: Final = Gateway("a2a join", "a2a-join", "a2a", "a2a")
+A2A_SERVE: Final = "a2a-serve"
+"""The kind of the folder of `a2a serve`, which has no journal."""

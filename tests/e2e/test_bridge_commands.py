@@ -291,7 +291,7 @@ def test_a_command_gets_the_text_of_a_work_and_its_output_is_submitted(bus: Bus)
     assert "surrounding_text" in events[-2]["message"]  # a warning that refuses nothing is not silent
     assert bus.end_of(work_id) == {"state": "completed", "message": "It is ten.", "result": {"sum": 10}}
     assert bus.worker.get("/v1/inbox")["items"] == []
-    journal = bus.home.root / "state" / "aghbus" / "serve" / "worker.bridge-sacp"
+    journal = bus.home.root / "state" / "aghbus" / "clients" / "worker" / "bridge-sacp"
     assert [path.name for path in journal.iterdir()] == ["lock"]
 
 

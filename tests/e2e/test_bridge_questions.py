@@ -183,7 +183,7 @@ def test_a_question_that_was_not_yet_in_the_journal_is_asked_once(bus: Bus, tmp_
         serve.until("asked")
         asked(bus, work_id)
         serve.stop(signal.SIGKILL)
-    (path,) = (bus.journal().parent / "worker.bridge-sacp").glob("job_*.jsonl")
+    (path,) = (bus.journal().parent / "bridge-sacp").glob("job_*.jsonl")
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     say(bus, work_id)
     wait_for(lambda: bus.waiting(work_id), WAIT, "the answer to arrive")

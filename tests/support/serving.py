@@ -69,7 +69,7 @@ class Bus:
         return [item for item in items if item["message"]["work_id"] == work_id]
 
     def journal(self) -> Path:
-        return self.home.root / "state" / "aghbus" / "serve" / "worker"
+        return self.home.root / "state" / "aghbus" / "clients" / "worker" / "serve"
 
     def phases(self) -> set[str]:
         """The last phase of each job in the journal."""

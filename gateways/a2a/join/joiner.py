@@ -72,7 +72,7 @@ class Joiner:
         emit: Callable[..., None],
         command: Callable[[str], str],
     ) -> None:
-        """Raises UsageError, also when the folder cannot be made."""
+        """Raises UsageError."""
         self.options = options
         self._url = card_url(options.url)
         options.access.check(self._url, "URL")
@@ -81,10 +81,7 @@ class Joiner:
         self._client = AsyncClient(endpoint, timeout=timeout)
         self._client.core.patience = math.inf  # works wait for a daemon that is away
         self._impatient = Core(self._client.core.runtime, timeout)
-        try:
-            self._journal = Journal(folder)
-        except OSError as error:
-            raise UsageError(f"the journal's folder {folder} cannot be created: {error.strerror}") from None
+        self._journal = Journal(folder)
         self._pins = Pins(folder)
         self._jobs: dict[asyncio.Task[None], JoinedWork] = {}
         self._refused = ""  # why the card is not accepted (any more)

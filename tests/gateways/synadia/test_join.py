@@ -205,7 +205,7 @@ def test_what_ended_while_the_daemon_was_away_is_reported_once_also_after_a_kill
         wait_for(lambda: net.prompts("away"), 30, "the prompt")
         net.worker.kill()
         (net.home.root / "away.go").touch()
-        journal = net.home.root / "state" / "aghbus" / "serve" / "worker.bridge-synadia"
+        journal = net.home.root / "state" / "aghbus" / "clients" / "worker" / "bridge-synadia"
         wait_for(lambda: "finished" in phases(journal), 30, "the end in the journal")
         first.process.kill()
         first.ended()
@@ -225,7 +225,7 @@ def test_another_bridge_that_gets_the_work_of_one_that_died_does_not_prompt_agai
         with bridge(net.home, "worker", *JOIN):
             first.process.kill()
             first.ended()
-            journal = net.home.root / "state" / "aghbus" / "serve" / "worker.bridge-synadia"
+            journal = net.home.root / "state" / "aghbus" / "clients" / "worker" / "bridge-synadia"
             (taken,) = (json.loads(path.read_bytes().splitlines()[0]) for path in journal.glob("*.jsonl"))
             net.worker.post(f"/v1/inbox/{taken['seq']}/nack", lease=taken["item"]["lease"], delay=0)  # as if it ran out
             work = net.ended(work_id)
