@@ -13,7 +13,7 @@ import threading
 def main(path: str, folder: str, peer: str) -> None:
     """Serve until standard input ends."""
     command = [sys.executable, "-m", "aghbus.cli", "--socket", path, "-o", "jsonl", "a2a", "serve"]
-    options = ("--listen", "127.0.0.1:0", "--peer", peer)
+    options = ("--listen", "127.0.0.1:0", "--peer", peer, "--caller-tasks", "10000000")
     env = {**os.environ, "XDG_STATE_HOME": folder}
     with subprocess.Popen([*command, *options], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as gateway:
         assert gateway.stdout is not None

@@ -51,6 +51,8 @@ def run(context: Context, values: dict[str, Any]) -> int:
         callers=values["callers"],
         open_to_all=values["allow_anonymous"],
         oidc=(values["oidc_issuer"], values["oidc_audience"]) if values["oidc_issuer"] else None,
+        caller_requests=values["caller_requests"],
+        caller_tasks=values["caller_tasks"],
         push_allow=tuple(values["push_allow"]),
     )
     client = AsyncClient(context.api.endpoint, timeout=context.timeout)
@@ -194,6 +196,22 @@ COMMANDS = {
             Argument("--client-ca", metavar="FILE", group=CALLERS, help="authorities of client certificates (PEM)"),
             Argument("--oidc-issuer", metavar="URL", group=CALLERS, help="OpenID provider whose JWTs name callers"),
             Argument("--oidc-audience", metavar="TEXT", group=CALLERS, help="audience that these JWTs must have"),
+            Argument(
+                "--caller-requests",
+                metavar="N",
+                type=positive,
+                default=64,
+                group=CALLERS,
+                help="requests and streams of one caller at a time (default 64)",
+            ),
+            Argument(
+                "--caller-tasks",
+                metavar="N",
+                type=positive,
+                default=600,
+                group=CALLERS,
+                help="new tasks of one caller a minute (default 600)",
+            ),
             Argument("--allow-anonymous", action="store_true", group=CALLERS, help="let everybody in on any address"),
             Argument(
                 "--push-allow",

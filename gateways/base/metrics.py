@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
 
 from aghbus.client.errors import UsageError
 
@@ -32,6 +32,10 @@ class Metrics:
         gauge = self._all[name]
         assert isinstance(gauge, Gauge)
         gauge.set(value)
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self._registry)
 
     @contextmanager
     def served(self, host: str, port: int) -> Iterator[int]:

@@ -12,7 +12,8 @@ MAX_BODY = 8 << 20
 
 @dataclass(frozen=True)
 class Options:
-    """`host` and `port` to listen on, `url` where clients reach it, if that is elsewhere. `state` is the gateway's folder."""
+    """`host` and `port` to listen on, `url` where clients reach it, if that is elsewhere. `state` is the gateway's folder.
+    `caller_requests` are those of one caller at a time, `caller_tasks` its new tasks a minute."""
 
     host: str
     port: int
@@ -29,4 +30,6 @@ class Options:
     callers: str | None = None
     open_to_all: bool = False
     oidc: tuple[str, str] | None = None
+    caller_requests: int = 64
+    caller_tasks: int = 600
     push_allow: tuple[str, ...] = field(default_factory=tuple)

@@ -21,10 +21,10 @@ from aghbus.client import ClientError, NotFound
 from aghbus.gateways.a2a.base.bus import Agent, Bus
 from aghbus.gateways.a2a.base.errors import fault
 from aghbus.gateways.a2a.base.files import Files
-from aghbus.gateways.a2a.base.metrics import Metrics
 from aghbus.gateways.a2a.base.signing import Signing
 from aghbus.gateways.a2a.push.store import MAX_CONFIGS, MAX_OF_TASK, Config, PushStore
 from aghbus.gateways.a2a.push.webhook import AllowList, Refused, post
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a.parts import Json
 from aghbus.protocol.formats.a2a.tasks import TaskView
@@ -189,10 +189,10 @@ class Push:
         while True:
             problem = await self._attempt(config, body)
             if not problem:
-                self._metrics.push("delivered")
+                self._metrics.count("pushes_total", "delivered")
                 return True
             late = time.monotonic() >= deadline
-            self._metrics.push("given_up" if late else "failed")
+            self._metrics.count("pushes_total", "given_up" if late else "failed")
             self._tell(
                 {"event": "push", "task": config.task_id, "result": "given_up" if late else "failed", "why": problem}
             )

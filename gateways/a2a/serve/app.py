@@ -18,18 +18,14 @@ from starlette.types import ASGIApp
 
 from aghbus.gateways.a2a.base.bus import Agent
 from aghbus.gateways.a2a.base.files import Files
-from aghbus.gateways.a2a.base.metrics import Metrics
-from aghbus.gateways.a2a.callers.auth import Authentication
 from aghbus.gateways.a2a.serve.cards import Cards
-from aghbus.gateways.a2a.serve.front import Front
+from aghbus.gateways.a2a.serve.front import CARD, KEYS, ROOT
 from aghbus.gateways.a2a.serve.handler import AGENT, CALLER, BusHandler
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 
 Respond = Callable[[Request], Awaitable[Response]]
-ROOT: Final = "/a2a"
-CARD: Final = "/.well-known/agent-card.json"
-KEYS: Final = "/.well-known/jwks.json"
 VERSION: Final = "a2a-version"
 
 
@@ -54,13 +50,10 @@ def application(
     handler: BusHandler,
     cards: Cards,
     files: Files,
-    authentication: Authentication,
     metrics: Metrics,
     keys: Json,
-    max_body: int,
-    names: frozenset[str] | None,
 ) -> ASGIApp:
-    """The whole application. `names`: the hosts that requests may be for, with none None."""
+    """The application behind the front."""
     routes: list[BaseRoute] = []
 
     async def own_metrics(request: Request) -> Response:
@@ -85,15 +78,9 @@ def application(
             routes += create_jsonrpc_routes(handler, end, context_builder=context)
         rest = create_rest_routes(handler, context_builder=context, path_prefix=base)
         routes += [route for route in rest if isinstance(route, Route)]  # a mount for tenants would take all paths
-    ends = {f"{ROOT}/{agent.name}{slash}" for agent in agents for slash in ("", "/")}
     inner = Starlette(routes=routes)
     inner.router.redirect_slashes = False
-    return Front(inner, authentication, metrics, max_body, names, is_rpc=ends.__contains__, is_private=_is_private)
-
-
-def _is_private(path: str) -> bool:
-    """Whether a path needs credentials: all but cards and keys."""
-    return not (path.endswith((CARD, KEYS)) or path in (ROOT, f"{ROOT}/"))
+    return inner
 
 
 def _card_route(cards: Cards, agent: Agent) -> Respond:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.a2a.base.bus import Agent
 from aghbus.gateways.a2a.callers.auth import Authentication, Denied
+from aghbus.gateways.a2a.callers.limits import Limits, TooMany
 from aghbus.gateways.a2a.serve.handler import CALLER
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.base.addresses import is_loopback
+from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 
+ROOT: Final = "/a2a"
+CARD: Final = "/.well-known/agent-card.json"
+KEYS: Final = "/.well-known/jwks.json"
+METHODS: Final = frozenset({"GET", "POST", "DELETE"})
+"""Those that are counted by name."""
 JSON_TYPES: Final = ("application/json", "application/a2a+json")
 BODY_SECONDS: Final = 30.0
 
@@ -27,20 +35,22 @@ class Front:
         self,
         app: ASGIApp,
         authentication: Authentication,
+        limits: Limits,
         metrics: Metrics,
         max_body: int,
         names: frozenset[str] | None,
-        is_rpc: Callable[[str], bool],
-        is_private: Callable[[str], bool],
+        agents: Iterable[Agent],
     ) -> None:
         """`names`: where nobody is asked who he is, requests have to be for one of these hosts or loopback, and of no web page."""
         self._app = app
         self._authentication = authentication
+        self._limits = limits
         self._metrics = metrics
         self._max_body = max_body
         self._names = names
-        self._is_rpc = is_rpc
-        self._is_private = is_private
+        bases = [f"{ROOT}/{agent.name}" for agent in agents]
+        self._rpc = frozenset(f"{base}{slash}" for base in bases for slash in ("", "/"))
+        self._public = frozenset([ROOT, f"{ROOT}/", CARD, KEYS, *(f"{base}{CARD}" for base in bases)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection event: a request, or the life of the server."""
@@ -58,7 +68,8 @@ class Front:
         try:
             await self._respond(scope, receive, counted)
         finally:
-            self._metrics.request(scope["method"], status)
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._metrics.count("requests_total", method, str(status))
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
@@ -66,15 +77,26 @@ class Front:
         if self._names is not None and not self._is_local(self._names, headers):
             await _refuse(send, 403, "PERMISSION_DENIED", "not for web pages or other hosts", "PERMISSION_DENIED")
             return
-        if self._is_private(path):
-            certificate = scope.get("state", {}).get("certificate")
-            try:
-                caller = await self._authentication.caller(headers.get("authorization"), certificate)
-            except Denied:
-                await _refuse(send, 401, "UNAUTHENTICATED", "credentials are missing or wrong", "UNAUTHENTICATED")
-                return
-            scope[CALLER] = caller
-        body = b""
+        if path in self._public:  # whatever its body is, it is not read
+            await self._run(scope, b"", receive, send)
+            return
+        certificate = scope.get("state", {}).get("certificate")
+        try:
+            scope[CALLER] = caller = await self._authentication.caller(headers.get("authorization"), certificate)
+        except Denied:
+            await _refuse(send, 401, "UNAUTHENTICATED", "credentials are missing or wrong", "UNAUTHENTICATED")
+            return
+        try:
+            with self._limits.request(caller):
+                await self._respond_to(caller, scope, headers, receive, send)
+        except TooMany as error:
+            again = [(b"retry-after", str(error.again).encode())]
+            await _refuse(send, 429, "RESOURCE_EXHAUSTED", str(error), "RATE_LIMITED", again)
+
+    async def _respond_to(
+        self, caller: Principal, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        path, body = scope["path"], b""
         if scope["method"] == "POST":
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             try:
@@ -93,9 +115,13 @@ class Front:
             if kind not in JSON_TYPES and (read or kind):
                 await self._wrong_type(path, read, send)
                 return
-            if read and not _is_json(read):
+            try:
+                content = msgspec.json.decode(read) if read else None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 await self._no_json(path, send)
                 return
+            if self._opens_task(path, content):
+                self._limits.open_task(caller)
             body = read
         await self._run(scope, body, receive, send)
 
@@ -151,10 +177,20 @@ class Front:
             response.cancel()
             watching.cancel()
 
+    def _opens_task(self, path: str, content: Any) -> bool:
+        """Whether a request sends a message that is not one of a task that there is."""
+        if path in self._rpc:
+            known = isinstance(content, dict) and content.get("method") in ("SendMessage", "SendStreamingMessage")
+            content = content.get("params") if known else None
+        elif not path.endswith(("/message:send", "/message:stream")):
+            return False
+        message = content.get("message") if isinstance(content, dict) else None
+        return isinstance(message, dict) and not (message.get("taskId") or message.get("task_id"))
+
     async def _no_json(self, path: str, send: Send) -> None:
         """Refuse what the SDK's parsers take for a fault of the server: other encodings than UTF-8, NaN, thousands of levels."""
         message = "the body is not JSON in UTF-8"
-        if self._is_rpc(path):
+        if path in self._rpc:
             error = {"code": -32700, "message": message}
             await _send_json(send, 200, {"jsonrpc": "2.0", "id": None, "error": error})
         else:
@@ -163,7 +199,7 @@ class Front:
     async def _wrong_type(self, path: str, body: bytes, send: Send) -> None:
         """Refuse a body that says that it is not JSON."""
         message = "Content-Type: must be application/json"
-        if not self._is_rpc(path):
+        if path not in self._rpc:
             await _refuse(send, 415, "INVALID_ARGUMENT", message, "CONTENT_TYPE_NOT_SUPPORTED")
             return
         try:
@@ -175,14 +211,6 @@ class Front:
         await _send_json(send, 200, {"jsonrpc": "2.0", "id": identity, "error": error})
 
 
-def _is_json(body: bytes) -> bool:
-    try:
-        msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
 def _info(reason: str) -> Json:
     return {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
@@ -192,10 +220,12 @@ def _info(reason: str) -> Json:
     }
 
 
-async def _refuse(send: Send, status: int, name: str, message: str, reason: str) -> None:
+async def _refuse(
+    send: Send, status: int, name: str, message: str, reason: str, headers: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
     error = {"code": status, "status": name, "message": message, "details": [_info(reason)]}
     challenge = [(b"www-authenticate", b'Bearer realm="a2a"')] if status == 401 else []
-    await _send_json(send, status, {"error": error}, challenge)
+    await _send_json(send, status, {"error": error}, [*challenge, *headers])
 
 
 async def _send_json(send: Send, status: int, content: Any, headers: list[tuple[bytes, bytes]] | None = None) -> None:

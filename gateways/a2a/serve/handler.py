@@ -22,11 +22,11 @@ from aghbus.gateways.a2a.base.bus import Agent, Bus
 from aghbus.gateways.a2a.base.convert import as_json, as_message
 from aghbus.gateways.a2a.base.errors import fault, translated
 from aghbus.gateways.a2a.base.files import Files
-from aghbus.gateways.a2a.base.metrics import Metrics
 from aghbus.gateways.a2a.push.delivery import Push, required
 from aghbus.gateways.a2a.serve.cards import Cards
 from aghbus.gateways.a2a.serve.listing import page_of
 from aghbus.gateways.a2a.serve.sending import Sending
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 from aghbus.protocol.formats.a2a.tasks import TaskView
@@ -206,7 +206,7 @@ class BusHandler(RequestHandler):
     ) -> AsyncGenerator[Event, None]:
         work = await self._work(context, task_id)
         view = await self._bus.snapshot(task_id, work)
-        self._metrics.stream(1)
+        self._metrics.count("streams")
         try:
             yield await self._task(agent, view, history_length)
             async with aclosing(self._bus.follow(view, work.work_id, may_move=bool(agent.capability))) as batches:
@@ -215,7 +215,7 @@ class BusHandler(RequestHandler):
                         for name, content in (await self._files.in_update(agent, view, update)).items():
                             yield as_message(content, UPDATES[name])
         finally:
-            self._metrics.stream(-1)
+            self._metrics.count("streams", by=-1)
 
     async def _work(self, context: ServerCallContext, task_id: str) -> Work:
         return await self._bus.find(_agent(context), _caller(context), task_id)

@@ -31,11 +31,20 @@ class Protocol(H11Protocol):
     """HTTP/1.1 over connections that tell the application about their client certificate."""
 
     _is_idle = False
+    _since = 0.0
     _watching: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Remember the certificate of a new connection."""
+        """Remember the certificate of a new connection. At the limit it takes the place of the one that was longest without a
+        request."""
         super().connection_made(transport)
+        self._since = self.loop.time()
+        if len(self.connections) >= CONNECTIONS:
+            idle = (
+                each for each in self.connections if isinstance(each, Protocol) and each is not self and each.is_free()
+            )
+            if (longest := min(idle, key=lambda each: each._since, default=None)) is not None:
+                longest.transport.close()
         secured = transport.get_extra_info("ssl_object")
         self.app_state = {**self.app_state, "certificate": secured.getpeercert() if secured else None}
         self._watching = self.loop.call_later(HEAD_SECONDS, self._look)
@@ -46,9 +55,13 @@ class Protocol(H11Protocol):
         if self._watching is not None:
             self._watching.cancel()
 
+    def is_free(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
     def _look(self) -> None:
         """Close a connection that was without a request the last time, too."""
-        idle = self.cycle is None or self.cycle.response_complete
+        idle = self.is_free()
         if idle and self._is_idle:
             self.transport.close()
             return

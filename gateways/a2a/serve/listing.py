@@ -17,6 +17,8 @@ from aghbus.protocol.formats.timestamps import read_timestamp
 
 DEFAULT_PAGE: Final = 50
 MAX_PAGE: Final = 100
+AT_A_TIME: Final = 4
+"""Tasks of one request that are read from the daemon, so that the requests of others come in between."""
 AMBIGUOUS: Final = {"failed": REJECTED, "needs_input": "TASK_STATE_AUTH_REQUIRED"}
 """States of works that are two states of tasks: their messages tell which."""
 
@@ -52,7 +54,13 @@ async def page_of(bus: Bus, files: Files, agent: Agent, caller: Principal, ask: 
 
 async def _views(bus: Bus, works: list[Work]) -> dict[str, TaskView]:
     """The tasks of works, by the ids of the works."""
-    found = await asyncio.gather(*(bus.snapshot(work.first_id or work.work_id, work) for work in works))
+    turn = asyncio.Semaphore(AT_A_TIME)
+
+    async def view_of(work: Work) -> TaskView:
+        async with turn:
+            return await bus.snapshot(work.first_id or work.work_id, work)
+
+    found = await asyncio.gather(*map(view_of, works))
     return {work.work_id: view for work, view in zip(works, found, strict=True)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final
@@ -11,14 +12,17 @@ import grpc
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.grpc_handler import GrpcHandler, GrpcServerCallContextBuilder
+from a2a.types import a2a_pb2 as pb
 from a2a.types import a2a_pb2_grpc
 from a2a.utils.errors import VersionNotSupportedError
 
 from aghbus.client import UsageError
-from aghbus.gateways.a2a.base.metrics import Metrics
 from aghbus.gateways.a2a.base.options import Options
 from aghbus.gateways.a2a.callers.auth import Authentication, Denied
+from aghbus.gateways.a2a.callers.limits import Limits, TooMany
 from aghbus.gateways.a2a.serve.handler import AGENT, CALLER, BusHandler
+from aghbus.gateways.a2a.serve.http import CONNECTIONS
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.formats.a2a.ids import Principal
 from aghbus.protocol.formats.a2a.parts import Json
 
@@ -44,10 +48,11 @@ class ContextBuilder(GrpcServerCallContextBuilder):
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Lets only callers in who say who they are, and counts calls."""
+    """Lets only callers in who say who they are, as many calls of each as it may have, and counts calls."""
 
-    def __init__(self, authentication: Authentication, metrics: Metrics) -> None:
+    def __init__(self, authentication: Authentication, limits: Limits, metrics: Metrics) -> None:
         self._authentication = authentication
+        self._limits = limits
         self._metrics = metrics
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
@@ -65,34 +70,47 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _single(self, answer: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def guarded(request: Any, context: Any) -> Any:
-            await self._let_in(context)
-            return await answer(request, context)
+            async with self._let_in(request, context):
+                return await answer(request, context)
 
         return guarded
 
     def _streaming(self, answer: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-            await self._let_in(context)
-            async for each in answer(request, context):
-                yield each
+            async with self._let_in(request, context):
+                async for each in answer(request, context):
+                    yield each
 
         return guarded
 
-    async def _let_in(self, context: Any) -> None:
-        self._metrics.request("gRPC", 0)
+    @asynccontextmanager
+    async def _let_in(self, request: Any, context: Any) -> AsyncIterator[None]:
+        self._metrics.count("requests_total", "gRPC", "0")
         sent = _metadata(context.invocation_metadata())
         try:
-            _caller.set(await self._authentication.caller(sent.get("authorization"), _certificate(context)))
+            caller = await self._authentication.caller(sent.get("authorization"), _certificate(context))
         except Denied:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "credentials are missing or wrong")
+        _caller.set(caller)
+        try:
+            with self._limits.request(caller):
+                if isinstance(request, pb.SendMessageRequest) and not request.message.task_id:
+                    self._limits.open_task(caller)
+                yield
+        except TooMany as error:
+            again = ("retry-after", str(error.again))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), trailing_metadata=(again,))
 
 
-def server_of(options: Options, handler: BusHandler, authentication: Authentication, metrics: Metrics) -> Any:
+def server_of(
+    options: Options, handler: BusHandler, authentication: Authentication, limits: Limits, metrics: Metrics
+) -> Any:
     """A gRPC server that is not started yet. Raises UsageError."""
     assert options.grpc is not None
     host, port = options.grpc
-    limits = [("grpc.max_receive_message_length", options.max_body), ("grpc.so_reuseport", 0)]
-    server = grpc.aio.server(interceptors=[Guard(authentication, metrics)], options=limits)
+    settings = [("grpc.max_receive_message_length", options.max_body), ("grpc.so_reuseport", 0)]
+    guard = Guard(authentication, limits, metrics)
+    server = grpc.aio.server(interceptors=[guard], options=settings, maximum_concurrent_rpcs=CONNECTIONS)
     register: Any = a2a_pb2_grpc.add_A2AServiceServicer_to_server
     register(GrpcHandler(handler, ContextBuilder(options)), server)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,7 @@ from aghbus.client import Conflict, NotFound, Work
 from aghbus.gateways.a2a.base.bus import Agent, Bus
 from aghbus.gateways.a2a.base.catalog import Catalog
 from aghbus.gateways.a2a.base.errors import TRY_AGAIN, fault
-from aghbus.gateways.a2a.base.metrics import Metrics
+from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.base.text import byte_length, has_control, is_blank
 from aghbus.protocol.formats.a2a.ids import (
     MAX_ID_CHARACTERS,
@@ -80,7 +80,7 @@ class Sending:
             raise InternalError(TRY_AGAIN) from None
         self._bus.newest = max(self._bus.newest, seq)
         outcome = "opened" if seq > newest else "repeated"
-        self._metrics.task(outcome)
+        self._metrics.count("tasks_total", outcome)
         self._tell({"event": "task", "task": work_id, "agent": agent.name, "caller": caller.name, "outcome": outcome})
         return work_id
 
