@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, Final, NamedTuple
 
@@ -31,18 +32,26 @@ class Catalog:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._known: dict[Agent, tuple[float, About]] = {}
+        self._reading: dict[Agent, asyncio.Future[About]] = {}
 
     async def about(self, agent: Agent) -> About:
         """What is known now; a peer that does not answer keeps what it said before. Raises ClientError."""
         read, known = self._known.get(agent, (0.0, None))
-        if known is None or time.monotonic() >= read + FRESH_SECONDS:
-            try:
-                known = await (self._of_peer(agent) if agent.peer else self._of_capability(agent.capability or ""))
-            except ClientError:
-                if known is None:
-                    raise
-            self._known[agent] = time.monotonic(), known
+        if known is not None and time.monotonic() < read + FRESH_SECONDS:
+            return known
+        if (reading := self._reading.get(agent)) is None:  # one asks for all who wait
+            reading = self._reading[agent] = asyncio.ensure_future(self._read(agent))
+            reading.add_done_callback(lambda _: self._reading.pop(agent))
+        try:
+            known = await asyncio.shield(reading)
+        except ClientError:
+            if known is None:
+                raise
+        self._known[agent] = time.monotonic(), known
         return known
+
+    async def _read(self, agent: Agent) -> About:
+        return await (self._of_peer(agent) if agent.peer else self._of_capability(agent.capability or ""))
 
     async def _of_peer(self, agent: Agent) -> About:
         answers = (await self._bus.call(self._bus.client.whois(to=agent.peer, first=True, catalog=True))).peers

@@ -70,6 +70,8 @@ class Oidc:
 
     async def _key(self, identity: Any) -> jwt.PyJWK | None:
         """The key of that id; without an id the only one. The provider is asked when keys are old or the id is unknown."""
+        if isinstance(identity, str) and identity in self._keys and time.monotonic() - self._read_at < FRESH_SECONDS:
+            return self._keys[identity]  # also while the provider is asked for the key of somebody else's token
         async with self._turn:
             age = time.monotonic() - self._read_at
             if age >= FRESH_SECONDS or (identity not in self._keys and age >= AGAIN_SECONDS):

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
+from weakref import WeakValueDictionary
 
 import h11
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, TaskNotFoundError
@@ -22,10 +23,11 @@ from aghbus.gateways.a2a.base.bus import Agent, Bus
 from aghbus.gateways.a2a.base.errors import fault
 from aghbus.gateways.a2a.base.files import Files
 from aghbus.gateways.a2a.base.signing import Signing
-from aghbus.gateways.a2a.push.store import MAX_CONFIGS, MAX_OF_TASK, Config, PushStore
+from aghbus.gateways.a2a.push.store import MAX_CONFIGS, MAX_OF_CALLER, MAX_OF_TASK, Config, PushStore
 from aghbus.gateways.a2a.push.webhook import AllowList, Refused, post
 from aghbus.gateways.base.metrics import Metrics
 from aghbus.protocol.base.backoff import Backoff
+from aghbus.protocol.formats.a2a.ids import caller_part
 from aghbus.protocol.formats.a2a.parts import Json
 from aghbus.protocol.formats.a2a.tasks import TaskView
 from aghbus.protocol.formats.derived_ids import digest
@@ -36,8 +38,9 @@ GIVE_UP: Final = 86_400.0
 """Seconds of failures after which a config is forgotten."""
 KEPT_MS: Final = 3_600_000
 """How long the config of an ended task can still be read."""
-AT_A_TIME: Final = 16
-"""Requests to webhooks."""
+AT_A_TIME: Final = 64
+OF_CALLER: Final = 8
+"""Requests to webhooks: of all callers, and of one, whose slow ones keep nobody else's back."""
 
 _SCHEME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 _VALUE: Final = re.compile(r"[!-~]([ -~]{0,4094}[!-~])?")
@@ -69,11 +72,13 @@ class Push:
         self._issuer = issuer
         self._tell = tell
         self._turn = asyncio.Semaphore(AT_A_TIME)
+        self._turns = WeakValueDictionary[str, asyncio.Semaphore]()  # of callers
         self._following: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Go on with all configs."""
+        """Go on with all configs, also with a store that was restored and is behind them."""
         for config in self._store.all():
+            config.seq = min(config.seq, self._bus.newest)
             self._follow(config)
 
     async def stop(self) -> None:
@@ -104,14 +109,13 @@ class Push:
         that a repeated request creates it once. Raises InvalidParamsError."""
         task_id = view.task_id
         self.check(asked)
-        self._drop_old()
         fresh = digest("a2a-push", task_id, asked["url"]) if derived else uuid.uuid4().hex
         identity, about = str(asked.get("id") or fresh), asked.get("authentication") or {}
         known = self._store.get(task_id, identity)
         if known is not None and derived:
             return known
-        if known is None and (len(self._store) >= MAX_CONFIGS or len(self._store.of_task(task_id)) >= MAX_OF_TASK):
-            raise InvalidParamsError(f"a task has at most {MAX_OF_TASK} configs, the gateway {MAX_CONFIGS}")
+        if known is None:
+            self._make_room(task_id)
         config = Config(identity, task_id, agent.name, asked["url"], asked.get("token", ""), seq=view.last_seq)
         config.scheme, config.credentials = about.get("scheme", ""), about.get("credentials", "")
         config.ended_ms = int(time.time() * 1000) if view.has_ended() else 0
@@ -135,11 +139,20 @@ class Push:
             task.cancel()
         self._store.remove(task_id, identity)
 
-    def _drop_old(self) -> None:
-        before = int(time.time() * 1000) - KEPT_MS
+    def _make_room(self, task_id: str) -> None:
+        """Forget old configs of ended tasks, also a later one of the caller if it has no room. Raises InvalidParamsError."""
+        before, caller = int(time.time() * 1000) - KEPT_MS, caller_part(task_id)
         for config in self._store.all():
             if config.ended_ms and config.ended_ms < before:
                 self._store.remove(config.task_id, config.id)
+        own = [config for config in self._store.all() if caller_part(config.task_id) == caller]
+        is_full = len(own) >= MAX_OF_CALLER or len(self._store) >= MAX_CONFIGS
+        ended = min((config for config in own if config.ended_ms), key=lambda config: config.ended_ms, default=None)
+        if len(self._store.of_task(task_id)) >= MAX_OF_TASK or (is_full and ended is None):
+            limits = f"a task has at most {MAX_OF_TASK}, a caller {MAX_OF_CALLER}, the gateway {MAX_CONFIGS}"
+            raise InvalidParamsError(f"too many configs: {limits}")
+        if is_full and ended is not None:
+            self._store.remove(ended.task_id, ended.id)
 
     def _follow(self, config: Config) -> None:
         key = config.task_id, config.id
@@ -157,7 +170,7 @@ class Push:
                 break
             except NotFound:
                 break
-            except ClientError:
+            except (ClientError, OSError):
                 await asyncio.sleep(backoff.next())
         if self._store.get(config.task_id, config.id) is config:
             config.ended_ms = int(time.time() * 1000)
@@ -209,11 +222,17 @@ class Push:
         if config.scheme:
             headers["Authorization"] = f"{config.scheme} {config.credentials}".rstrip()
         try:
-            async with self._turn:
+            async with self._turn_of(config), self._turn:
                 status = await post(self._allowed, config.url, headers, body)
         except (Refused, OSError, h11.ProtocolError) as error:
             return str(error) or type(error).__name__
         return "" if 200 <= status < 300 else f"status {status}"
+
+    def _turn_of(self, config: Config) -> asyncio.Semaphore:
+        caller = caller_part(config.task_id)
+        if (turn := self._turns.get(caller)) is None:
+            turn = self._turns[caller] = asyncio.Semaphore(OF_CALLER)
+        return turn
 
 
 def required(push: Push | None) -> Push:

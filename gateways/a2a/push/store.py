@@ -1,10 +1,10 @@
-"""Push notification configs in a file of the gateway's state folder, with the position up to which each was delivered."""
+"""Push notification configs in files of the gateway's folder, with the position up to which each was delivered."""
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -12,9 +12,10 @@ from aghbus.client import UsageError
 from aghbus.host.file_lock import try_lock
 from aghbus.host.files import make_private_folder, sync_folder
 from aghbus.protocol.formats.a2a.parts import Json
+from aghbus.protocol.formats.derived_ids import digest
 
-FILE: Final = "push.json"
 MAX_CONFIGS: Final = 10_000
+MAX_OF_CALLER: Final = 1_000
 MAX_OF_TASK: Final = 10
 
 
@@ -43,13 +44,13 @@ class Config(msgspec.Struct, omit_defaults=True):
 
 
 class PushStore:
-    """The configs in a folder. Each change is on disk before it returns; one process at a time has them."""
+    """The configs in a folder, a file each. A change is on disk before it returns; one process at a time has them."""
 
     def __init__(self, folder: str) -> None:
         """Raises UsageError for a folder or file that cannot be used, or that another gateway uses."""
-        self._folder, self._path = folder, os.path.join(folder, FILE)  # noqa: PTH118
+        self._folder = Path(folder, "push")
         try:
-            make_private_folder(folder)
+            make_private_folder(self._folder)
             self._lock = os.open(f"{folder}/push.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             if not try_lock(self._lock):
                 hint = "stop it, or leave out --push-allow: one gateway of an instance sends notifications"
@@ -75,35 +76,36 @@ class PushStore:
 
     def put(self, config: Config) -> None:
         """Keep a config as it is now. Raises OSError."""
+        path = self._path(config.task_id, config.id)
+        fresh = path.with_suffix(".new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(msgspec.json.encode(config))
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(path)
+        sync_folder(self._folder)
         self._configs[config.task_id, config.id] = config
-        self._write()
 
     def remove(self, task_id: str, identity: str) -> bool:
         """Forget a config; False if there is none. Raises OSError."""
-        if self._configs.pop((task_id, identity), None) is None:
+        if (task_id, identity) not in self._configs:
             return False
-        self._write()
+        self._path(task_id, identity).unlink(missing_ok=True)
+        sync_folder(self._folder)
+        del self._configs[task_id, identity]
         return True
 
-    def _read(self) -> dict[tuple[str, str], Config]:
-        try:
-            with open(self._path, "rb") as stream:  # noqa: PTH123
-                found = msgspec.convert(json.loads(stream.read()), list[Config])
-        except FileNotFoundError:
-            return {}
-        except (ValueError, msgspec.ValidationError) as error:
-            raise UsageError(
-                f"{self._path} is damaged: {error}", "move it away: clients then create their configs again"
-            ) from None
-        return {(one.task_id, one.id): one for one in found}
+    def _path(self, task_id: str, identity: str) -> Path:
+        return self._folder / f"{digest('a2a-push-file', task_id, identity)}.json"
 
-    def _write(self) -> None:
-        content: Any = msgspec.json.encode([*self._configs.values()])
-        fresh = f"{self._path}.new"
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(fresh, self._path)  # noqa: PTH105
-        sync_folder(self._folder)
+    def _read(self) -> dict[tuple[str, str], Config]:
+        found = dict[tuple[str, str], Config]()
+        for path in self._folder.glob("*.json"):
+            try:
+                one = msgspec.json.decode(path.read_bytes(), type=Config)
+            except msgspec.DecodeError as error:
+                hint = "move it away: its client then creates the config again"
+                raise UsageError(f"{path} is damaged: {error}", hint) from None
+            found[one.task_id, one.id] = one
+        return found

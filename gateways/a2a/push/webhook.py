@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import ssl
 from collections.abc import Iterable
@@ -21,6 +22,10 @@ SECONDS: Final = 15.0
 """For one request, from the look-up of the name to the head of the response."""
 ANY: Final = "*"
 """In an allow-list: every host with a public address."""
+MAX_URL: Final = 2048
+"""Characters."""
+_HOST: Final = re.compile(r"(?=.{1,253}$)[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*|[0-9a-f:.]{2,45}")
+"""A name that can be looked up, or an address."""
 _EMBEDDING: Final = tuple(
     map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96"))
 )
@@ -58,8 +63,10 @@ class AllowList:
         except ValueError:
             raise Refused("must be an https URL") from None
         here = parts.scheme == "http" and is_loopback(host) and self._names(host, port)
-        if not (tls or here) or not host or not url.isascii() or any(char <= " " for char in url):
+        if not (tls or here) or not url.isascii() or any(char <= " " for char in url):
             raise Refused("must be an https URL")
+        if len(url) > MAX_URL or not _HOST.fullmatch(host):
+            raise Refused(f"must have a legal host and at most {MAX_URL} characters")
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise Refused("must have no user, password or fragment")
         if not self._names(host, port) and ANY not in self._entries:

@@ -24,13 +24,14 @@ DRAIN_SECONDS: Final = 3
 """Seconds for requests in progress when the gateway stops."""
 
 HEAD_SECONDS: Final = 10.0
-"""A connection on which no request has begun for so long, twice that at most, is closed."""
+"""A connection on which no request has begun for so long, twice that at most, is closed; so is one whose client reads nothing."""
 
 
 class Protocol(H11Protocol):
     """HTTP/1.1 over connections that tell the application about their client certificate."""
 
     _is_idle = False
+    _waiting = 0
     _since = 0.0
     _watching: asyncio.TimerHandle | None = None
 
@@ -60,8 +61,12 @@ class Protocol(H11Protocol):
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def _look(self) -> None:
-        """Close a connection that was without a request the last time, too."""
-        idle = self.is_free()
+        """Close a connection that was without a request the last time, too, or whose client has read nothing since then."""
+        waiting = self.transport.get_write_buffer_size() if self.flow.write_paused else 0
+        if waiting and waiting == self._waiting:
+            self.transport.abort()
+            return
+        self._waiting, idle = waiting, self.is_free()
         if idle and self._is_idle:
             self.transport.close()
             return

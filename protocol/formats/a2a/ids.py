@@ -59,6 +59,11 @@ def belongs_to(caller: Principal, task: str) -> bool:
     return task.startswith(f"work_a2a_{caller.digits}_")
 
 
+def caller_part(task: str) -> str:
+    """What the ids of all tasks of the same caller begin with."""
+    return task.rpartition("_")[0]
+
+
 def thread_id(caller: Principal, context_id: str) -> str:
     """The thread of a context of `caller`: the context's own id, if a gateway made it for the same caller."""
     own = f"thread_a2a_{caller.digits}_"

@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
+from aghbus.gateways.a2a.callers import oidc
 from tests.support.a2a_gateway import HEADERS, Gateway, certificate, received, serving_a2a
 from tests.support.serving import Bus
 
@@ -80,8 +81,12 @@ class Provider(http.server.BaseHTTPRequestHandler):
     """An OpenID provider with one key."""
 
     keys: dict[str, Any]
+    asked, answers = threading.Event(), threading.Event()
+    answers.set()
 
     def do_GET(self) -> None:
+        self.asked.set()
+        assert self.answers.wait(30)
         issuer = f"http://127.0.0.1:{self.server.server_address[1]}"  # type: ignore[index]
         found = self.keys if self.path == "/keys" else {"issuer": issuer, "jwks_uri": f"{issuer}/keys"}
         body = json.dumps(found).encode()
@@ -155,6 +160,27 @@ def test_jwts_of_the_provider_name_callers(bus: Bus, provider: tuple[str, Any]) 
     hashed = "256db02cc52dd055fb9b6228ef0abd58"  # printf users/ann | sha256sum
     assert principal == {"name": f"h_{hashed}", "issuer": issuer, "via": "a2a"}
     assert received(bus, other["id"])["ext"]["aghbus.principal"] == {"name": "ann", "issuer": issuer, "via": "a2a"}
+
+
+async def test_callers_of_known_keys_do_not_wait_for_the_provider(
+    provider: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sends a token with an unknown key makes the gateway ask the provider."""
+    monkeypatch.setattr(oidc, "AGAIN_SECONDS", 0.0)
+    issuer, key = provider
+    claims = {"iss": issuer, "aud": "agents", "sub": "ann", "exp": int(time.time()) + 60}
+    known, unknown = (jwt.encode(claims, key, algorithm="RS256", headers={"kid": kid}) for kid in ("one", "two"))
+    check = oidc.Oidc(issuer, "agents")
+    assert await check.caller(known) is not None
+    Provider.answers.clear()
+    Provider.asked.clear()
+    waiting = asyncio.create_task(check.caller(unknown))
+    try:
+        assert await asyncio.to_thread(Provider.asked.wait, 30)
+        assert await asyncio.wait_for(check.caller(known), 5) is not None
+    finally:
+        Provider.answers.set()
+    assert await waiting is None
 
 
 def test_client_certificates_name_callers(bus: Bus, tmp_path: Path) -> None:

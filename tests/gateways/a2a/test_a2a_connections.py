@@ -84,6 +84,24 @@ async def test_idle_connections_make_place_and_bodies_for_nobody_are_not_read(mo
     assert closed == b""
 
 
+async def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "HEAD_SECONDS", 0.2)
+    ended = asyncio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        try:
+            while True:
+                await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+        finally:
+            ended.set()
+
+    async with served(front_of(endless)) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.wait_for(ended.wait(), 20)
+
+
 def test_small_answers_are_not_held_back() -> None:
     """asyncio switches Nagle's algorithm off only for sockets whose protocol is named."""
     with http.listen("127.0.0.1", 0) as listener:

@@ -1,5 +1,6 @@
 """Cards, versions, limits and errors over HTTP."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,15 @@ def test_a_card_is_not_sent_again_to_who_has_it(gateway: Gateway) -> None:
     again = httpx.get(gateway.url + CARD, headers={"If-None-Match": first.headers["etag"]})
     other = httpx.get(gateway.url + CARD, headers={"If-None-Match": '"another"'})
     assert (again.status_code, again.content, other.status_code) == (304, b"", 200)
+
+
+async def test_many_who_ask_for_a_card_ask_its_peer_once(bus: Bus) -> None:
+    with serving_a2a(bus.home, "--listen", "127.0.0.1:0", "--peer", "worker") as fresh:
+        before = bus.worker.get("/v1/status")["counters"].get("whois.answered", 0)
+        async with httpx.AsyncClient(timeout=30) as http:
+            cards = await asyncio.gather(*(http.get(fresh.url + CARD) for _ in range(20)))
+        assert {card.status_code for card in cards} == {200}
+        assert bus.worker.get("/v1/status")["counters"]["whois.answered"] == before + 1
 
 
 def test_several_agents_have_cards_of_their_own(two: Gateway) -> None:

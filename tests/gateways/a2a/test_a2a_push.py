@@ -1,9 +1,11 @@
 """Push notifications to a webhook over HTTPS: in order, signed, repeated, over restarts, and nowhere else."""
 
 import asyncio
+import contextlib
 import hashlib
 import http.server
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -151,6 +153,60 @@ async def test_configs_are_created_read_and_removed(bus: Bus, webhook: Webhook) 
     assert webhook.got == []
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[str]:
+    """The address of a receiver that takes connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=1000) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_slow_webhooks_of_one_caller_do_not_keep_back_those_of_another(
+    bus: Bus, webhook: Webhook, tmp_path: Path
+) -> None:
+    callers = tmp_path / "callers"
+    callers.touch(0o600)
+    callers.write_text(f"ann {'a' * 16}\nbob {'b' * 16}\n")
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", "127.0.0.1:*", "--callers", str(callers))
+    gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
+    await asyncio.to_thread(gateway.start)
+    try:
+        with silent() as slow:
+            async with sdk_client(gateway.url, "JSONRPC", token="a" * 16) as ann:
+                for _ in range(8):
+                    task = await task_of(ann, at_once(message()))
+                    for _ in range(10):
+                        asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"http://{slow}/")
+                        await ann.create_task_push_notification_config(asked)
+                    await asyncio.to_thread(step, bus, task["id"], "complete", message="done")
+            async with sdk_client(gateway.url, "JSONRPC", token="b" * 16) as bob:
+                task = await task_of(bob, at_once(message()))
+                asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"https://{webhook.host}/")
+                await bob.create_task_push_notification_config(asked)
+                await asyncio.to_thread(step, bus, task["id"], "complete", message="mine")
+                await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == ["mine"], 10, "mine")
+    finally:
+        await asyncio.to_thread(gateway.stop)
+
+
+async def test_positions_that_are_ahead_of_a_restored_store_are_set_back(bus: Bus, webhook: Webhook) -> None:
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host)
+    gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
+    await asyncio.to_thread(gateway.start)
+    try:
+        async with sdk_client(gateway.url, "JSONRPC") as client:
+            task = await task_of(client, at_once(message()))
+            asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"https://{webhook.host}/")
+            await client.create_task_push_notification_config(asked)
+        await asyncio.to_thread(gateway.stop)
+        for path in (bus.home.root / "state" / "aghbus" / "clients" / "ops" / "a2a-serve" / "push").glob("*.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "seq": 1_000_000_000}))
+        await asyncio.to_thread(gateway.start)
+        await asyncio.to_thread(step, bus, task["id"], "complete", message="after it")
+        await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == ["after it"], WAIT, "after it")
+    finally:
+        await asyncio.to_thread(gateway.stop)
+
+
 @pytest.mark.parametrize(
     "url",
     [
@@ -169,6 +225,20 @@ async def test_configs_are_created_read_and_removed(bus: Bus, webhook: Webhook) 
 def test_urls_that_are_not_allowed_are_refused(url: str) -> None:
     with pytest.raises(Refused):
         AllowList(["hooks.example.com"]).target(url)
+
+
+@pytest.mark.parametrize(
+    "host", [".example.com", "a..example.com", f"{'a' * 64}.com", "a b.com", "[::1%eth0]", "a%00.com"]
+)
+def test_hosts_that_nobody_can_look_up_are_refused(host: str) -> None:
+    with pytest.raises(Refused):
+        AllowList(["*"]).target(f"https://{host}/")
+
+
+def test_long_urls_are_refused() -> None:
+    AllowList(["*"]).target("https://example.com/" + 2000 * "x")
+    with pytest.raises(Refused):
+        AllowList(["*"]).target("https://example.com/" + 2048 * "x")
 
 
 @pytest.mark.parametrize(
