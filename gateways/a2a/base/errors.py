@@ -29,6 +29,8 @@ from aghbus.client import (
 )
 from aghbus.protocol.base.text import escape
 
+LOGGED = 4000
+"""Characters of a traceback in the log: the end of it."""
 TRY_AGAIN = "the agent cannot be reached now; send the same message again, it is carried out once"
 
 
@@ -68,6 +70,7 @@ def translated() -> Iterator[None]:
         raise error_of(error) from None
     except A2AError:
         raise
-    except Exception:
-        logging.getLogger("aghbus.a2a").error("a bug in the gateway: %s", escape(traceback.format_exc()))
+    except Exception as error:
+        shown = "".join(traceback.format_exception(error, chain=False))[-LOGGED:]
+        logging.getLogger("aghbus.a2a").error("a bug in the gateway: %s", escape(shown))
         raise InternalError("internal error") from None

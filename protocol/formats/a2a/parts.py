@@ -30,6 +30,9 @@ STORED: Final = "agh://"
 RESULT: Final = "result"
 """The `artifactId` of the result of a work."""
 
+MAX_NESTING: Final = 24
+"""Arrays and objects within each other that A2A's types carry: Protocol Buffers take three of their 100 levels for one."""
+
 _BETWEEN: Final = "\n\n"
 _CONTENTS: Final = ("text", "raw", "url", "data")
 _ARTIFACT_MEMBERS: Final = {"artifact_id": "artifactId", "title": "name", "description": "description"}
@@ -120,7 +123,7 @@ def parts_of(text: str, references: list[Any], layout: Any = None) -> list[Json]
 def part_of(reference: Any) -> Json:
     """The part that a reference stands for. One in the object store is a `url` that only peers understand: see `is_stored`."""
     if not isinstance(reference, Mapping):
-        return {"data": reference}
+        return {"data": bounded(reference)}
     named = _names(reference)
     if isinstance(content := reference.get("content"), str) and _decoded(content) is not None:
         return {"raw": content, **named}
@@ -129,8 +132,19 @@ def part_of(reference: Any) -> Json:
     if isinstance(reference.get("text"), str) and reference.get("type") == "text":
         return {"text": reference["text"], **named}
     if "data" in reference and reference.get("type") == "data":
-        return {"data": reference["data"], **named}
-    return {"data": dict(reference)}
+        return {"data": bounded(reference["data"]), **named}
+    return {"data": bounded(reference)}
+
+
+def bounded(value: Any, levels: int = MAX_NESTING) -> Any:
+    """A value of a peer, in which arrays and objects that are nested more deeply are their JSON as text."""
+    if not isinstance(value, (Mapping, list)):
+        return value
+    if not levels:
+        return compact(value)
+    if isinstance(value, list):
+        return [bounded(each, levels - 1) for each in value]
+    return {name: bounded(each, levels - 1) for name, each in value.items()}
 
 
 def is_stored(part: Json) -> bool:
@@ -160,7 +174,7 @@ def artifacts_of(body: Mapping[str, Any]) -> list[Json]:
             theirs: about[ours] for ours, theirs in _ARTIFACT_MEMBERS.items() if isinstance(about.get(ours), str)
         }
         if isinstance(about.get("artifact_metadata"), Mapping):
-            members["metadata"] = about["artifact_metadata"]
+            members["metadata"] = bounded(about["artifact_metadata"])
         if "name" not in members and isinstance(part.get("filename"), str):
             members["name"] = part["filename"]
         artifact.update(members)
@@ -186,16 +200,16 @@ def _artifact_id(reference: Any, about: Mapping[str, Any]) -> str:
 def _result_parts(result: Any) -> list[Json]:
     """A result as parts; of a command under `aghctl serve` its output alone."""
     if not _is_of_serve(result):
-        return [{"data": result}]
+        return [{"data": bounded(result)}]
     if "output" in result:
-        return [{"data": result["output"], "mediaType": "application/json"}]
+        return [{"data": bounded(result["output"]), "mediaType": "application/json"}]
     return [] if is_blank(result["stdout"]) else [{"text": result["stdout"], "mediaType": "text/plain"}]
 
 
 def _result_metadata(result: Any) -> Json:
     if not _is_of_serve(result):
         return {}
-    return {name: result[name] for name in ("exit_code", "duration_s", "truncated") if name in result}
+    return {name: bounded(result[name]) for name in ("exit_code", "duration_s", "truncated") if name in result}
 
 
 def _is_of_serve(result: Any) -> bool:
@@ -217,7 +231,7 @@ def _names(about: Mapping[str, Any]) -> Json:
     if isinstance(about.get("media_type"), str) and about["media_type"]:
         named["mediaType"] = about["media_type"]
     if isinstance(about.get("metadata"), Mapping) and about["metadata"]:
-        named["metadata"] = about["metadata"]
+        named["metadata"] = bounded(about["metadata"])
     return named
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aghbus.protocol.agh.lifecycle import TRANSITIONS
-from aghbus.protocol.formats.a2a.parts import Json, artifacts_of, parts_of
+from aghbus.protocol.formats.a2a.parts import Json, artifacts_of, bounded, parts_of
 from aghbus.protocol.formats.timestamps import utc
 
 CARRIED: Final = "aghbus.a2a"
@@ -190,7 +190,7 @@ class TaskView:
             "role": role,
             "parts": parts or [{"text": text}],
         }
-        said.update({theirs: kept[ours] for ours, theirs in _COPIED.items() if _fits(theirs, kept.get(ours))})
+        said.update({theirs: bounded(kept[ours]) for ours, theirs in _COPIED.items() if _fits(theirs, kept.get(ours))})
         return said
 
 

@@ -191,3 +191,38 @@ async def test_a_signal_ends_streams_and_the_gateway(bus: Bus, number: signal.Si
     assert found == code
     assert stopping.events[-1] == {"v": 1, "event": "stopped"}
     assert bus.ops.state_of(first["task"]["id"]) == "submitted"
+
+
+def nested(levels: int) -> Any:
+    value: Any = "end"
+    for level in range(levels):
+        value = [value] if level % 2 else {"inner": value}
+    return value
+
+
+@every_binding
+async def test_what_is_nested_deeply_is_shown_as_text(bus: Bus, gateway: Gateway, binding: str) -> None:
+    """Otherwise neither the task nor a list with it could be sent: Protocol Buffers have 100 levels."""
+    deep = nested(110)
+    file = {
+        "type": "data",
+        "name": "deep",
+        "data": deep,
+        "metadata": {"deep": deep},
+        "artifact_metadata": {"deep": deep},
+    }
+    ext = {"aghbus.a2a": {"metadata": {"deep": deep}}}
+    async with sdk_client(gateway.url, binding) as client:
+        task = await task_of(client, at_once(message("deep", contextId=f"deep {binding}")))
+        await asyncio.to_thread(step, bus, task["id"], "update", message="see", artifacts=[file], ext=ext)
+        await asyncio.to_thread(step, bus, task["id"], "complete", message="done", result={"deep": deep})
+        got = shown(await client.get_task(pb.GetTaskRequest(id=task["id"])))
+        asked = pb.ListTasksRequest(context_id=f"deep {binding}", include_artifacts=True)
+        listed = shown(await client.list_tasks(asked))["tasks"]
+    assert listed == [got]
+    (result,) = [each for each in got["artifacts"] if each["artifactId"] == "result"]
+    value = result["parts"][0]["data"]["deep"]
+    while not isinstance(value, str):
+        value = next(iter(value.values())) if isinstance(value, dict) else value[0]
+    assert value.startswith(("[", "{"))
+    assert "inner" in value
