@@ -72,6 +72,15 @@ def test_a_capability_goes_out_as_text_and_data() -> None:
     assert message["parts"] == [{"text": "Reviews"}, {"data": record}]
 
 
+def test_says_go_out_as_one_message_to_the_task() -> None:
+    file = {"type": "file", "uri": "agh://artifacts/work_1/a.txt", "name": "a.txt"}
+    says: list[dict[str, Any]] = [{"body": {"text": "First"}}, {"body": {"text": "Then this", "artifacts": [file]}}]
+    task = {"task_id": "t1", "context_id": "c1"}
+    message = outward.further_message("m2", says, {"agh://artifacts/work_1/a.txt": b"abc"}, task)
+    assert (message["messageId"], message["taskId"], message["contextId"]) == ("m2", "t1", "c1")
+    assert message["parts"] == [{"text": "First"}, {"text": "Then this"}, {"raw": "YWJj", "filename": "a.txt"}]
+
+
 @pytest.mark.parametrize(
     ("given", "made"),
     [

@@ -1,13 +1,17 @@
 """An A2A agent on the SDK's own server, as a process: `python -m tests.support.a2a_agent FOLDER PORT GRPC_PORT [OPTION…]`.
 
 The first word of a message says what it does. Each run of the executor is a line in FOLDER/runs, each cancelation one in
-FOLDER/canceled. `wait NAME`, `login NAME` and `slow NAME` go on when FOLDER/go.NAME is there.
+FOLDER/canceled. `wait NAME`, `login NAME`, `slow NAME`, `listen NAME` and `pieces NAME` go on when FOLDER/go.NAME is there.
+After `listen` the messages that came meanwhile are executed: `more …` is reported, any other one completes the task.
 
-Options: `kept` (tasks survive the process, and one
-that was working is completed at the next start), `nostream`, `nolist`, `jsonrpc`, `http`, `grpc` (only that interface).
+Options: `kept` (tasks survive the process, and one that was working is completed at the next start), `nostream`, `nolist`,
+`deaf` (no messages to a task that runs), `ignores` (they are taken, and nothing comes of them), `jsonrpc`, `http`, `grpc` (only
+that interface), `tls` (with server.crt and server.key of FOLDER), `mtls` (also requires a certificate by authority.crt). If
+there is FOLDER/token, each request over HTTP needs it as bearer token.
 """
 
 import asyncio
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,8 @@ from a2a.types.a2a_pb2_grpc import add_A2AServiceServicer_to_server
 from a2a.utils.errors import UnsupportedOperationError
 from google.protobuf.json_format import ParseDict
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 
 CARD = {
     "name": "Reviewer",
@@ -47,6 +53,9 @@ CARD = {
         {"id": "Summarise things!", "name": "Summary", "description": "Says it in short", "tags": ["text", "short"]},
     ],
 }
+
+LEAK = "the key is AKIA" + "QWERTYUIOPASDFGH"
+"""What the daemon refuses as a credential."""
 
 
 class Executor(AgentExecutor):
@@ -70,7 +79,10 @@ class Executor(AgentExecutor):
             started = pb.Task(id=context.task_id, context_id=context.context_id, history=[message])
             started.status.state = pb.TASK_STATE_SUBMITTED
             await event_queue.enqueue_event(started)
-        else:
+        elif words[0] == "more":
+            await updater.start_work(self._text(updater, f"heard {' '.join(words[1:])}"))
+            return
+        elif words[0] != "pieces":
             await updater.complete(self._text(updater, f"on {' '.join(words)}"))
             return
         await getattr(self, f"_{words[0]}")(updater, words[-1])
@@ -84,12 +96,26 @@ class Executor(AgentExecutor):
         await updater.complete()
 
     async def _slow(self, updater: TaskUpdater, name: str) -> None:
+        await updater.add_artifact([new_text_part("all of it")], artifact_id="a", name="review")
         await updater.complete(self._text(updater, "went"))
 
     async def _wait(self, updater: TaskUpdater, name: str) -> None:
         await updater.start_work(self._text(updater, "waiting"))
         await self._go(name)
         await updater.complete(self._text(updater, "went"))
+
+    async def _listen(self, updater: TaskUpdater, name: str) -> None:
+        await updater.start_work(self._text(updater, "listening"))
+        await self._go(name)
+
+    async def _pieces(self, updater: TaskUpdater, name: str) -> None:
+        """An artifact in three pieces, the last two after a while."""
+        await updater.add_artifact([new_text_part("one ")], artifact_id="a", name="review")
+        await updater.start_work(self._text(updater, "wrote one"))
+        await self._go(name)
+        await updater.add_artifact([new_text_part("two ")], artifact_id="a", append=True)
+        await updater.add_artifact([new_text_part("three")], artifact_id="a", append=True, last_chunk=True)
+        await updater.complete()
 
     async def _ask(self, updater: TaskUpdater, name: str) -> None:
         await updater.start_work()
@@ -108,6 +134,9 @@ class Executor(AgentExecutor):
 
     async def _reject(self, updater: TaskUpdater, name: str) -> None:
         await updater.reject(self._text(updater, "not \x1b[31mtoday"))
+
+    async def _leak(self, updater: TaskUpdater, name: str) -> None:
+        await updater.reject(self._text(updater, f"{LEAK} {'x' * 70_000}"))
 
     async def _fail(self, updater: TaskUpdater, name: str) -> None:
         await updater.failed(self._text(updater, "no disk"))
@@ -152,9 +181,20 @@ class KeptTasks(InMemoryTaskStore):
 
 
 class Handler(DefaultRequestHandlerV2):
-    """Without ListTasks where that is wanted."""
+    """Without ListTasks, or without messages to tasks, where that is wanted."""
 
-    lists = True
+    lists = listens = True
+    ignores = False
+
+    async def on_message_send(self, params: pb.SendMessageRequest, context: ServerCallContext) -> pb.Message | pb.Task:
+        if params.message.task_id and not self.listens:
+            raise UnsupportedOperationError(message="this task takes no messages")
+        if params.message.task_id and self.ignores:
+            known: pb.Task | None = await self.on_get_task(pb.GetTaskRequest(id=params.message.task_id), context)
+            assert known is not None
+            return known
+        answer: pb.Message | pb.Task = await super().on_message_send(params, context)
+        return answer
 
     async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
         if not self.lists:
@@ -163,16 +203,31 @@ class Handler(DefaultRequestHandlerV2):
         return found
 
 
+class Guard:
+    """Refuses requests without the token."""
+
+    def __init__(self, app: Any, folder: Path) -> None:
+        self._app, self._token = app, folder / "token"
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        wanted = f"Bearer {self._token.read_text()}" if self._token.exists() else None
+        if scope["type"] == "http" and wanted is not None and Headers(scope=scope).get("authorization") != wanted:
+            await PlainTextResponse("who are you?", 401)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
 async def main(folder: Path, port: int, grpc_port: int, options: set[str]) -> None:
     card = ParseDict(CARD, pb.AgentCard())
     card.capabilities.streaming = "nostream" not in options
     if (folder / "changed").exists():
         card.description = "Does something else"
-    only = options & {"jsonrpc", "http", "grpc"}
+    only, tls = options & {"jsonrpc", "http", "grpc"}, options & {"tls", "mtls"}
+    scheme = "https" if tls else "http"
     for name, binding, url in (
-        ("jsonrpc", "JSONRPC", f"http://127.0.0.1:{port}/rpc"),
-        ("http", "HTTP+JSON", f"http://127.0.0.1:{port}/rest"),
-        ("grpc", "GRPC", f"127.0.0.1:{grpc_port}"),
+        ("jsonrpc", "JSONRPC", f"{scheme}://127.0.0.1:{port}/rpc"),
+        ("http", "HTTP+JSON", f"{scheme}://127.0.0.1:{port}/rest"),
+        ("grpc", "GRPC", f"{scheme}://127.0.0.1:{grpc_port}" if tls else f"127.0.0.1:{grpc_port}"),
     ):
         if not only or name in only:
             card.supported_interfaces.add(url=url, protocol_binding=binding, protocol_version="1.0")
@@ -180,18 +235,31 @@ async def main(folder: Path, port: int, grpc_port: int, options: set[str]) -> No
     if isinstance(store, KeptTasks):
         await store.restore()
     handler = Handler(Executor(folder), store, card)
-    handler.lists = "nolist" not in options
+    handler.lists, handler.listens = "nolist" not in options, "deaf" not in options
+    handler.ignores = "ignores" in options
     server = grpc.aio.server()
     register: Any = add_A2AServiceServicer_to_server
     register(GrpcHandler(handler), server)
-    server.add_insecure_port(f"127.0.0.1:{grpc_port}")
+    certificate, key, authority = (folder / name for name in ("server.crt", "server.key", "authority.crt"))
+    https: dict[str, Any] = {}
+    if tls:
+        client_ca = authority if "mtls" in tls else None
+        https = {"ssl_certfile": certificate, "ssl_keyfile": key, "ssl_ca_certs": client_ca}
+        https["ssl_cert_reqs"] = ssl.CERT_REQUIRED if client_ca else ssl.CERT_NONE
+        pairs = [(key.read_bytes(), certificate.read_bytes())]
+        trusted = client_ca.read_bytes() if client_ca else None
+        secure = grpc.ssl_server_credentials(pairs, trusted, client_ca is not None)
+        server.add_secure_port(f"127.0.0.1:{grpc_port}", secure)
+    else:
+        server.add_insecure_port(f"127.0.0.1:{grpc_port}")
     await server.start()
     routes = [
         *create_agent_card_routes(card),
         *create_jsonrpc_routes(handler, "/rpc"),
         *create_rest_routes(handler, path_prefix="/rest"),
     ]
-    config = uvicorn.Config(Starlette(routes=routes), port=port, log_level="warning", timeout_graceful_shutdown=1)
+    app = Guard(Starlette(routes=routes), folder)
+    config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=1, **https)
     await uvicorn.Server(config).serve()
 
 

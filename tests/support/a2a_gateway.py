@@ -142,8 +142,9 @@ def step(bus: Bus, work_id: str, verb: str, **members: Any) -> None:
     wait_for(arrived, WAIT, f"{verb} to arrive")
 
 
-def certificate(folder: Path, name: str, *, authority: tuple[Any, Any] | None = None) -> tuple[Any, Any]:
-    """A certificate and its key, as NAME.crt and NAME.key: of an authority, or by `authority` for 127.0.0.1."""
+def certificate(folder: Path, name: str, *, authority: tuple[Any, Any] | None = None, days: int = 1) -> tuple[Any, Any]:
+    """A certificate and its key, as NAME.crt and NAME.key: of an authority, or by `authority` for 127.0.0.1. It is valid for so
+    many days from now on; below 0 it has expired."""
     import datetime
     import ipaddress
 
@@ -162,8 +163,8 @@ def certificate(folder: Path, name: str, *, authority: tuple[Any, Any] | None = 
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=9))
+        .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=authority is None, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )

@@ -23,7 +23,8 @@ class AgentProcess:
         folder.mkdir(exist_ok=True)
         self.folder, self.options = folder, options
         self.port, self.grpc_port = free_ports(2)
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.tls = bool({"tls", "mtls"} & {*options})
+        self.url = f"http{'s' * self.tls}://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -38,6 +39,9 @@ class AgentProcess:
         assert self.process.poll() is None, (self.folder / "log").read_text()
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         with contextlib.suppress(OSError), contextlib.closing(client):
+            if self.tls:
+                client.connect()
+                return True
             client.request("GET", "/.well-known/agent-card.json")
             return client.getresponse().read() != b""
         return False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -50,6 +52,11 @@ _BINDINGS: Final = {
     "grpc": TransportProtocol.GRPC,
 }
 BINDINGS: Final = tuple(_BINDINGS)
+
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VISIBLE: Final = re.compile(r"[ -~]*")
+_TOKEN: Final = re.compile(r"[!-~]+")
 
 
 class AgentError(Exception):
@@ -105,25 +112,34 @@ class Access(NamedTuple):
         """The headers of a call, read anew: a token may be replaced while we run. Raises Away."""
         found: dict[str, str] = {}
         try:
-            if self.header_file is not None:
-                for line in Path(self.header_file).read_text(encoding="utf-8").splitlines():
-                    name, colon, value = line.partition(":")
-                    if colon and not line.startswith("#"):
-                        found[name.strip()] = value.strip()
+            for line in Path(self.header_file).read_text(encoding="utf-8").splitlines() if self.header_file else ():
+                name, colon, value = line.partition(":")
+                if line.strip() and not line.startswith("#"):
+                    if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not _VISIBLE.fullmatch(value.strip()):
+                        raise Away(f"--header-file: {self.header_file} must have lines `Name: value` in ASCII")
+                    found[name.strip()] = value.strip()
             if self.bearer_file is not None:
-                found["Authorization"] = f"Bearer {Path(self.bearer_file).read_text(encoding='utf-8').strip()}"
+                token = Path(self.bearer_file).read_text(encoding="utf-8").strip()
+                if not _TOKEN.fullmatch(token):
+                    raise Away(
+                        f"--bearer-file: {self.bearer_file} must have one token: ASCII characters without spaces"
+                    )
+                found["Authorization"] = f"Bearer {token}"
         except (OSError, UnicodeDecodeError) as error:
             raise Away(f"the credentials cannot be read: {error}") from None
         return found
 
     def tls(self) -> ssl.SSLContext:
         """Raises UsageError."""
+        what = "--ca"
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.client_cert is not None:
-                context.load_cert_chain(self.client_cert, self.client_key)
+                what = "--client-cert and --client-key"
+                context.load_cert_chain(self.client_cert, self.client_key, password="")
         except (OSError, ssl.SSLError) as error:
-            raise UsageError(f"--ca, --client-cert or --client-key cannot be used: {error}") from None
+            hint = "they must be PEM: certificates, and a key without a password that belongs to the first one"
+            raise UsageError(f"{what} cannot be used: {error}", hint) from None
         return context
 
     def http_client(self) -> httpx.AsyncClient:
@@ -144,9 +160,9 @@ class Access(NamedTuple):
         )
         if parts.scheme == "http" or (not parts.scheme and is_loopback(parts.hostname or "")):
             return grpc.aio.insecure_channel(parts.netloc, options=options)
-        contents = (
-            None if path is None else Path(path).read_bytes() for path in (self.ca, self.client_key, self.client_cert)
-        )
+        roots = self.ca or ssl.get_default_verify_paths().cafile  # those of the HTTP bindings, not gRPC's own
+        files = (roots, self.client_cert and (self.client_key or self.client_cert), self.client_cert)
+        contents = (None if path is None else Path(path).read_bytes() for path in files)
         return grpc.aio.secure_channel(parts.netloc, grpc.ssl_channel_credentials(*contents), options=options)
 
 
@@ -179,6 +195,7 @@ class Agent:
         parsed.supported_interfaces.extend(usable)
         try:
             self._client: Client = ClientFactory(config).create(parsed)
+            self._unstreamed: Client = ClientFactory(replace(config, streaming=False)).create(parsed)
         except ValueError:
             offered = ", ".join(
                 sorted({str(one.get("protocolBinding")) for one in card.get("supportedInterfaces") or ()})
@@ -194,6 +211,7 @@ class Agent:
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
+        await self._unstreamed.close()
 
     async def send(self, message: Json, trace: Mapping[str, str]) -> AsyncGenerator[Json, None]:
         """The events that answer a message, for as long as the agent keeps the stream open."""
@@ -202,6 +220,16 @@ class Agent:
         context = self._context(None if self.streams else SEND_SECONDS, trace)
         async for event in self._events(lambda: self._client.send_message(request, context=context)):
             yield event
+
+    async def tell(self, message: Json, trace: Mapping[str, str]) -> Json:
+        """Send a message to a task that runs: the task at its next step or earlier, or a message in answer."""
+        request = pb.SendMessageRequest(message=ParseDict(message, pb.Message()))
+        request.configuration.return_immediately = True
+        context = self._context(SEND_SECONDS, trace)
+        async with aclosing(self._events(lambda: self._unstreamed.send_message(request, context=context))) as events:
+            async for event in events:
+                return event
+        raise Lost("the agent did not answer the message")
 
     async def subscribe(self, task_id: str) -> AsyncGenerator[Json, None]:
         """The events of a task from now on; the first one is the task."""
@@ -246,10 +274,34 @@ class Agent:
             raise error_of(error) from error
 
 
+def tls_fault(error: BaseException | None) -> tuple[str, str] | None:
+    """What a failed TLS handshake was about, and a hint; None for another error. Nothing was sent then."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why, hint = error.verify_message or str(error), "--ca FILE gives the certificate of its authority"
+        if "expired" in why or "not yet valid" in why:
+            hint = "its operator has to renew it; or is the clock of this machine wrong?"
+        elif "mismatch" in why:
+            hint = "use the name that the certificate is for"
+        return f"the certificate of the agent is not accepted: {why}", hint
+    if error is not None and "ALERT" in (error.reason or ""):
+        hint = "--client-cert and --client-key give a certificate that it accepts"
+        return (
+            f"the agent refuses the connection, as it does without its kind of client certificate: {error.reason}",
+            hint,
+        )
+    return None
+
+
 def error_of(error: Exception) -> AgentError:
     """What an exception of the SDK says about its call."""
     if isinstance(error, AgentError):
         return error
+    return Away(fault[0]) if (fault := tls_fault(error)) is not None else _error_of(error)
+
+
+def _error_of(error: Exception) -> AgentError:
     cause, text = error.__cause__, shorten(str(error) or type(error).__name__, _ERROR_CHARACTERS)
     for one in (cause, error):
         if isinstance(one, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):

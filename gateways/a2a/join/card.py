@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from aghbus.client.errors import UsageError
-from aghbus.gateways.a2a.join.agent import CALL_SECONDS, Access, Away
+from aghbus.gateways.a2a.join.agent import CALL_SECONDS, Access, Away, tls_fault
 from aghbus.protocol.agh.trust.canonical_json import Unfaithful, canonical_bytes, read_strict
 from aghbus.protocol.agh.trust.keys import encode_base64url
 from aghbus.protocol.formats.a2a.parts import Json
@@ -66,7 +66,7 @@ def card_url(url: str) -> str:
 
 
 async def fetch_card(http: httpx.AsyncClient, url: str, access: Access) -> Card:
-    """The card at `url`. Raises Away, and CardRefused for what is no card."""
+    """The card at `url`. Raises Away, CardRefused for what is no card, and UsageError for credentials that are not accepted."""
     content = await _fetch(http, url, access.headers())
     try:
         received = read_strict(content)
@@ -97,6 +97,11 @@ async def _fetch(http: httpx.AsyncClient, url: str, headers: dict[str, str]) -> 
                 if len(content) > MAX_BYTES:
                     raise CardRefused(f"the document at {url} is larger than {MAX_BYTES} bytes")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if (fault := tls_fault(error)) is not None:
+            raise UsageError(f"{url}: {fault[0]}", fault[1]) from None
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError) and url.startswith("https:"):
+            hint = "it may want a client certificate, or another one (--client-cert)"
+            raise Away(f"{url}: the agent ended the connection without an answer; {hint}") from None
         raise Away(str(error) or type(error).__name__) from None
     return content
 

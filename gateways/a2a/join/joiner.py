@@ -76,6 +76,10 @@ class Joiner:
         self.options = options
         self._url = card_url(options.url)
         options.access.check(self._url, "URL")
+        try:
+            options.access.headers()
+        except Away as error:
+            raise UsageError(str(error)) from None
         self._print, self._command = emit, command
         self._metrics = Metrics("aghbus_a2a_join", METRICS)
         self._client = AsyncClient(endpoint, timeout=timeout)

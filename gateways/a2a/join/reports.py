@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from aghbus.client.core.ids import derived_id
 from aghbus.client.core.refusals import Conflict
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
-from aghbus.client.work.job import JobCore
+from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join.agent import Agent, AgentError
 from aghbus.protocol.api.artifact_uri import is_part
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
+from aghbus.protocol.base.text import shorten
 from aghbus.protocol.formats.a2a.outward import File, Outcome
 from aghbus.protocol.formats.a2a.parts import Json
 
 TELL_AFTER: Final = 10.0
 """Seconds for which an agent may be away before the initiator is told."""
+REASON_CHARACTERS: Final = 2_000
+"""Of the reason for which the agent does not do a work."""
 
 
 class Settings(NamedTuple):
@@ -33,6 +37,13 @@ class Settings(NamedTuple):
     resend: bool
 
 
+class Question(NamedTuple):
+    """The open question: the key of the task's status, and the sequence of our message that asks it."""
+
+    key: str
+    seq: float
+
+
 class WorkReports:
     """One work: its journal entry, and the reports to its initiator."""
 
@@ -43,6 +54,7 @@ class WorkReports:
         self._opening_id = core.state.item.message.id
         self._accepted = core.state.item.work_state != "submitted"
         self._said_away = False
+        self._question: Question | None = None
 
     def emit(self, event: str, **more: Any) -> None:
         """A line of the log about this work."""
@@ -74,20 +86,29 @@ class WorkReports:
         elif now - self.away_since > TELL_AFTER and not self._said_away:
             self._said_away = True
             message = f"the agent does not answer, and is tried again: {error}"
-            await self.core.act(
-                "update" if self._accepted else "say", WorkActionRequest(message=message, replace_secrets=True)
-            )
+            await self._notify(message)
+
+    async def _notify(self, text: str) -> None:
+        """Tell the initiator something about the work; what is asked stays asked."""
+        verb: WorkVerb = "update" if self._accepted and self._question is None else "say"
+        await self.core.act(verb, WorkActionRequest(message=text, replace_secrets=True))
 
     # the end
 
-    async def _end(self, outcome: Outcome) -> None:
-        """Store the files, then report how the work ends."""
+    async def _end(self, outcome: Outcome, notice: str = "") -> None:
+        """Store the files, then report how the work ends, after a notice if there is one."""
         references = [*outcome.links]
         for file in outcome.files:
             references.append(await self._stored(file))
         about = {"message": outcome.message, "result": outcome.result, "ext": outcome.ext}
-        self.entry.write("ended", verb=outcome.verb, **about, artifacts=references or None)
-        await self._report(self.entry.records[-1])
+        self.entry.write("ended", verb=outcome.verb, **about, artifacts=references or None, notice=notice)
+        await self._report()
+
+    async def _refuse(self, why: str) -> None:
+        """End a work that the agent does not do: rejected, or failed if it was accepted."""
+        verb, reason = ("fail", None) if self._accepted else ("reject", "unsupported_profile")
+        self.entry.write("ended", verb=verb, message=shorten(why, REASON_CHARACTERS), reason=reason)
+        await self._report()
 
     async def _stored(self, file: File) -> Json:
         digest = hashlib.sha256(file.content).hexdigest()
@@ -100,16 +121,27 @@ class WorkReports:
             self.emit("problem", message=f"the artifact {file.name} could not be stored: {error.message}")
         return reference
 
-    async def _report(self, record: Json) -> None:
+    async def _report(self) -> None:
+        """Report the end that the journal has."""
+        record = self.entry.last("ended") or {}
         verb: WorkVerb = record["verb"]
-        about: Json = {name: record.get(name) for name in ("message", "result", "artifacts", "ext")}
+        self._question = None
+        if notice := record.get("notice"):
+            with suppress(JobCanceled, RefusedByDaemon):  # the end tells whether the work has ended
+                await self._notify(notice)
+        names = ("message", "result", "artifacts", "ext", "reason")
+        about: Json = {name: record.get(name) for name in names}
         action = WorkActionRequest(**about)
         try:
             sent = await self._report_once(verb, action)
         except RefusedByDaemon as error:
             self.emit("problem", message=f"the result was refused: {error.message}")
-            sent = await self._report_once(verb, WorkActionRequest(message="the result of the agent could not be sent"))
-        self.emit("reported" if sent else "dropped", verb=verb)
+            bare = WorkActionRequest(message="the result of the agent could not be sent", reason=action.reason)
+            sent = await self._report_once(verb, bare)
+        if sent and verb == "reject":
+            self.emit("rejected", reason=action.reason, message=action.message)
+        else:
+            self.emit("reported" if sent else "dropped", verb=verb)
 
     async def _report_once(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
         action.id, action.replace_secrets = self._id("end"), True
@@ -118,11 +150,3 @@ class WorkReports:
         except Conflict:  # another end was sent before, and only its acknowledgement is missing
             await self.core.settle()
             return True
-
-    async def _refuse(self, why: str) -> None:
-        """End a work that the agent does not do: rejected, or failed if it was accepted."""
-        if self._accepted:
-            self.entry.write("ended", verb="fail", message=why)
-            await self._report(self.entry.records[-1])
-        elif await self.core.reject(why, reason="unsupported_profile"):
-            self.emit("rejected", reason="unsupported_profile", message=why)

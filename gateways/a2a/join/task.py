@@ -6,12 +6,11 @@ Phases of its file (client/work/journal.py), each on disk before what follows it
     sending    the message that begins the task goes out     before it does
     unsent     the agent has certainly not got it            before the next attempt
     task       the ids of task and context                   before the work is accepted
-    asked      the key of the question                       before an answer is waited for
-    answering  that key, and the answer                      before it goes out
+    asked      the id of our message with the question
     ended      how the work ends                             before that is reported
     canceling  the work has ended here                       before the agent is told
 
-After an answer, `task` follows `answering`. In `sending` it is looked whether the agent lists a task of our context.
+In `sending` it is looked whether the agent lists a task of our context. Further messages to the task: see conversation.py.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from aghbus.client.core.refusals import NotFound
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join.agent import (
@@ -36,8 +34,8 @@ from aghbus.gateways.a2a.join.agent import (
     NotSupported,
     Refused,
 )
-from aghbus.gateways.a2a.join.reports import Settings, WorkReports
-from aghbus.protocol.api.artifact_uri import parse_uri
+from aghbus.gateways.a2a.join.conversation import FIRST_RETRY, LAST_RETRY, SAYS, CannotSend, Conversation
+from aghbus.gateways.a2a.join.reports import Settings
 from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a import outward
@@ -50,96 +48,116 @@ KEEPALIVE: Final = 30.0
 UPDATE_EVERY: Final = 1.0
 """Seconds between two progress reports: of an agent that says more, the latest counts."""
 FIRST_POLL, LAST_POLL = 0.5, 10.0
-FIRST_RETRY, LAST_RETRY = 0.5, 30.0
 LOOKS: Final = 4
-"""How often it is looked for a task whose message may have arrived, before that is given up."""
+"""How often it is looked for a task whose message may have arrived, and for an ended one, before that is given up."""
 CANCEL_PATIENCE: Final = 600.0
 """Seconds for which an agent that is away is told that its task is canceled."""
 LAST_ANSWER: Final = 60.0
 """Seconds for the answer to a message whose work was canceled meanwhile: it names the task to cancel."""
-MAX_INPUT_BYTES: Final = 8 << 20
-"""Most bytes of artifacts that a message takes along."""
+MAX_STREAMED: Final = 64 << 20
+"""Most bytes of artifacts that come piece by piece: of a longer one the work fails."""
 
 
-class _CannotSend(Exception):
-    """The work cannot be a message; the text says why."""
-
-
-class JoinedWork(WorkReports):
+class JoinedWork(Conversation):
     """One work. `run` returns when it is over, or (cancelled) when the process ends; the journal then has the rest."""
 
     def __init__(self, core: JobCore, entry: JournalEntry, settings: Settings) -> None:
         super().__init__(core, entry, settings)
-        self._agent = settings.agent
         self._sending: asyncio.Task[Json] | None = None
         self._stream: AsyncGenerator[Json, None] | None = None
         self._told = self._unsaid = ""
         self._began = time.monotonic()
         self._updated = self._began - UPDATE_EVERY
+        self._streamed = 0
+        self._resumed = False
+        """Whether pieces of artifacts may be missing, or be there twice: a stream began while the task ran."""
+
+    @property
+    def phase(self) -> str:
+        """The phase of the journal."""
+        return str(next(one["phase"] for one in reversed(self.entry.records) if one["phase"] not in SAYS))
 
     async def run(self, *, recovered: bool = False) -> None:
         """Carry the work out, from where the journal says."""
         if recovered:
-            self.emit("recovered", phase=self.entry.phase)
-            if self.entry.phase == "canceling" or await self.core.has_ended():
+            self.emit("recovered", phase=self.phase)
+            if self.phase == "canceling" or await self.core.has_ended():
                 self.core.state.canceled = True
-        if not self.core.state.canceled:
-            steps = asyncio.create_task(self._steps())
-            self.core.state.on_cancel = steps.cancel
-            try:
-                await steps
-            except JobCanceled:
-                pass
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    await self._finish_sending()
-                    raise
-            else:
+        try:
+            if not self.core.state.canceled and await self._carried_out():
                 self.entry.remove()
-                return
-        if not self.core.state.lost:
-            await self._withdraw()
+            elif not self.core.state.lost:
+                await self._withdraw()
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+                await asyncio.gather(self._sending, return_exceptions=True)
+            await self._close_stream()
 
-    async def _finish_sending(self) -> None:
-        """At the end of the process: let the agent name the task of a message that is on its way."""
-        if self._sending is not None:
-            await asyncio.wait({self._sending}, timeout=1.0)
+    async def _carried_out(self) -> bool:
+        """Whether the work has ended as the agent says; otherwise it was canceled, or its lease is lost."""
+        steps = asyncio.create_task(self._steps())
+        self.core.state.on_cancel = steps.cancel
+        try:
+            await steps
+        except JobCanceled:
+            return False
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if self._sending is not None:  # the process ends: let the agent name the task
+                    await asyncio.wait({self._sending}, timeout=1.0)
+                raise
+            return False
+        return True
 
     async def _steps(self) -> None:
-        phase, update = self.entry.phase, None
+        update = None
         try:
-            if phase in ("taken", "unsent"):
+            if self.phase in ("taken", "unsent"):
                 update = await self._open()
-            elif phase == "sending":
+            elif self.phase == "sending":
                 update = await self._look_for_task()
-            elif phase == "ended":
-                await self._report(self.entry.records[-1])
+            elif self.phase == "ended":
+                await self._report()
                 return
-            elif phase == "answering":
-                update = await self._answer_again(self.entry.records[-1])
             if update is not None and "message" in update:
-                await self._end(outward.outcome_of_message(update["message"]))
+                await self._end(outward.outcome_of_message(update["message"]), await self._unheard({}))
                 return
-            await self._follow(update)
+            task = await self._talked(update)
+            if outward.state_of(task) == outward.REJECTED and not self._accepted:
+                await self._refuse(outward.outcome_of(task).message or "")
+            else:
+                await self._end(outward.outcome_of(task), await self._unheard(task))
         except Refused as error:
             await self._refuse(f"the agent refused: {error}")
-        except _CannotSend as error:
+        except CannotSend as error:
             await self._refuse(str(error))
+
+    async def _talked(self, update: Json | None) -> Json:
+        """The ended task. Meanwhile the agent gets what the initiator says."""
+        following, passing = asyncio.create_task(self._follow(update)), asyncio.create_task(self._pass_on())
+        try:
+            await asyncio.wait({following, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+            return following.result()
         finally:
-            if self._stream is not None:
-                await self._stream.aclose()
+            tasks = (following, passing, *self._deliveries)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # sending
 
-    async def _open(self) -> Json:
-        """Begin the task; the first event of its stream."""
+    async def _open(self) -> Json | None:
+        """Begin the task; the first event of its stream, or None for one that was begun before."""
         message = await self._opening_message()
         backoff = Backoff(FIRST_RETRY, LAST_RETRY)
         while True:
             self.entry.write("sending")
             try:
-                return await self._send(message, accept=True)
+                return await self._send(message)
             except Away as error:
                 self.entry.write("unsent")
                 await self._tell_away(error)
@@ -148,13 +166,11 @@ class JoinedWork(WorkReports):
                 return await self._look_for_task()
             await asyncio.sleep(backoff.next())
 
-    async def _send(self, message: Json, *, accept: bool = False) -> Json:
-        """Send a message; the first event of the answer, whose stream is kept. With `accept` the work is accepted when the agent
-        takes its time."""
+    async def _send(self, message: Json) -> Json:
+        """Send the message that begins the task; the first event of the answer, whose stream is kept. The work is accepted when the
+        agent takes its time."""
         self._sending = asyncio.create_task(self._first_event(message))
-        waits = ACCEPT_AFTER if accept else None
-        done, _ = await asyncio.wait({self._sending}, timeout=waits)
-        if not done:
+        if not (await asyncio.wait({self._sending}, timeout=ACCEPT_AFTER))[0]:
             await self._accept()
         update = await asyncio.shield(self._sending)
         self._back()
@@ -179,14 +195,12 @@ class JoinedWork(WorkReports):
         return update
 
     def _keep_task(self, task_id: str, context_id: str) -> None:
-        if (known := self.entry.last("task")) is None:
-            self.emit("sent", task=task_id)
-        elif known["task_id"] != task_id:
-            raise Refused("the answer to a question began another task")
         self.entry.write("task", task_id=task_id, context_id=context_id)
+        self.emit("sent", task=task_id)
 
-    async def _look_for_task(self) -> Json:
-        """Find the task of a message that may have arrived. Without `--resend` it is not sent again."""
+    async def _look_for_task(self) -> Json | None:
+        """Find the task of a message that may have arrived. Without `--resend` it is not sent again; with it, the first event of
+        the answer."""
         context, looks = outward.derived(self._opening_id, "context"), 0
         backoff = Backoff(FIRST_RETRY, LAST_RETRY)
         while True:
@@ -194,7 +208,7 @@ class JoinedWork(WorkReports):
                 if found := await self._agent.tasks_of(context):
                     self._back()
                     self._keep_task(str(found[0]["id"]), context)
-                    return {"task": found[0]}
+                    return None  # a list has no artifacts: the task is looked at
                 looks, why = looks + 1, "it shows no task for it"
             except NotSupported:
                 looks, why = LOOKS, "it cannot list its tasks"
@@ -209,114 +223,134 @@ class JoinedWork(WorkReports):
             return await self._open()
         again = "it was not sent again, since the agent might do it twice (aghctl a2a join --resend allows that)"
         await self._accept()
-        raise _CannotSend(f"it is not known whether the agent has got this work: {why}; {again}")
+        raise CannotSend(f"it is not known whether the agent has got this work: {why}; {again}")
 
     async def _opening_message(self) -> Json:
-        """Raises _CannotSend for artifacts that are not there, or too large."""
-        body, files, size = self.core.state.body, dict[str, bytes](), 0
-        for reference in body.get("artifacts") or ():
-            uri = reference.get("uri") if isinstance(reference, dict) else None
-            if not isinstance(uri, str) or (place := parse_uri(uri)) is None:
-                continue
-            content = b""
-            try:
-                async with aclosing(self._settings.client.get_artifact(*place)) as pieces:
-                    async for piece in pieces:
-                        content += piece
-                        if size + len(content) > MAX_INPUT_BYTES:
-                            raise _CannotSend(
-                                f"the artifacts of the work are larger than {MAX_INPUT_BYTES} bytes together"
-                            )
-            except NotFound:
-                raise _CannotSend(f"the artifact {uri} is not in the object store") from None
-            size += len(content)
-            files[uri] = content
+        """Raises CannotSend for artifacts that are not there, or too large."""
+        body = self.core.state.body
+        files = await self._files(body.get("artifacts") or ())
         envelope = msgspec.json.decode(self.core.state.item.message.envelope)
         return outward.opening_message(self._opening_id, envelope, self._settings.capability(body), files)
 
     # following
 
-    async def _follow(self, update: Json | None) -> None:
-        """Follow the task to its end, over every loss of the connection. `update` is the event that is known already."""
-        task_id, backoff = str((self.entry.last("task") or {})["task_id"]), Backoff(FIRST_POLL, LAST_POLL)
+    async def _follow(self, update: Json | None) -> Json:
+        """Follow the task over every loss of the connection; the ended task. `update` is the event that is known already."""
+        task_id, backoff = self._task_id, Backoff(FIRST_POLL, LAST_POLL)
         task, streams = dict[str, Any](id=task_id), self._agent.streams
         while True:
-            before = outward.status_key(task)
+            before, began = outward.status_key(task), time.monotonic()
             try:
                 if update is not None:
                     task, update = outward.merged(task, update), None
                 elif self._stream is None:
-                    task = await self._agent.get(task_id)
+                    task, self._resumed = await self._agent.get(task_id), False
                 self._back()
-                if await self._look_at(task):
-                    return
-                if self._stream is None and streams and outward.state_of(task) not in outward.ASKS:
-                    self._stream = self._agent.subscribe(task_id)
-                if (found := await self._read_stream(task)) is None:
-                    return
-                task = found
+                if not await self._look_at(task):
+                    if self._stream is None and streams and self._question is None:
+                        self._stream, self._resumed = self._agent.subscribe(task_id), True
+                    task = await self._read_stream(task)
+                if outward.state_of(task) in outward.ENDED:
+                    return await self._whole(task)
             except (Away, Lost) as error:
-                self._stream = None
+                await self._close_stream()
                 await self._tell_away(error)
             except NoSuchTask:
                 raise Refused("it does not know the task any more, perhaps since it was restarted") from None
             except NotSupported:  # the task has ended meanwhile, or there are no streams in spite of the card
-                self._stream, streams = None, False
-            if outward.status_key(task) != before:
+                await self._close_stream()
+                streams = False
+            moved = outward.status_key(task) != before or self._look_again.is_set()
+            if moved or time.monotonic() - began >= KEEPALIVE:
                 backoff.reset()
-            await asyncio.sleep(backoff.next() if self._stream is None else 0)
+            await self._pause(backoff.next())
 
-    async def _read_stream(self, task: Json) -> Json | None:
-        """The task after all events of the stream, if there is one; None when the work is over. An answer to a question has a
-        stream of its own, which is there then."""
-        if (stream := self._stream) is None:
-            return task
-        async with aclosing(self._each(stream)) as events:
-            async for event in events:
+    async def _pause(self, seconds: float) -> None:
+        """Wait until the task is to be looked at again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._look_again.wait()
+        self._look_again.clear()
+
+    async def _read_stream(self, task: Json) -> Json:
+        """The task after all events of the stream, if there is one, which is closed then."""
+        waiting: asyncio.Future[Json] | None = None
+        try:
+            while self._stream is not None:
+                waiting = waiting or asyncio.ensure_future(anext(self._stream))
+                await asyncio.wait({waiting}, timeout=UPDATE_EVERY if self._unsaid else KEEPALIVE)
+                if not waiting.done():
+                    if not self._unsaid:
+                        break
+                    await self._progress(task)
+                    continue
+                event, waiting = waiting.result(), None
+                self._back()
                 task = outward.merged(task, event)
+                self._streamed += outward.artifact_size(event)
+                if self._streamed > MAX_STREAMED:
+                    await self._cancel_task(self._task_id)
+                    raise CannotSend(f"the artifacts of the agent are larger than {MAX_STREAMED} bytes together")
                 if await self._look_at(task):
-                    return None
-                if self._stream is not stream:
-                    return task
-        self._stream = None
+                    break
+        except StopAsyncIteration:
+            pass
+        finally:
+            if waiting is not None:
+                waiting.cancel()
+                await asyncio.gather(waiting, return_exceptions=True)
+            await self._close_stream()
         return task
 
-    async def _each(self, stream: AsyncGenerator[Json, None]) -> AsyncGenerator[Json, None]:
-        """The events of a stream until it ends or is silent; it is closed then, and if nobody wants more."""
-        async with aclosing(stream):
-            while True:
-                try:
-                    async with asyncio.timeout(KEEPALIVE):
-                        event = await anext(stream)
-                except (StopAsyncIteration, TimeoutError):
-                    return
+    async def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+
+    async def _whole(self, task: Json) -> Json:
+        """The ended task as the agent keeps it, if a stream may lack pieces of it, or its history counts."""
+        if not self._resumed and self.entry.last("saying") is None:
+            return task
+        backoff = Backoff(FIRST_POLL, LAST_POLL)
+        for _ in range(LOOKS):
+            try:
+                kept = await self._agent.get(self._task_id)
+            except (Away, Lost) as error:
+                await self._tell_away(error)
+                await asyncio.sleep(backoff.next())
+            except Refused:
+                break
+            else:
                 self._back()
-                yield event
+                return kept if outward.state_of(kept) in outward.ENDED else task
+        return task
 
     async def _look_at(self, task: Json) -> bool:
-        """Do what the state of the task asks for. True when the work is over."""
+        """Do what the state of the task asks for. True when it has ended."""
         state = outward.state_of(task)
-        if state == outward.REJECTED and not self._accepted:
-            await self._refuse(outward.outcome_of(task).message or "")
-        elif state in outward.ENDED:
-            await self._end(outward.outcome_of(task))
+        asks = state in outward.ASKS and not self._is_answered(task)
+        if not asks:
+            self._no_question()
         if state in outward.ENDED:
             return True
-        if state == outward.SUBMITTED and time.monotonic() - self._began < ACCEPT_AFTER:
-            return False  # it may still be rejected
-        await self._accept()
-        if state in outward.ASKS:
-            await self._ask(task)
-        elif state:
-            await self._progress(task)
+        if (
+            state != outward.SUBMITTED or time.monotonic() - self._began >= ACCEPT_AFTER
+        ):  # it may still be rejected before
+            await self._accept()
+            if asks:
+                await self._ask(task)
+            elif state:
+                await self._progress(task)
+        self._looked.set()
         return False
 
     async def _progress(self, task: Json) -> None:
         """Report what the agent says, at most once in UPDATE_EVERY, and that it still works, once in KEEPALIVE."""
-        key, text, now = outward.status_key(task), outward.progress_of(task), time.monotonic()
-        if key not in (self._told, self._unsaid):
+        key, now = outward.status_key(task), time.monotonic()
+        text = None if outward.state_of(task) in outward.ASKS else outward.progress_of(task)
+        if text is not None and key != self._told:
             self._unsaid = key
-        new = bool(self._unsaid) and text is not None
+        new = bool(self._unsaid)
         if now - self._updated < (UPDATE_EVERY if new else KEEPALIVE):
             return
         action = WorkActionRequest(message=text, replace_secrets=True)
@@ -326,85 +360,14 @@ class JoinedWork(WorkReports):
         await self.core.act("update", action)
         self.emit("working", **({"message": text} if text else {}))
 
-    # questions
+    # the end
 
-    async def _ask(self, task: Json) -> None:
-        """Hand a question on, and its answer back. Returns also when the task goes on without one."""
-        key, (text, result, ext) = outward.status_key(task), outward.question_of(task)
-        action = WorkActionRequest(message=text, result=result, ext=ext, id=self._id("ask", key), replace_secrets=True)
-        since = await self.core.act("need-input", action)
-        if (self.entry.last("asked") or {}).get("key") != key:
-            self.entry.write("asked", key=key)
-            self.emit("asked", message=text)
-        answer, backoff = asyncio.create_task(self.core.answer(since)), Backoff(1.0, KEEPALIVE)
+    async def _cancel_task(self, task_id: str) -> None:
         try:
-            while not (await asyncio.wait({answer}, timeout=backoff.next()))[0]:
-                with suppress(Away, Lost):
-                    now = await self._agent.get(str(task["id"]))
-                    if outward.status_key(now) != key:  # a login, or an answer that came to the agent in another way
-                        self._keep_going(task)
-                        return
-            said = answer.result()
-        finally:
-            answer.cancel()
-        self.entry.write("answering", key=key, text=said)
-        self.emit("answered")
-        await self._answer(task, key, said)
-
-    def _keep_going(self, task: Json) -> None:
-        self.entry.write("task", task_id=task["id"], context_id=task.get("contextId", ""))
-
-    async def _answer(self, task: Json, key: str, text: str) -> Json | None:
-        """Send an answer; the first event, or None when the task shows that it has it."""
-        message, backoff = outward.answer_message(self._opening_id, key, text, task), Backoff(FIRST_RETRY, LAST_RETRY)
-        if self._stream is not None:
-            await self._stream.aclose()
-            self._stream = None
-        while True:
-            try:
-                update = await self._send(message)
-                if "message" in update:  # an answer beside the task, which goes on
-                    self._keep_going(task)
-                    return None
-                return update
-            except Away as error:
-                await self._tell_away(error)
-            except Lost as error:
-                await self._tell_away(error)
-                if await self._has_answer(message, key, str(task["id"])):
-                    self._keep_going(task)
-                    return None
-            await asyncio.sleep(backoff.next())
-
-    async def _answer_again(self, record: Json) -> Json | None:
-        """After a restart: send an answer again if the agent has not got it."""
-        known = self.entry.last("task") or {}
-        task = {"id": known["task_id"], "contextId": known["context_id"]}
-        message = outward.answer_message(self._opening_id, record["key"], record["text"], task)
-        if await self._has_answer(message, record["key"], task["id"]):
-            self._keep_going(task)
-            return None
-        return await self._answer(task, record["key"], record["text"])
-
-    async def _has_answer(self, message: Json, key: str, task_id: str) -> bool:
-        """Whether the agent has got an answer. Raises _CannotSend when that cannot be known."""
-        backoff = Backoff(FIRST_RETRY, LAST_RETRY)
-        while True:
-            try:
-                task = await self._agent.get(task_id)
-            except (Away, Lost) as error:
-                await self._tell_away(error)
-                await asyncio.sleep(backoff.next())
-                continue
-            self._back()
-            if outward.status_key(task) != key:
-                return True
-            found = outward.has_message(task, message["messageId"])
-            if found is None and not self._settings.resend:
-                raise _CannotSend(
-                    "it is not known whether the agent has got the answer, and it shows no history of the task"
-                )
-            return bool(found)
+            await self._agent.cancel(task_id)
+            self.emit("canceled", task=task_id)
+        except AgentError as error:
+            self.emit("problem", message=f"the agent did not cancel the task: {error}")
 
     async def _withdraw(self) -> None:
         """The work has ended here: cancel the task, if the agent has one."""
@@ -412,12 +375,12 @@ class JoinedWork(WorkReports):
             await asyncio.wait({self._sending}, timeout=LAST_ANSWER)
         deadline, backoff = time.monotonic() + CANCEL_PATIENCE, Backoff(FIRST_RETRY, LAST_RETRY)
         ended = self.entry.last("ended") is not None
-        while not ended and self.entry.phase not in ("taken", "unsent"):
+        while not ended and self.phase not in ("taken", "unsent"):
             try:
                 known = self.entry.last("task")
                 found = [] if known else await self._agent.tasks_of(outward.derived(self._opening_id, "context"))
                 task_id = str(known["task_id"] if known else found[0]["id"] if found else "")
-                if self.entry.phase != "canceling":
+                if self.phase != "canceling":
                     self.entry.write("canceling")
                 if task_id:
                     await self._agent.cancel(task_id)

@@ -82,23 +82,30 @@ def opening_message(
     opening_id: str, envelope: Mapping[str, Any], skill: str | None, files: Mapping[str, bytes]
 ) -> Json:
     """The message that begins the task of a work with this opening; `files` are the fetched artifacts by their URI."""
-    body = envelope.get("body") or {}
-    record, kept = body.get("capability"), (envelope.get("ext") or {}).get(CARRIED)
+    record = (envelope.get("body") or {}).get("capability")
     if isinstance(record, dict):
         parts: list[Json] = [{"text": str(record.get("summary") or record.get("id"))}, {"data": record}]
     else:
-        layout = kept.get("parts") if isinstance(kept, dict) else None
-        parts = parts_of(str(body.get("text") or ""), list(body.get("artifacts") or ()), layout)
-    parts = [with_content(part, files[part["url"]]) if part.get("url") in files else part for part in parts]
+        parts = _parts_of_say(envelope, files)
     made = {"messageId": derived(opening_id, "message"), "contextId": derived(opening_id, "context")}
     metadata = {"metadata": {SKILL: skill}} if skill else {}
     return {**made, "role": "ROLE_USER", "parts": parts, **metadata}
 
 
-def answer_message(opening_id: str, question: str, text: str, task: Mapping[str, Any]) -> Json:
-    """The message with the answer to the question with the key `question`."""
-    made = {"messageId": derived(opening_id, "answer", question), "contextId": task.get("contextId", "")}
-    return {**made, "taskId": task["id"], "role": "ROLE_USER", "parts": [{"text": text}]}
+def further_message(
+    message_id: str, envelopes: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], task: Mapping[str, Any]
+) -> Json:
+    """The message to a task (`task_id`, `context_id`) with what its initiator said in the work: the parts of each say, in order."""
+    parts = [part for envelope in envelopes for part in _parts_of_say(envelope, files)]
+    made = {"messageId": message_id, "taskId": task["task_id"], "contextId": task["context_id"]}
+    return {**made, "role": "ROLE_USER", "parts": parts}
+
+
+def _parts_of_say(envelope: Mapping[str, Any], files: Mapping[str, bytes]) -> list[Json]:
+    body, kept = envelope.get("body") or {}, (envelope.get("ext") or {}).get(CARRIED)
+    layout = kept.get("parts") if isinstance(kept, dict) else None
+    parts = parts_of(str(body.get("text") or ""), list(body.get("artifacts") or ()), layout)
+    return [with_content(part, files[part["url"]]) if part.get("url") in files else part for part in parts]
 
 
 # skills
@@ -175,6 +182,12 @@ def merged(task: Json, update: Mapping[str, Any]) -> Json:
             kept[index] = {**one, "parts": parts} if event.get("append") else artifact
             return {**task, "artifacts": kept}
     return {**task, "artifacts": [*kept, artifact]}
+
+
+def artifact_size(update: Mapping[str, Any]) -> int:
+    """Characters of an artifact, or a piece of one, that an event brings."""
+    artifact = (update.get("artifactUpdate") or {}).get("artifact") or {}
+    return sum(len(str(value)) for part in artifact.get("parts") or () for value in part.values())
 
 
 def task_in(update: Mapping[str, Any]) -> tuple[str, str]:

@@ -57,6 +57,23 @@ def test_a_question_is_asked_and_answered(bus: Bus, joined: Join, reviewer: Agen
     assert (end["after"], end["message"]) == ("completed", "on main")
 
 
+def test_what_is_said_while_the_agent_works_reaches_the_task_in_order(
+    bus: Bus, joined: Join, reviewer: AgentProcess
+) -> None:
+    name = f"order{joined.name}"
+    work_id = bus.open(f"listen {name}")
+    wait_for(lambda: bus.ops.state_of(work_id) == "working", WAIT, "the work to be worked on")
+    for text in ("first", "second"):
+        bus.ops.post(f"/v1/works/{work_id}/say", message=f"more {name} {text}")
+    reviewer.go(name)
+    wait_for(lambda: f"{name} second" in "".join(reviewer.lines("runs")), WAIT, "the second to arrive")
+    bus.ops.post(f"/v1/works/{work_id}/say", message=f"{name} the end")
+    assert bus.end_of(work_id)["message"] == f"on {name} the end"
+    said = "\n".join([line for line in reviewer.lines("runs") if name in line][1:])
+    assert said.index("first") < said.index("second") < said.index("the end")
+    assert [said.count(text) for text in ("first", "second", "the end")] == [1, 1, 1]
+
+
 def test_a_login_is_marked_and_the_task_goes_on_by_itself(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
     work_id = bus.open(f"login {joined.name}")
     wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from aghbus.protocol.formats.a2a.outward import answer_message
 from tests.support.daemons import wait_for
 from tests.support.joining import AgentProcess, Join, agent
 from tests.support.serving import WAIT, Bus
@@ -68,26 +67,31 @@ def test_a_killed_join_goes_on_with_the_same_tasks(bus: Bus, reviewer: AgentProc
         assert len(reviewer.runs(text)) == 1, text
 
 
-@pytest.mark.parametrize("delivered", [False, True])
-def test_an_answer_goes_out_once(bus: Bus, reviewer: AgentProcess, delivered: bool) -> None:
-    """Killed while an answer is going out: the agent has got it, or not."""
-    said = f"branch{delivered}"
+def test_an_answer_that_the_agent_has_is_not_sent_again(bus: Bus, reviewer: AgentProcess) -> None:
+    """Killed after an answer went out, before that it arrived was on disk: the history of the task shows it."""
     with Join(bus, reviewer.url) as join:
         work_id = bus.open("ask again")
         until_state(bus, work_id, "needs_input")
-        wait_for(lambda: phase_of(bus, work_id) == "asked", WAIT, "the question")
+        bus.ops.post(f"/v1/works/{work_id}/say", message="more answers")
+        wait_for(lambda: phase_of(bus, work_id) == "said", WAIT, "the answer to arrive")
         killed(join)
     path = journal_of(bus, work_id)
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    key, opening = records[-1]["key"], records[0]["item"]["message"]["id"]
-    path.write_text(path.read_text() + json.dumps({"phase": "answering", "key": key, "text": said}) + "\n")
-    if delivered:
-        known = next(record for record in records if record["phase"] == "task")
-        task = {"id": known["task_id"], "contextId": known["context_id"]}
-        reviewer.send(answer_message(opening, key, said, task))
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with Join(bus, reviewer.url) as join:
+        join.of(work_id, "answered")
+        bus.ops.post(f"/v1/works/{work_id}/say", message="the last")
+        assert bus.end_of(work_id)["message"] == "on the last"
+    assert len(reviewer.runs("more answers")) == 1
+
+
+def test_a_task_that_ended_before_it_was_known_keeps_its_artifacts(bus: Bus, reviewer: AgentProcess) -> None:
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("slow listed")
+        wait_for(lambda: reviewer.runs("slow listed"), WAIT, "a message on its way")
+        killed(join)
+    reviewer.go("listed")
     with Join(bus, reviewer.url):
-        assert bus.end_of(work_id)["message"] == f"on {said}"
-    assert len(reviewer.runs(said)) == 1
+        assert bus.end_of(work_id)["result"] == {"artifacts": [{"name": "review", "text": "all of it"}]}
 
 
 def test_what_may_have_been_sent_is_not_sent_again(bus: Bus, tmp_path: Path) -> None:
