@@ -5,14 +5,17 @@ FOLDER/canceled. `wait NAME`, `login NAME`, `slow NAME`, `listen NAME` and `piec
 After `listen` the messages that came meanwhile are executed: `more …` is reported, any other one completes the task.
 
 Options: `kept` (tasks survive the process, and one that was working is completed at the next start), `nostream`, `nolist`,
-`deaf` (no messages to a task that runs), `ignores` (they are taken, and nothing comes of them), `jsonrpc`, `http`, `grpc` (only
-that interface), `tls` (with server.crt and server.key of FOLDER), `mtls` (also requires a certificate by authority.crt). If
-there is FOLDER/token, each request over HTTP needs it as bearer token.
+`deaf` (no messages to a task that runs), `ignores` (they are taken, and nothing comes of them), `cuts`
+(each stream breaks after a piece of an artifact), `jsonrpc`, `http`, `grpc` (only that interface), `tls` (with server.crt and
+server.key of FOLDER), `mtls` (also requires a certificate by authority.crt). If there is FOLDER/token, each request over HTTP
+needs it as bearer token.
 """
 
 import asyncio
 import ssl
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +85,7 @@ class Executor(AgentExecutor):
         elif words[0] == "more":
             await updater.start_work(self._text(updater, f"heard {' '.join(words[1:])}"))
             return
-        elif words[0] != "pieces":
+        elif words[0] not in ("pieces", "leak"):
             await updater.complete(self._text(updater, f"on {' '.join(words)}"))
             return
         await getattr(self, f"_{words[0]}")(updater, words[-1])
@@ -117,6 +120,13 @@ class Executor(AgentExecutor):
         await updater.add_artifact([new_text_part("three")], artifact_id="a", append=True, last_chunk=True)
         await updater.complete()
 
+    async def _flood(self, updater: TaskUpdater, name: str) -> None:
+        await updater.start_work()
+        for number in range(9):
+            piece = new_raw_part(bytes(8 << 20), filename="zeros")
+            await updater.add_artifact([piece], artifact_id="a", append=number > 0)
+        await self._go(name)
+
     async def _ask(self, updater: TaskUpdater, name: str) -> None:
         await updater.start_work()
         await updater.requires_input(self._text(updater, "Which branch?"))
@@ -136,7 +146,11 @@ class Executor(AgentExecutor):
         await updater.reject(self._text(updater, "not \x1b[31mtoday"))
 
     async def _leak(self, updater: TaskUpdater, name: str) -> None:
-        await updater.reject(self._text(updater, f"{LEAK} {'x' * 70_000}"))
+        if name == "it":
+            await updater.start_work(self._text(updater, LEAK))
+            await updater.requires_input(self._text(updater, f"{LEAK}, is it?"))
+        else:
+            await updater.reject(self._text(updater, f"{LEAK} {'x' * 70_000}"))
 
     async def _fail(self, updater: TaskUpdater, name: str) -> None:
         await updater.failed(self._text(updater, "no disk"))
@@ -181,10 +195,10 @@ class KeptTasks(InMemoryTaskStore):
 
 
 class Handler(DefaultRequestHandlerV2):
-    """Without ListTasks, or without messages to tasks, where that is wanted."""
+    """Without what the options say."""
 
     lists = listens = True
-    ignores = False
+    ignores = cuts = False
 
     async def on_message_send(self, params: pb.SendMessageRequest, context: ServerCallContext) -> pb.Message | pb.Task:
         if params.message.task_id and not self.listens:
@@ -195,6 +209,25 @@ class Handler(DefaultRequestHandlerV2):
             return known
         answer: pb.Message | pb.Task = await super().on_message_send(params, context)
         return answer
+
+    async def on_message_send_stream(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        async for event in self._cut(super().on_message_send_stream(params, context)):
+            yield event
+
+    async def on_subscribe_to_task(
+        self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Any, None]:
+        async for event in self._cut(super().on_subscribe_to_task(params, context)):
+            yield event
+
+    async def _cut(self, events: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        async with aclosing(events):
+            async for event in events:
+                yield event
+                if self.cuts and isinstance(event, pb.TaskArtifactUpdateEvent):
+                    raise RuntimeError("cut")
 
     async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
         if not self.lists:
@@ -236,7 +269,7 @@ async def main(folder: Path, port: int, grpc_port: int, options: set[str]) -> No
         await store.restore()
     handler = Handler(Executor(folder), store, card)
     handler.lists, handler.listens = "nolist" not in options, "deaf" not in options
-    handler.ignores = "ignores" in options
+    handler.ignores, handler.cuts = "ignores" in options, "cuts" in options
     server = grpc.aio.server()
     register: Any = add_A2AServiceServicer_to_server
     register(GrpcHandler(handler), server)

@@ -94,9 +94,9 @@ class Conversation(WorkReports):
         text, result, ext = outward.question_of(task)
         if last.get("key") == key and last["why"]:
             text = f"{last['why']}\n\n{text}"
-        action = WorkActionRequest(message=text, result=result, ext=ext, replace_secrets=True)
+        action = WorkActionRequest(message=text, result=result, ext=ext)
         action.id = self._id("ask", key, str(self._sent_through()))
-        seq = await self.core.act("need-input", action)
+        seq = await self._act("need-input", action)
         if (asked := self.entry.last("asked")) is None or asked["id"] != action.id:
             self.entry.write("asked", id=action.id)
             self.emit("asked", message=text)

@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from aghbus.client.core.ids import derived_id
-from aghbus.client.core.refusals import Conflict
+from aghbus.client.core.refusals import Conflict, SecretLike
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join.agent import Agent, AgentError
+from aghbus.gateways.base.actions import without_secrets
 from aghbus.protocol.api.artifact_uri import is_part
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
@@ -65,6 +66,14 @@ class WorkReports:
         """The same id for the same message of this work, also after a restart."""
         return derived_id("msg_", "a2a", self.core.channel, self.core.work_id, self._opening_id, *what)
 
+    async def _act(self, verb: WorkVerb, action: WorkActionRequest) -> int:
+        """One action, with what looks like a credential replaced if the daemon refuses that; the sequence of its message."""
+        action.replace_secrets = True
+        try:
+            return await self.core.act(verb, action)
+        except SecretLike:
+            return await self.core.act(verb, without_secrets(action))
+
     async def _accept(self) -> None:
         if not self._accepted:
             self._accepted = True
@@ -91,7 +100,7 @@ class WorkReports:
     async def _notify(self, text: str) -> None:
         """Tell the initiator something about the work; what is asked stays asked."""
         verb: WorkVerb = "update" if self._accepted and self._question is None else "say"
-        await self.core.act(verb, WorkActionRequest(message=text, replace_secrets=True))
+        await self._act(verb, WorkActionRequest(message=text))
 
     # the end
 
@@ -146,7 +155,11 @@ class WorkReports:
     async def _report_once(self, verb: WorkVerb, action: WorkActionRequest) -> bool:
         action.id, action.replace_secrets = self._id("end"), True
         try:
-            return await self.core.end(verb, action)
+            try:
+                return await self.core.end(verb, action)
+            except SecretLike as error:
+                self.emit("problem", message=f"what looks like a credential was replaced: {error.message}")
+                return await self.core.end(verb, without_secrets(action))
         except Conflict:  # another end was sent before, and only its acknowledgement is missing
             await self.core.settle()
             return True

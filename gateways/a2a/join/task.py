@@ -353,11 +353,11 @@ class JoinedWork(Conversation):
         new = bool(self._unsaid)
         if now - self._updated < (UPDATE_EVERY if new else KEEPALIVE):
             return
-        action = WorkActionRequest(message=text, replace_secrets=True)
+        action = WorkActionRequest(message=text)
         if new:
             action.id = self._id("update", key)
         self._told, self._unsaid, self._updated = key, "", now
-        await self.core.act("update", action)
+        await self._act("update", action)
         self.emit("working", **({"message": text} if text else {}))
 
     # the end

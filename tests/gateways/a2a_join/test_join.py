@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.a2a_agent import LEAK
 from tests.support.daemons import wait_for
 from tests.support.joining import AgentProcess, Join
 from tests.support.serving import WAIT, Bus
@@ -46,6 +47,24 @@ def test_files_and_data(bus: Bus, joined: Join, tmp_path: Path) -> None:
     done = bus.home.ctl("--name", "ops", "artifact", "get", work_id, "a_b.bin", "-O", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out").read_bytes() == b"\0\1" * 500_000
+
+
+def test_an_artifact_in_pieces_is_whole(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    name = f"pieces{joined.name}"
+    work_id = bus.open(f"pieces {name}")
+    joined.of(work_id, "working")
+    reviewer.go(name)
+    assert bus.end_of(work_id)["message"] == "one two three"
+
+
+def test_an_artifact_in_pieces_after_an_answer_is_whole(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
+    name = f"answer{joined.name}"
+    work_id = bus.open("ask it")
+    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")
+    bus.ops.post(f"/v1/works/{work_id}/say", message=f"pieces {name}")
+    joined.until("working", work_id=work_id, message="wrote one")
+    reviewer.go(name)
+    assert bus.end_of(work_id)["message"] == "one two three"
 
 
 def test_a_question_is_asked_and_answered(bus: Bus, joined: Join, reviewer: AgentProcess) -> None:
@@ -103,3 +122,14 @@ def test_a_canceled_work_cancels_the_task(bus: Bus, joined: Join, reviewer: Agen
 def test_ends(bus: Bus, joined: Join, text: str, state: str, message: str) -> None:
     end = bus.end_of(bus.open(text))
     assert (end["after"], end["message"]) == (state, message)
+
+
+def test_what_looks_like_a_credential_is_replaced(bus: Bus, joined: Join) -> None:
+    """In progress, questions and ends: the daemon refuses it."""
+    work_id = bus.open("leak it")
+    wait_for(lambda: bus.ops.state_of(work_id) == "needs_input", WAIT, "the question")
+    assert LEAK not in bus.traces(work_id)[-1]["message"]
+    bus.ops.post(f"/v1/works/{work_id}/say", message="leak")
+    end = bus.end_of(work_id)
+    assert end["after"] == "failed"
+    assert LEAK not in end["message"] and "the agent rejected the task: the key is" in end["message"]

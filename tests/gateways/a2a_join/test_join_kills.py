@@ -178,6 +178,28 @@ def test_a_work_for_an_agent_that_is_away_goes_out_once_it_is_back(bus: Bus, tmp
         assert len(other.runs("done back")) == 1
 
 
+@pytest.mark.parametrize("binding", ["jsonrpc", "http", "grpc"])
+def test_an_artifact_in_pieces_is_whole_over_broken_streams(bus: Bus, tmp_path: Path, binding: str) -> None:
+    with agent(tmp_path / "agent", "cuts", binding) as other, Join(bus, other.url) as join:
+        work_id = bus.open("pieces cut")
+        join.of(work_id, "away")
+        join.of(work_id, "back")
+        other.go("cut")
+        assert bus.end_of(work_id)["message"] == "one two three"
+        assert len(other.runs("pieces cut")) == 1
+
+
+def test_an_artifact_in_pieces_is_whole_over_a_kill(bus: Bus, reviewer: AgentProcess) -> None:
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("pieces killed")
+        until_state(bus, work_id, "working")
+        killed(join)
+    with Join(bus, reviewer.url) as join:
+        join.of(work_id, "working")
+        reviewer.go("killed")
+        assert bus.end_of(work_id)["message"] == "one two three"
+
+
 def test_an_agent_without_streams_is_polled(bus: Bus, tmp_path: Path) -> None:
     with agent(tmp_path / "agent", "nostream", "jsonrpc") as other, Join(bus, other.url) as join:
         work_id = bus.open("wait here")
@@ -188,3 +210,11 @@ def test_an_agent_without_streams_is_polled(bus: Bus, tmp_path: Path) -> None:
         wait_for(lambda: bus.ops.state_of(asked) == "needs_input", WAIT, "the question")
         bus.ops.post(f"/v1/works/{asked}/say", message="main")
         assert bus.end_of(asked)["message"] == "on main"
+
+
+def test_artifacts_without_end_fail_the_work(bus: Bus, reviewer: AgentProcess) -> None:
+    with Join(bus, reviewer.url) as join:
+        work_id = bus.open("flood it")
+        end = bus.end_of(work_id)
+        assert end["after"] == "failed" and "are larger than" in end["message"]
+        assert join.of(work_id, "canceled")["task"] in reviewer.lines("canceled")
