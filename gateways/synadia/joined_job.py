@@ -12,13 +12,15 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from synadia_ai.agents import Agent, Agents, Attachment, Envelope, NatsAgentError, Query, ResponseChunk
 
-from aghbus.client.core.refusals import Conflict
+from aghbus.client.core.refusals import Conflict, SecretLike
 from aghbus.client.errors import ClientError, RefusedByDaemon
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
+from aghbus.gateways.base.actions import act
 from aghbus.gateways.synadia.process import Bridge
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
+from aghbus.protocol.base.refused_text import without_refused
 from aghbus.protocol.base.text import is_blank, shorten
 from aghbus.protocol.formats.synadia import names, prompt
 from aghbus.protocol.formats.synadia.reply import with_files
@@ -104,7 +106,11 @@ class JoinedJob:
         self.emit("returned", message=why)
 
     async def _carry_out(self) -> None:
-        envelope = await self._envelope()
+        try:
+            envelope = await self._envelope()
+        except ValueError as error:
+            await self._finish("fail", f"the work cannot be a prompt: {error}")
+            return
         self.entry.write("starting", agent=str(address_of(self._agent)))
         self.emit("prompted", agent=str(address_of(self._agent)))
         try:
@@ -114,9 +120,14 @@ class JoinedJob:
                 await self._keep(prompt.ANSWER_NAME, whole)
             verb: WorkVerb = "complete"
         except Failed as error:
-            verb, message = "fail", shorten(prompt.clean(str(error)), prompt.MAX_REPORT)
+            verb, message = "fail", str(error)
             if text := "".join(self._text):
                 await self._keep(prompt.ANSWER_NAME, text.encode("utf-8", "replace"))
+        await self._finish(verb, message)
+
+    async def _finish(self, verb: WorkVerb, message: str | None) -> None:
+        if verb == "fail":
+            message = shorten(prompt.clean(message or ""), prompt.MAX_REPORT)
         self.entry.write("finished", verb=verb, message=message, artifacts=list(self._artifacts.values()))
         await report(self._bridge, self.job, self.entry)
 
@@ -125,8 +136,7 @@ class JoinedJob:
         if self.entry.phase == "taken" or (self.entry.phase == "starting" and self._options.resend):
             await self._return(STOPPED)
         elif self.entry.phase == "starting":
-            self.entry.write("finished", verb="fail", message=STOPPED, artifacts=list(self._artifacts.values()))
-            await report(self._bridge, self.job, self.entry)
+            await self._finish("fail", STOPPED)
 
     # prompting
 
@@ -142,6 +152,7 @@ class JoinedJob:
             if octets is None:
                 elsewhere[name] = uri
                 continue
+            name = names.artifact_name(name, [one.filename for one in attachments])  # it may become a path there
             attachments.append(Attachment.from_bytes(name, octets))
             room -= len(attachments[-1].content) + len(name) + 64
         self._bridge.metrics.count("attachments_total", by=len(attachments))
@@ -189,11 +200,12 @@ class JoinedJob:
                         await self._take(chunk)
                     elif isinstance(chunk, Query):
                         await self._on_query(chunk)
-        except (NatsAgentError, NatsError) as error:
+        except (NatsAgentError, NatsError, ValueError) as error:  # a chunk that is none is a ValueError
             raise Failed(f"the agent: {error}") from None
 
     async def _take(self, chunk: ResponseChunk) -> None:
-        self._text.append(prompt.clean(chunk.text))
+        if chunk.text:
+            self._text.append(prompt.clean(chunk.text))
         self._length += len(chunk.text)
         if self._length > MAX_ANSWER:
             raise Failed(f"the answer of the agent is longer than {MAX_ANSWER} characters")
@@ -207,7 +219,7 @@ class JoinedJob:
         octets = prompt.content(attachment.content)
         if octets is None or len(self._artifacts) >= MAX_ARTIFACTS:
             why = "not padded base64" if octets is None else f"more than {MAX_ARTIFACTS} attachments"
-            self._notes.append(f"\n[{name}: not kept: {why}]")
+            self._note(name, why)
             return None
         return await self._keep(name, octets)
 
@@ -215,12 +227,17 @@ class JoinedJob:
         try:
             made = await self.job.core.put_artifact(self.job.work_id, name, octets)
         except RefusedByDaemon as error:
-            self._notes.append(f"\n[{name}: not kept: {error.message}]")
+            self._note(name, error.message)
             return None
         digest = made.digest.removeprefix("sha256:")
         self._artifacts[name] = {"type": "file", "name": name, "uri": made.uri, "size": made.size, "sha256": digest}
         self._bridge.metrics.count("attachments_total")
         return made.uri
+
+    def _note(self, name: str, why: str) -> None:
+        """Say in the answer that a file is not kept; of many files the first."""
+        if len(self._notes) < MAX_ARTIFACTS:
+            self._notes.append(f"\n[{name}: not kept: {why}]")
 
     # questions
 
@@ -237,7 +254,10 @@ class JoinedJob:
         self._bridge.metrics.count("questions_total")
         self.emit("asked", message=question)
         try:
-            answer = await self.job.ask(question, timeout=self._options.answer_within)
+            try:
+                answer = await self.job.ask(question, timeout=self._options.answer_within)
+            except SecretLike:
+                answer = await self.job.ask(without_refused(question), timeout=self._options.answer_within)
             self.emit("answered")
         except TimeoutError:
             answer = "(no answer came in time)"
@@ -247,7 +267,10 @@ class JoinedJob:
             answer = f"(the question could not be passed on: {error.message})"
         self._heard = time.monotonic()
         self._asking = None
-        await query.reply(Envelope(prompt=answer if not is_blank(answer) else "(no text)"))
+        try:
+            await query.reply(Envelope(prompt=answer if not is_blank(answer) else "(no text)"))
+        except (NatsAgentError, NatsError) as error:  # too large, or the connection is lost: the agent is silent then
+            self._bridge.note(f"the answer was not sent: {error}", work_id=self.job.work_id)
 
     # while it runs
 
@@ -265,9 +288,8 @@ class JoinedJob:
 
     async def _update(self, line: str | None) -> None:
         self._reported = time.monotonic()
-        action = WorkActionRequest(message=line, replace_secrets=True)
         with suppress(JobCanceled, RefusedByDaemon):  # the feed says that it is canceled
-            await self.job.act("update", action)
+            await act(self.job, "update", WorkActionRequest(message=line))
 
     async def _watch(self) -> None:
         """Raise Failed when the agent is silent for too long, is gone, or takes too long; time of questions does not count."""
@@ -328,9 +350,9 @@ async def report(bridge: Bridge, job: JobCore, entry: JournalEntry) -> None:
 async def _sent(bridge: Bridge, job: JobCore, verb: WorkVerb, action: WorkActionRequest, token: str) -> bool:
     """False when the work had ended before."""
     job.state.reporting = True  # the event of our own report cancels nothing
-    action.id, action.replace_secrets = f"msg_{token}_end", True
+    action.id = f"msg_{token}_end"
     try:
-        await job.act(verb, action)
+        await act(job, verb, action)
     except (JobCanceled, Conflict):
         return False
     except RefusedByDaemon as error:

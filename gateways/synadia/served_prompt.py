@@ -89,6 +89,8 @@ class ServedPrompt:
         self._reply_subject: str = stream._request._msg.reply  # the SDK has no other way to it
         self._reports: asyncio.Queue[str] = asyncio.Queue()
         self._limit = bridge.nats.max_payload - OVERHEAD
+        self._attached: set[str] = set()
+        """Names of the artifacts of prompt and answers."""
         self._outcome = "refused"
 
     def _ids(self, request: RequestInterceptorContext) -> tuple[str, str]:
@@ -122,21 +124,28 @@ class ServedPrompt:
         self._outcome = "left"
         self._emit("prompted", to=self._target.name, principal=names.principal(self._user)["name"])
         await self._send(StatusChunk(status=f"aghbus.work {self._work_id}"))
-        steps: list[Coroutine[Any, Any, Any]] = [self._follow(handle), self._until_gone(), self._bridge.stopping.wait()]
+        steps: list[Coroutine[Any, Any, Any]] = [
+            self._follow(handle),
+            self._until_gone(),
+            self._bridge.stopping.wait(),
+            self._pump(),
+        ]
         tasks = [asyncio.create_task(step) for step in steps]
-        pump = asyncio.create_task(self._pump())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if tasks[0].done():
                 await self._end(tasks[0].result())
             elif tasks[1].done():
+                tasks[1].result()
                 await self._on_gone(handle)
+            elif tasks[3].done():
+                tasks[3].result()
             else:
                 raise RequestRejectedError(replies.UNAVAILABLE, f"the bridge stops; the work {self._work_id} goes on")
         finally:
-            for task in (*tasks, pump):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, pump, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _emit(self, event: str, **more: Any) -> None:
         self._bridge.emit(event, work_id=self._work_id, **more)
@@ -170,9 +179,11 @@ class ServedPrompt:
         except RefusedByDaemon as error:
             code = _CODES.get(error.code, 422)
             raise RequestRejectedError(code, f"the work was not opened: {escape(error.message)}") from None
-        except (TimeoutError, ClientError) as error:
-            why = str(error) or "the daemon did not answer in time"
-            raise RequestRejectedError(replies.UNAVAILABLE, f"the work was not opened: {escape(why)}") from None
+        except ClientError as error:
+            raise RequestRejectedError(replies.UNAVAILABLE, f"the work was not opened: {escape(str(error))}") from None
+        except TimeoutError:
+            why = f"the daemon did not answer in time: it is not known whether the work {self._work_id} was opened"
+            raise RequestRejectedError(replies.UNAVAILABLE, why) from None
         self._work_id = handle.id
         return handle
 
@@ -180,7 +191,8 @@ class ServedPrompt:
         """References to attachments, which are artifacts of the work now. Raises RequestRejectedError."""
         found: dict[str, dict[str, Any]] = {}
         for attachment in attachments:
-            name = names.artifact_name(clean(attachment.filename), found)
+            name = names.artifact_name(clean(attachment.filename), self._attached)
+            self._attached.add(name)
             if (octets := content(attachment.content)) is None:
                 raise RequestRejectedError(400, f"attachments: the content of {escape(name)} must be padded base64")
             made = await self._client.put_artifact(self._work_id, name, octets)

@@ -23,6 +23,7 @@ from aghbus.client.work.job import JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join.agent import AgentError, Away, Lost, NoSuchTask, Refused
 from aghbus.gateways.a2a.join.reports import Question, Settings, WorkReports
+from aghbus.gateways.base.actions import act
 from aghbus.protocol.api.artifact_uri import parse_uri
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.api.works import WorkActionRequest
@@ -96,17 +97,17 @@ class Conversation(WorkReports):
             text = f"{last['why']}\n\n{text}"
         action = WorkActionRequest(message=text, result=result, ext=ext)
         action.id = self._id("ask", key, str(self._sent_through()))
-        seq = await self._act("need-input", action)
+        seq = await act(self.core, "need-input", action)
         if (asked := self.entry.last("asked")) is None or asked["id"] != action.id:
             self.entry.write("asked", id=action.id)
             self.emit("asked", message=text)
         self._question = Question(key, seq)
         self._heard.set()
 
-    def _is_answered(self, task: Json) -> bool:
-        """Whether the agent has got the answer to its question, or it is going out."""
+    def _answered(self, task: Json) -> str | None:
+        """How the answer to the question of a task went, empty while it is going out; None without one."""
         last = self._last_message()
-        return last.get("key") == outward.status_key(task) and last["how"] in ("", SENT)
+        return str(last["how"]) if last.get("key") == outward.status_key(task) else None
 
     def _no_question(self) -> None:
         """The task goes on: with an answer, or without one."""
@@ -166,16 +167,16 @@ class Conversation(WorkReports):
         """What is to be sent now, in one message. While a question is open that includes its answer; a message that is sent again
         is the same."""
         says, last, question = await self._says(self._sent_through()), self._last_message(), self._question
-        if last and last["how"] == UNSENT and last["key"] == (question.key if question else ""):
+        if last and last["how"] == UNSENT and (question is None or question.key == last["key"]):
             return [one for one in says if one.seq <= last["seq"]]
         if question is not None and not any(one.seq > question.seq for one in says):
             return []
         return says
 
     async def _send_says(self, says: Sequence[Message]) -> None:
-        known = self.entry.last("task") or {}
+        known, last = self.entry.last("task") or {}, self._last_message()
         envelopes = [msgspec.json.decode(one.envelope) for one in says]
-        key = self._question.key if self._question is not None else ""
+        key = self._question.key if self._question is not None else last["key"] if last.get("how") == UNSENT else ""
         record: Json = {"since": self._sent_through(), "seq": says[-1].seq, "key": key}
         record["id"] = outward.derived(self._opening_id, "say", says[-1].id)
         quoted = _quoted(says)
@@ -202,18 +203,21 @@ class Conversation(WorkReports):
             self._failure = error
             self._heard.set()
 
+    def _is_latest(self, record: Json) -> bool:
+        return bool(self._last_message()["id"] == record["id"])
+
     def _note_said(self, record: Json, how: str, why: str = "") -> None:
-        """What became of the latest message. That it was sent may be assumed before the agent refuses it."""
-        last = self._last_message()
-        if last["id"] == record["id"] and (not last["how"] or (last["how"] == SENT and how in (REFUSED, LATE))):
+        """What became of the latest message. That it was sent may have been assumed."""
+        if self._is_latest(record) and self._last_message()["how"] in {"", SENT} - {how}:
             self.entry.write("said", how=how, why=why)
             if how == SENT:
                 self.emit("answered" if record["key"] else "said")
+            self._heard.set()
         self._look_again.set()
 
     async def _give_up(self, record: Json, how: str, why: str, quoted: str) -> None:
         """Tell the initiator that a message is not sent, or not again; a question is asked again."""
-        if record["key"]:
+        if record["key"] and self._is_latest(record):
             self._note_said(record, how, why)
             self._question = None
         else:
@@ -227,12 +231,14 @@ class Conversation(WorkReports):
             if reply.get("task", {}).get("id", message["taskId"]) != message["taskId"]:
                 raise Refused("it began another task")
         except Away as error:
-            self._note_said(record, UNSENT)
             await self._tell_away(error)
+            if self._is_latest(record):
+                self._note_said(record, UNSENT)
+            else:
+                await self._give_up(record, REFUSED, f"What was said could not be sent in its order: {error}", quoted)
         except Lost as error:
-            if not self._last_message()["how"]:
-                await self._tell_away(error)
-                await self._after_loss(record)
+            await self._tell_away(error)
+            await self._after_loss(record)
         except Refused as error:
             await self._on_refused(error, record, quoted)
         else:
@@ -268,9 +274,9 @@ class Conversation(WorkReports):
         moved = bool(record["key"] and task) and outward.status_key(task) != record["key"]
         if moved or outward.has_message(task, record["id"]):
             self._note_said(record, SENT)
-        elif self._settings.resend:
+        elif self._settings.resend and self._is_latest(record):
             self._note_said(record, UNSENT)
-        elif record["key"]:
+        elif record["key"] and self._is_latest(record):
             await self._give_up(record, UNKNOWN, NOT_KNOWN, "")
         else:
             says = [one for one in await self._says(record["since"]) if one.seq <= record["seq"]]

@@ -15,7 +15,7 @@ from aghbus.client.work.clients import AsyncClient
 from aghbus.client.work.job import JobCanceled, JobCore
 from aghbus.client.work.journal import JournalEntry
 from aghbus.gateways.a2a.join.agent import Agent, AgentError
-from aghbus.gateways.base.actions import without_secrets
+from aghbus.gateways.base.actions import act, without_secrets
 from aghbus.protocol.api.artifact_uri import is_part
 from aghbus.protocol.api.works import WorkActionRequest, WorkVerb
 from aghbus.protocol.base.text import shorten
@@ -66,14 +66,6 @@ class WorkReports:
         """The same id for the same message of this work, also after a restart."""
         return derived_id("msg_", "a2a", self.core.channel, self.core.work_id, self._opening_id, *what)
 
-    async def _act(self, verb: WorkVerb, action: WorkActionRequest) -> int:
-        """One action, with what looks like a credential replaced if the daemon refuses that; the sequence of its message."""
-        action.replace_secrets = True
-        try:
-            return await self.core.act(verb, action)
-        except SecretLike:
-            return await self.core.act(verb, without_secrets(action))
-
     async def _accept(self) -> None:
         if not self._accepted:
             self._accepted = True
@@ -100,7 +92,7 @@ class WorkReports:
     async def _notify(self, text: str) -> None:
         """Tell the initiator something about the work; what is asked stays asked."""
         verb: WorkVerb = "update" if self._accepted and self._question is None else "say"
-        await self._act(verb, WorkActionRequest(message=text))
+        await act(self.core, verb, WorkActionRequest(message=text))
 
     # the end
 

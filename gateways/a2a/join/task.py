@@ -34,8 +34,9 @@ from aghbus.gateways.a2a.join.agent import (
     NotSupported,
     Refused,
 )
-from aghbus.gateways.a2a.join.conversation import FIRST_RETRY, LAST_RETRY, SAYS, CannotSend, Conversation
+from aghbus.gateways.a2a.join.conversation import FIRST_RETRY, LAST_RETRY, SAYS, SENT, CannotSend, Conversation
 from aghbus.gateways.a2a.join.reports import Settings
+from aghbus.gateways.base.actions import act
 from aghbus.protocol.api.works import WorkActionRequest
 from aghbus.protocol.base.backoff import Backoff
 from aghbus.protocol.formats.a2a import outward
@@ -328,8 +329,8 @@ class JoinedWork(Conversation):
     async def _look_at(self, task: Json) -> bool:
         """Do what the state of the task asks for. True when it has ended."""
         state = outward.state_of(task)
-        asks = state in outward.ASKS and not self._is_answered(task)
-        if not asks:
+        answered = self._answered(task) if state in outward.ASKS else SENT
+        if answered == SENT:
             self._no_question()
         if state in outward.ENDED:
             return True
@@ -337,7 +338,7 @@ class JoinedWork(Conversation):
             state != outward.SUBMITTED or time.monotonic() - self._began >= ACCEPT_AFTER
         ):  # it may still be rejected before
             await self._accept()
-            if asks:
+            if answered not in ("", SENT):
                 await self._ask(task)
             elif state:
                 await self._progress(task)
@@ -357,7 +358,7 @@ class JoinedWork(Conversation):
         if new:
             action.id = self._id("update", key)
         self._told, self._unsaid, self._updated = key, "", now
-        await self._act("update", action)
+        await act(self.core, "update", action)
         self.emit("working", **({"message": text} if text else {}))
 
     # the end

@@ -1,5 +1,6 @@
 """What the initiator says while a joined agent works: it is a message to the task, sent once, or the initiator learns of it."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,21 @@ def test_what_is_said_while_the_agent_is_away_is_sent_when_it_is_back(bus: Bus, 
         other.start()
         assert bus.end_of(work_id)["message"] == "on the end"
         assert len(other.runs("the end")) == 1
+
+
+def test_what_an_agent_had_not_read_when_it_was_killed_is_told(bus: Bus, tmp_path: Path) -> None:
+    with agent(tmp_path / "agent", "kept", "http") as other, Join(bus, other.url) as join:
+        work_id = bus.open("wait stopped")
+        until_state(bus, work_id, "working")
+        assert other.process is not None
+        other.process.send_signal(signal.SIGSTOP)
+        say(bus, work_id, "and then this")
+        join.of(work_id, "said")
+        other.kill()
+        other.start()
+        assert bus.end_of(work_id)["message"] == "completed after a restart"
+        until_told(bus, work_id, "“and then this”")
+        assert not other.runs("and then this")
 
 
 def test_what_was_said_while_nobody_ran_is_sent(bus: Bus, reviewer: AgentProcess) -> None:

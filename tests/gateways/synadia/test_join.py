@@ -18,6 +18,7 @@ from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
 from tests.support.serving import Bus, EventsProcess
 from tests.support.synadia import bridge, connected, host_process, hosting, in_thread, login
 
+LEAK = "AKIA" + "QWERTYUIOPASDFGH"
 JOIN = ("join", "--idle-timeout", "30s", "--drain", "1s")
 
 
@@ -125,6 +126,32 @@ async def test_what_fails_there_fails_here_and_the_answer_so_far_is_kept(net: Ne
         work = await in_thread(lambda: net.ended(work_id))
     assert (work["state"], work["message"]) == ("failed", "the agent: service error 500: handler error")
     assert net.file(work_id, "answer.txt") == b"so far"
+
+
+async def test_names_of_files_are_harmless_and_what_looks_like_a_credential_is_replaced(
+    net: Net, joined: EventsProcess
+) -> None:
+    seen: list[Envelope] = []
+
+    async def on_prompt(envelope: Envelope, stream: PromptStream) -> None:
+        seen.append(envelope)
+        answer = await stream.ask(f"Is it {LEAK}?", timeout=30)
+        await stream.send(f"{answer.prompt}: {LEAK}")
+
+    given = net.home.root / "given.txt"
+    given.write_bytes(b"given")
+    stored = net.home.ctl_json("--name", "ops", "artifact", "put", "work_names", str(given))
+    artifacts = [{"name": "../../etc/given\n.txt", "uri": stored["uri"]}]
+    async with connected(login(net.home, net.worker)) as client, hosting(client, "writer", on_prompt):
+        work_id = await in_thread(lambda: net.give("synadia.writer", "look", artifacts=artifacts))
+        await in_thread(lambda: wait_for(lambda: net.ops.state_of(work_id) == "needs_input", 30, "the question"))
+        net.ops.post(f"/v1/works/{work_id}/say", message="yes")
+        work = await in_thread(lambda: net.ended(work_id))
+    assert [each.filename for each in seen[0].attachments or []] == ["given_.txt"]
+    assert (work["state"], work["message"]) == ("completed", "yes: [REDACTED]")
+    assert [trace["message"] for trace in net.traces(work_id) if trace["state"] == "needs_input"] == [
+        "Is it [REDACTED]?"
+    ]
 
 
 async def test_a_long_answer_is_a_file(net: Net, joined: EventsProcess) -> None:

@@ -130,6 +130,14 @@ async def test_a_prompt_is_a_work_with_its_progress_questions_files_and_end(net:
     assert {"aghbus_synadia_questions_total 1.0", "aghbus_synadia_agents 1.0", "aghbus_synadia_running 0.0"} <= {*lines}
 
 
+async def test_an_answer_may_have_a_file_of_the_same_name_as_the_prompt(net: Net, served: EventsProcess) -> None:
+    async with worker_agent(net) as agent:
+        answer = Envelope(prompt="main", attachments=[Attachment.from_bytes("a.txt", b"second")])
+        got = await prompted(agent, "ask Which file?", ("a.txt", b"first"), answer=answer)
+    assert got.error == ""
+    assert f"[a_2.txt: agh://artifacts/{got.work_id}/a_2.txt]" in got.text
+
+
 async def test_progress_comes_while_the_work_runs(net: Net, served: EventsProcess) -> None:
     async with worker_agent(net) as agent:
         seen = asyncio.Event()
