@@ -83,6 +83,11 @@ def agent(folder: Path, *options: str) -> Iterator[AgentProcess]:
         one.kill()
 
 
+def journals(bus: Bus) -> list[Path]:
+    """The journals of the works that a join of `worker` has."""
+    return list((bus.home.root / "state" / "aghbus" / "clients" / "worker" / "a2a-join").glob("*.jsonl"))
+
+
 class Join(EventsProcess):
     """One `aghctl a2a join` of the daemon `worker`; as a context manager killed at the end."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.joining import AgentProcess, Join, agent
+from tests.support.joining import AgentProcess, Join, agent, journals
 from tests.support.serving import WAIT, Bus
 
 
@@ -17,10 +17,6 @@ def killed(join: Join) -> None:
 
 def until_state(bus: Bus, work_id: str, state: str) -> None:
     wait_for(lambda: bus.ops.state_of(work_id) == state, WAIT, f"the state {state}")
-
-
-def journals(bus: Bus) -> list[Path]:
-    return list((bus.home.root / "state" / "aghbus" / "a2a" / "worker").glob("*.jsonl"))
 
 
 def journal_of(bus: Bus, work_id: str) -> Path:

