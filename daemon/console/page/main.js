@@ -1,10 +1,11 @@
 // The page: its session, the list of instances, and the screen that the URL names.
 
 import { html, render, useCallback, useEffect, useMemo, useState } from "./vendor/preact-htm.js";
+import { statusOf } from "./lib/clock.js";
 import { keys } from "./lib/keys.js";
 import { useLive } from "./lib/live.js";
 import { to, useRoute } from "./lib/router.js";
-import { ApiError, begin, call, request, session } from "./lib/session.js";
+import { ApiError, begin, request, session } from "./lib/session.js";
 import { Announce, Instance, Problem } from "./lib/ui.js";
 import { SCREENS } from "./screens/index.js";
 
@@ -23,7 +24,7 @@ function App() {
   }, []);
   const status = useLive(
     instance,
-    () => call(instance, "GET", "/v1/status"),
+    () => statusOf(instance),
     [],
     () => false,
   );

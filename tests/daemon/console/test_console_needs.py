@@ -1,11 +1,11 @@
 """What waits for a person, with real held openings, chains that ask and works that do not move; and a page that keeps still."""
 
-import time
 from collections.abc import Generator
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.support.auditing import changed
 from tests.support.backups import backup, restore
 from tests.support.browsers import Tab
 from tests.support.chain_agents import Agent, Envelope, begin, chain, reach
@@ -36,13 +36,14 @@ def test_a_chain_that_asks_is_answered_and_a_work_that_stands_still_says_why(
     ops, worker = pair
     worker.kill()
     still = ops.post("/v1/works", to="worker", text="Build the wheel")["work_id"]
+    ops.kill()
+    changed(ops.store_path, lambda db: db.execute("UPDATE works SET updated_ms = updated_ms - 7200000"))  # two hours
     worker.start()
+    ops.start()
     with Agent(worker, ask):
         run_id = begin(ops, chain({"a": {"peer": "worker", "input": "apply the patch"}}))
         reach(ops, run_id, "waiting")
-        page = tab(ops, "overview", write=True)
-        page.clock.set_fixed_time(time.time() + 2 * 3600)
-        page.evaluate("location.hash = '#/ops/needs'")
+        page = tab(ops, "needs", write=True)
         expect(page.get_by_role("heading", name="A chain asks")).to_be_visible()
         expect(page.get_by_text("which branch?")).to_have_count(1)
         row = page.get_by_role("row").filter(has=page.locator(f"a[href$='{still}']"))

@@ -1,7 +1,8 @@
 // What changes: one event stream for each instance that a screen shows, and hooks that load again when something happened.
 
 import { useCallback, useEffect, useRef, useState } from "../vendor/preact-htm.js";
-import { ApiError, call, request } from "./session.js";
+import { statusOf } from "./clock.js";
+import { ApiError, request } from "./session.js";
 
 /** @typedef {import("./api.js").Event} Event */
 /** @typedef {(event: Event | null) => void} Listener null: events were missed */
@@ -58,7 +59,7 @@ class Stream {
       await seen();
       const connection = whileSeen(signal);
       try {
-        if (since === null) since = (await call(this.instance, "GET", "/v1/status")).store.last_seq;
+        if (since === null) since = (await statusOf(this.instance)).store.last_seq;
         for await (const [type, data] of frames(this.instance, `/v1/events?since=${since}`, connection)) {
           pause = FIRST_PAUSE_MS;
           if (type === "envelope") since = Math.max(since, data.seq);

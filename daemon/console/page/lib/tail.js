@@ -1,9 +1,10 @@
 // The live tail of an instance's messages: a stream of its own that can pause, and goes on by sequence without loss.
 
 import { useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { statusOf } from "./clock.js";
 import { told } from "./ladder.js";
 import { frames, seen, whileSeen } from "./live.js";
-import { ApiError, call, withQuery } from "./session.js";
+import { ApiError, withQuery } from "./session.js";
 
 /** @typedef {import("./api.js").Event} Event */
 /** @typedef {{kind: string, direction: string, peer: string, work: string, text: string}} Filters all but `text` are the daemon's */
@@ -75,7 +76,7 @@ async function follow(instance, filters, since, signal, to) {
     await seen();
     const connection = whileSeen(signal);
     try {
-      since.current ??= Math.max(0, (await call(instance, "GET", "/v1/status")).store.last_seq - BEGIN);
+      since.current ??= Math.max(0, (await statusOf(instance)).store.last_seq - BEGIN);
       const path = withQuery("/v1/events", { ...asked, since: since.current });
       for await (const [type, event] of frames(instance, path, connection, () => to.state(false, null))) {
         pause = FIRST_PAUSE_MS;

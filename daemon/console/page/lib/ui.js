@@ -1,6 +1,7 @@
 // The parts that all screens are made of. Text of peers goes through Said or Peer, always as text nodes.
 
 import { createContext, html, useContext, useEffect, useRef, useState } from "../vendor/preact-htm.js";
+import { now } from "./clock.js";
 import { age, date, shell, shortId, visible } from "./format.js";
 import { to } from "./router.js";
 import { ApiError, call, session } from "./session.js";
@@ -93,14 +94,14 @@ export function State({ of }) {
   return html`<span class="state ${of.replaceAll("_", "-")}"><span aria-hidden="true">${sign(of)}</span>${" "}${of.replaceAll("_", " ")}</span>`;
 }
 
-/** The time now, which follows every `seconds`. @param {number} seconds */
+/** The daemon's time, which follows every `seconds`. @param {number} seconds */
 export function useNow(seconds = 5) {
-  const [now, setNow] = useState(Date.now);
+  const [shown, setShown] = useState(now);
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || setNow(Date.now()), 1000 * seconds);
+    const timer = setInterval(() => document.hidden || setShown(now()), 1000 * seconds);
     return () => clearInterval(timer);
   }, [seconds]);
-  return now;
+  return shown;
 }
 
 /**
@@ -108,8 +109,8 @@ export function useNow(seconds = 5) {
  * @param {{ms: number}} props
  */
 export function Ago({ ms }) {
-  const now = useNow();
-  return html`<time datetime=${new Date(ms).toISOString()} title=${date(ms)}>${age(now - ms)} ago</time>`;
+  const at = useNow();
+  return html`<time datetime=${new Date(ms).toISOString()} title=${date(ms)}>${age(at - ms)} ago</time>`;
 }
 
 /**

@@ -1,6 +1,7 @@
 // Needs you: everything that waits for a person, answered in place.
 
 import { html, useRef, useState } from "../vendor/preact-htm.js";
+import { now, statusOf } from "../lib/clock.js";
 import { age, size, visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { to } from "../lib/router.js";
@@ -26,7 +27,7 @@ export function Needs({ instance }) {
   const load = async () => {
     const get = (/** @type {string} */ path, /** @type {any} */ query) => call(instance, "GET", withQuery(path, query));
     const [status, questions, runs, requests, dead, quarantine] = await Promise.all([
-      get("/v1/status", {}),
+      statusOf(instance),
       get("/v1/works", { state: "needs_input", role: "initiator", limit: LIMIT }),
       get("/v1/chains/runs", { state: "waiting", limit: LIMIT }),
       get("/v1/requests", { limit: LIMIT }),
@@ -89,9 +90,7 @@ async function staleWorks(instance) {
       withQuery("/v1/works", { state: ["submitted", "working"], limit: 1000, before }),
     );
     found.push(
-      ...page.works.filter(
-        (/** @type {any} */ one) => one.role !== "observer" && Date.now() - one.updated_ms > STALE_MS,
-      ),
+      ...page.works.filter((/** @type {any} */ one) => one.role !== "observer" && now() - one.updated_ms > STALE_MS),
     );
     before = page.next_before;
   } while (before !== null);

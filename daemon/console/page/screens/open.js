@@ -1,6 +1,7 @@
 // Open a work as a form: for a peer or a capability.
 
 import { html, useState } from "../vendor/preact-htm.js";
+import { statusOf } from "../lib/clock.js";
 import { visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { to } from "../lib/router.js";
@@ -28,10 +29,7 @@ export function Open({ instance, route }) {
   const { data, error } = useLive(
     instance,
     async () => {
-      const [status, { peers }] = await Promise.all([
-        call(instance, "GET", "/v1/status"),
-        call(instance, "GET", "/v1/peers"),
-      ]);
+      const [status, { peers }] = await Promise.all([statusOf(instance), call(instance, "GET", "/v1/peers")]);
       return { channels: status.channels, ...choices(peers) };
     },
     [],

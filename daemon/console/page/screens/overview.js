@@ -2,6 +2,7 @@
 
 import { html, useEffect, useMemo, useRef } from "../vendor/preact-htm.js";
 import Plot from "../vendor/uplot.js";
+import { statusOf } from "../lib/clock.js";
 import { age, size, visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { refine, to } from "../lib/router.js";
@@ -18,7 +19,7 @@ export function Overview({ instance, route }) {
   const heading = useTitle("Overview");
   const { data, error } = useLive(
     instance,
-    () => Promise.all([statuses(), call(instance, "GET", "/v1/status")]),
+    () => Promise.all([statuses(), statusOf(instance)]),
     [],
     () => false,
   );
@@ -35,7 +36,7 @@ async function statuses() {
   return Promise.all(
     instances.map(async (/** @type {any} */ one) => ({
       ...one,
-      status: one.running ? await call(one.name, "GET", "/v1/status").catch(() => null) : null,
+      status: one.running ? await statusOf(one.name).catch(() => null) : null,
     })),
   );
 }
@@ -82,7 +83,7 @@ function Daemon({ instance, data, error }) {
       ],
       ["outbox", counts(data.outbox)],
       ["peers", counts(data.peers)],
-      ["clock", clock(data.now_ms)],
+      ["clock", clock(data.ahead_ms)],
       ["limits", data.limits.map((/** @type {string} */ one) => visible(one)).join(", ") || "none reached"],
       ["quarantined", data.quarantined || ""],
       ["requests", data.requests ? html`<a href=${to(instance, "needs")}>${data.requests}</a>` : ""],
@@ -104,11 +105,10 @@ function share(part, whole) {
   return `${whole ? Math.ceil((100 * part) / whole) : 0} %`;
 }
 
-/** The daemon's clock beside that of the browser. @param {number} ms */
-function clock(ms) {
-  const ahead = ms - Date.now();
+/** The daemon's clock beside that of the browser. @param {number} ahead milliseconds */
+function clock(ahead) {
   if (Math.abs(ahead) < CLOCK_MS) return "as this browser's";
-  return `${age(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} this browser's`;
+  return `${age(Math.abs(ahead))} ${ahead > 0 ? "ahead of" : "behind"} this browser's; ages are by the daemon's`;
 }
 
 /** Messages a second, as the counters grew between two looks. @param {{samples: {at: number, counters: Record<string, number>}[]}} props */

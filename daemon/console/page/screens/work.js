@@ -1,6 +1,7 @@
 // One work: its state, who has it, why it does not move, its question, its files, and the ladder of its messages.
 
 import { html, useState } from "../vendor/preact-htm.js";
+import { statusOf } from "../lib/clock.js";
 import { age, clock, visible } from "../lib/format.js";
 import { ladder, told } from "../lib/ladder.js";
 import { useLive } from "../lib/live.js";
@@ -104,7 +105,7 @@ async function otherSide(instance, work) {
     const { instances } = await (await request("/instances")).json();
     for (const one of instances) {
       if (one.name === instance || !one.running) continue;
-      const status = await call(one.name, "GET", "/v1/status");
+      const status = await statusOf(one.name);
       if (status.peer_id !== peer) continue;
       const { messages } = await call(
         one.name,
