@@ -119,7 +119,7 @@ def test_a_work_is_opened_by_the_form_and_by_its_command(pair: tuple[Daemon, Dae
     assert line == "aghctl --name ops work open --to worker --text 'run it'\\''s tests' --accept-within soon"
     page.get_by_label("Accept within").fill("5m")
     page.get_by_label("in the direct room").check()
-    page.get_by_role("button", name="Open the work").click()
+    page.get_by_role("button", name="Open the work", exact=True).click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("run it's tests")
     (work,) = ops.get("/v1/works")["works"]
     assert page.url.endswith(f"#/ops/works/{work['work_id']}") and work["direct_id"]

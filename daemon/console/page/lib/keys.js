@@ -3,6 +3,8 @@
 import { SCREENS } from "../screens/index.js";
 import { to } from "./router.js";
 
+const KEY = "aghbus.keys";
+
 /** Listen until the returned function is called. @param {string} instance */
 export function keys(instance) {
   let goes = false;
@@ -10,6 +12,7 @@ export function keys(instance) {
   const pressed = (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog")) return;
+    if (off() && event.key !== "Enter") return;
     const screen = goes ? SCREENS.find((one) => one.key === event.key) : undefined;
     goes = event.key === "g" && !goes;
     if (screen) location.hash = to(instance, screen.name);
@@ -18,7 +21,7 @@ export function keys(instance) {
       location.hash = /** @type {string} */ (target.dataset.href);
     else if (event.key === "/")
       /** @type {HTMLElement | null} */ (document.querySelector("main input[type=search]"))?.focus();
-    else if (event.key === "?") show();
+    else if (event.key === "?") showKeys();
     else return;
     event.preventDefault();
   };
@@ -37,26 +40,45 @@ function step(by) {
   }
 }
 
-function show() {
+/** A dialog with the keys, and whether they are on: programs that turn speech into letters would press them. */
+export function showKeys() {
   const dialog = document.createElement("dialog");
-  dialog.setAttribute("aria-label", "Keys");
-  const list = document.createElement("dl");
+  dialog.setAttribute("aria-labelledby", "keys");
   const rows = [
     ...SCREENS.filter((one) => one.key).map((one) => [`g ${one.key}`, one.title]),
     ["j k", "next and previous row"],
     ["Enter", "open the row"],
     ["/", "filter"],
+    ["?", "show the keys"],
     ["Esc", "close this"],
   ];
-  for (const [key, what] of rows) {
-    const term = document.createElement("dt");
-    const said = document.createElement("dd");
-    term.textContent = key;
-    said.textContent = what;
-    list.append(term, said);
-  }
-  dialog.append(list);
+  const list = element("dl");
+  for (const [key, what] of rows) list.append(element("dt", key), element("dd", what));
+  const heading = element("h2", "Keys");
+  heading.id = "keys";
+  const box = document.createElement("input");
+  box.type = "checkbox";
+  box.checked = !off();
+  box.addEventListener("change", () => localStorage.setItem(KEY, box.checked ? "on" : "off"));
+  const label = element("label", box, " letters and signs act in this browser");
+  label.className = "tick";
+  const close = element("button", "Close");
+  close.autofocus = true;
+  close.addEventListener("click", () => dialog.close());
+  dialog.append(heading, list, label, close);
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+}
+
+/** @param {string} name @param {(Node | string)[]} children */
+function element(name, ...children) {
+  const made = document.createElement(name);
+  made.append(...children);
+  return made;
+}
+
+/** Whether this browser wants no keys of one letter. */
+function off() {
+  return localStorage.getItem(KEY) === "off";
 }

@@ -8,11 +8,19 @@ import { ApiError, call, session } from "./session.js";
 
 /** @typedef {import("./session.js").ApiError} Failure */
 
+const TITLE = 60; // characters of a text that a title or an announcement has
+const MOST_SAID = 3; // works that are named when they move at the same time
+
 /** The instance whose screen this is. */
 export const Instance = createContext("");
 
-/** Says something to screen readers and at the foot of the page. */
-export const Announce = createContext(/** @type {(text: string) => void} */ (() => {}));
+/** Says something to screen readers and at the foot of the page: a text, or parts with those of peers in Said. */
+export const Announce = createContext(/** @type {(said: any) => void} */ (() => {}));
+
+/** The rest of a name for those who do not see where it stands. @param {{children: any}} props */
+export function Unseen({ children }) {
+  return html`<span class="unseen">${children}</span>`;
+}
 
 /**
  * Text of a peer: marked as theirs, isolated from ours in direction, without characters that act.
@@ -114,24 +122,23 @@ export function Ago({ ms }) {
 }
 
 /**
- * An error of the API.
+ * An error of the API. That the daemon is away is said once, by the header.
  * @param {{error: Failure | null}} props
  */
 export function Problem({ error }) {
   if (error === null) return null;
-  return html`<p class="notice problem" role="alert">${visible(error.message)}${error.hint && html`<br /><small>${visible(error.hint)}</small>`}</p>`;
+  return html`<p class="notice problem" role=${error.status === 0 ? undefined : "alert"}>${visible(error.message)}${error.hint && html`<br /><small>${visible(error.hint)}</small>`}</p>`;
 }
 
 /**
- * A table with a caption that screen readers hear. The roles are explicit, because narrow screens show rows as boxes, which
+ * A table with a name that screen readers hear. The roles are explicit, because narrow screens show rows as boxes, which
  * would otherwise be no table any more. `columns` are names, `rows` are arrays of cells with a key.
  * @param {{caption: string, columns: string[], rows: {key: string | number, cells: any[], href?: string, kind?: string}[], none: string}} props
  */
 export function Table({ caption, columns, rows, none }) {
   if (rows.length === 0) return html`<p class="none">${none}</p>`;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
-    <table role="table">
-      <caption class="unseen">${caption}</caption>
+  return html`<div class="scroll" tabindex="0" role="group" aria-label=${caption}>
+    <table role="table" aria-label=${caption}>
       <thead role="rowgroup"><tr role="row">${columns.map((name) => html`<th scope="col" role="columnheader" key=${name}>${name}</th>`)}</tr></thead>
       <tbody role="rowgroup">
         ${rows.map(
@@ -146,15 +153,15 @@ export function Table({ caption, columns, rows, none }) {
 
 /**
  * A button that copies a text.
- * @param {{text: string, label?: string}} props
+ * @param {{text: string, label?: string, about?: string}} props `about` ends its name, unseen
  */
-export function Copy({ text, label = "Copy" }) {
+export function Copy({ text, label = "Copy", about = "" }) {
   const announce = useContext(Announce);
   const copy = async () => {
     await navigator.clipboard.writeText(text);
     announce("copied");
   };
-  return html`<button type="button" class="small" onClick=${copy}>${label}</button>`;
+  return html`<button type="button" class="small" onClick=${copy}>${label}<${Unseen}>${about}<//></button>`;
 }
 
 /**
@@ -168,9 +175,9 @@ export function Copy({ text, label = "Copy" }) {
 
 /**
  * The same operation as lines to copy.
- * @param {{action: ActionOf}} props
+ * @param {{action: ActionOf, label: string}} props `label` is the name of the operation
  */
-export function Lines({ action }) {
+export function Lines({ action, label }) {
   const instance = useContext(Instance);
   const body = JSON.stringify(action.body);
   const lines = [
@@ -182,27 +189,34 @@ export function Lines({ action }) {
     ["Python", action.python],
   ];
   return html`<details class="lines">
-    <summary>as a command</summary>
-    <dl>${lines.map(([name, line]) => html`<div key=${name}><dt>${name}</dt><dd><code>${visible(line)}</code><${Copy} text=${line} /></dd></div>`)}</dl>
+    <summary>as a command<${Unseen}> to ${label}<//></summary>
+    <dl>${lines.map(([name, line]) => html`<div key=${name}><dt>${name}</dt><dd><code>${visible(line)}</code><${Copy} text=${line} about=${` for ${name}: ${label}`} /></dd></div>`)}</dl>
   </details>`;
 }
 
 /**
- * A button for one operation of the API. In a console that only reads, the lines alone.
- * @param {{label: string, action: ActionOf, danger?: boolean, confirm?: string, disabled?: boolean, done?: (answer: any) => void}} props
+ * A button for one operation of the API. In a console that only reads, the lines alone. `about` ends its name for those who do
+ * not see in which row it stands. It can have the focus when it cannot act, too: else the keyboard would be nowhere after a press.
+ * @param {{label: string, about?: string, action: ActionOf, danger?: boolean, confirm?: string, disabled?: boolean, done?: (answer: any) => void}} props
  */
-export function Action({ label, action, danger = false, confirm = "", disabled = false, done }) {
+export function Action({ label, about = "", action, danger = false, confirm = "", disabled = false, done }) {
   const instance = useContext(Instance);
   const announce = useContext(Announce);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {Failure | null} */ (null));
+  const button = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => () => moveOn(/** @type {HTMLElement} */ (button.current)), []);
+  const may = session()?.write ?? false;
+  const off = !may || busy || disabled;
+  const name = about ? `${label} ${about}` : label;
   const act = async () => {
+    if (off) return;
     if (confirm !== "" && !window.confirm(confirm)) return;
     setBusy(true);
     setError(null);
     try {
       const answer = await call(instance, action.method, action.path, action.body);
-      announce(`${label}: done`);
+      announce(`${name}: done`);
       done?.(answer);
     } catch (problem) {
       if (!(problem instanceof ApiError)) throw problem;
@@ -211,13 +225,28 @@ export function Action({ label, action, danger = false, confirm = "", disabled =
       setBusy(false);
     }
   };
-  const may = session()?.write ?? false;
   const title = may ? "" : "this console only reads: aghctl console --write";
   return html`<div class="action">
-    <button type="button" class=${danger ? "danger" : ""} disabled=${!may || busy || disabled} title=${title} onClick=${act}>${label}</button>
-    <${Lines} action=${action} />
+    <button type="button" ref=${button} class=${danger ? "danger" : ""} aria-disabled=${off ? "true" : undefined} title=${title} onClick=${act}>${label}${about && html`<${Unseen}> ${about}<//>`}</button>
+    <${Lines} action=${action} label=${name} />
     <${Problem} error=${error} />
   </div>`;
+}
+
+/**
+ * Where the keyboard goes on when what has the focus is about to leave the page: its row, the next one, else the heading.
+ * @param {HTMLElement} from
+ */
+function moveOn(from) {
+  if (document.activeElement !== from) return;
+  const row = from.closest("[data-href]");
+  const places = [row, row?.nextElementSibling, row?.previousElementSibling];
+  setTimeout(() => {
+    const place = places.find((one) => one?.isConnected) ?? document.querySelector("main h1");
+    if (document.activeElement !== document.body || !(place instanceof HTMLElement)) return;
+    place.tabIndex = -1;
+    place.focus();
+  });
 }
 
 /**
@@ -244,12 +273,51 @@ export function Json({ of }) {
   return html`<pre class="said" tabindex="0">${visible(JSON.stringify(of, null, 2))}</pre>`;
 }
 
-/** Moves the focus to the heading of a screen when it is shown, as a page load would. @param {string} title */
-export function useTitle(title) {
+/**
+ * Names the screen in the title of the page, and moves the focus to its heading once, as a page load would.
+ * @param {string} title
+ * @param {{of?: string, ready?: boolean}} [shown] what the screen shows; whether it was loaded, so that the heading says it
+ */
+export function useTitle(title, { of = "", ready = true } = {}) {
+  const instance = useContext(Instance);
   const ref = useRef(/** @type {HTMLElement | null} */ (null));
   useEffect(() => {
-    document.title = `${title} · aghbus console`;
-    ref.current?.focus();
-  }, [title]);
+    document.title = [of, title, instance, "aghbus console"].filter(Boolean).join(" · ");
+  }, [of, title, instance]);
+  useEffect(() => {
+    if (ready) ref.current?.focus();
+  }, [ready]);
   return ref;
+}
+
+/** A text of a peer in the title of the page: in quotes, and not all of it. @param {string} text */
+export function quoted(text) {
+  return `“${visible(text.slice(0, TITLE))}${text.length > TITLE ? "…" : ""}”`;
+}
+
+/**
+ * Says which works have moved since they were loaded before.
+ * @param {import("./api.js").Work[] | null} works
+ * @param {{reports?: boolean}} [also] whether new reports are said, too
+ */
+export function useChanges(works, { reports = false } = {}) {
+  const announce = useContext(Announce);
+  const seen = useRef(/** @type {{latest: number, of: Map<string, any>} | null} */ (null));
+  useEffect(() => {
+    if (works === null) return;
+    const before = seen.current;
+    const was = (/** @type {any} */ one) => before?.of.get(one.work_id);
+    const reported = (/** @type {any} */ one) => reports && one.message && one.message !== was(one)?.message;
+    const moved = works.filter(
+      (one) => before && one.updated_ms >= before.latest && (was(one)?.state !== one.state || reported(one)),
+    );
+    seen.current = {
+      latest: Math.max(before?.latest ?? 0, ...works.map((one) => one.updated_ms)),
+      of: new Map(works.map((one) => [one.work_id, one])),
+    };
+    const said = (/** @type {any} */ one) => visible((reported(one) ? one.message : one.text).slice(0, TITLE));
+    if (moved.length > MOST_SAID) announce(`${moved.length} works changed`);
+    else if (moved.length > 0)
+      announce(moved.map((one) => html`${one.state.replaceAll("_", " ")}: <bdi class="said">${said(one)}</bdi>${" "}`));
+  }, [works]);
 }

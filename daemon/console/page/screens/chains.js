@@ -18,6 +18,7 @@ import {
   Said,
   State,
   Table,
+  Unseen,
   useTitle,
   WorkLink,
 } from "../lib/ui.js";
@@ -76,7 +77,6 @@ function Runs({ instance, route }) {
 
 /** @param {{instance: string, route: Route}} props */
 function OneRun({ instance, route }) {
-  const heading = useTitle("Run of a chain");
   const path = `/v1/chains/runs/${encodeURIComponent(route.id)}`;
   const { data, error, reload } = useLive(
     instance,
@@ -84,6 +84,10 @@ function OneRun({ instance, route }) {
     [route.id],
     (event) => event.work !== null,
   );
+  const heading = useTitle("Run of a chain", {
+    of: data && `${data.state} ${visible(data.name)}`,
+    ready: data !== null || error !== null,
+  });
   if (data === null)
     return html`<h1 ref=${heading} tabindex="-1">Run of a chain</h1>
       ${error === null ? html`<p class="none">Loading …</p>` : html`<${Problem} error=${error} />`}`;
@@ -130,8 +134,8 @@ function Question({ run, step, path, reload }) {
   const words = ["chain", "resume", run.run_id, "--node", step.node, "--no-wait", "--answer", text || "ANSWER"];
   return html`<${Panel} title=${`${visible(step.node)} needs an answer`} kind="asks">
     <${Said} block by=${step.peer ?? "a peer"}>${step.message ?? "(no question was given)"}<//>
-    <label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <${Action} label="Send the answer" disabled=${text.trim() === ""}
+    <label class="field">Answer<${Unseen}> to ${visible(step.node)}<//><textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
+    <${Action} label="Send the answer" about=${`to ${visible(step.node)}`} disabled=${text.trim() === ""}
       done=${() => {
         setText("");
         reload();

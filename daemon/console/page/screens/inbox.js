@@ -17,6 +17,7 @@ import {
   Said,
   State,
   Table,
+  Unseen,
   useNow,
   useTitle,
   WorkLink,
@@ -73,7 +74,7 @@ export function Inbox({ instance, route }) {
         more,
       }) => html`<${Panel} key=${state} title=${/** @type {any} */ (TITLES)[state]} aside=${html`<span class="muted">${counts[state] ?? ""}</span>`}>
       <${Items} state=${state} items=${items} sessions=${data.sessions} reload=${reload} />
-      ${more && html`<button type="button" onClick=${() => setPages(pages + 1)}>Show more</button>`}
+      ${more && html`<button type="button" onClick=${() => setPages(pages + 1)}>Show more<${Unseen}> that are ${state}<//></button>`}
     <//>`,
     )}
     <${Purge} instance=${instance} sender=${route.query.get("from") ?? ""} done=${reload} />`;
@@ -83,7 +84,7 @@ export function Inbox({ instance, route }) {
 function Items({ state, items, sessions, reload }) {
   const instance = useContext(Instance);
   if (state === "dead") return html`<${DeadItems} items=${items} reload=${reload} />`;
-  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", state === "leased" ? "Held" : "Attempts", ""]} none=${/** @type {any} */ (NONE)[state]}
+  return html`<${Table} caption=${`Messages that are ${state}, oldest first`} columns=${["Message", "From", "Work", "Received", state === "leased" ? "Held" : "Attempts", ...(state === "ready" ? [] : ["Actions"])]} none=${/** @type {any} */ (NONE)[state]}
     rows=${items.map((item) => {
       const { what, text } = told(item.message);
       return {
@@ -98,7 +99,7 @@ function Items({ state, items, sessions, reload }) {
           state === "leased"
             ? html`<${Holder} item=${item} sessions=${sessions} /><br /><span class="muted">${item.leased_ms ? html`since <${Ago} ms=${item.leased_ms} />, ` : ""}${item.renewed_ms ? html`renewed <${Ago} ms=${item.renewed_ms} />, ` : ""}ends <${Until} ms=${item.lease_until_ms} /></span>`
             : html`<${Attempts} item=${item} />`,
-          state === "ready" ? null : html`<${InboxActions} item=${item} done=${reload} />`,
+          ...(state === "ready" ? [] : [html`<${InboxActions} item=${item} done=${reload} />`]),
         ],
       };
     })} />`;
@@ -152,7 +153,7 @@ export function DeadItems({ items, reload }) {
  */
 export function InboxActions({ item, done }) {
   const act = (/** @type {string} */ label, /** @type {string} */ verb, confirm = "") =>
-    html`<${Action} label=${label} confirm=${confirm} danger=${confirm !== ""} done=${done} action=${{
+    html`<${Action} label=${label} about=${`message ${item.seq}`} confirm=${confirm} danger=${confirm !== ""} done=${done} action=${{
       method: "POST",
       path: `/v1/inbox/${item.seq}/${verb}`,
       body: {},

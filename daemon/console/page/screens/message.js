@@ -27,9 +27,12 @@ const PAGE = 200;
 
 /** @param {{instance: string, route: import("../lib/router.js").Route}} props */
 export function Message({ instance, route }) {
-  const heading = useTitle("Message");
   const known = useRef(new Known(instance));
   const { data, error, reload } = useLive(instance, () => known.current.load(route.id), [route.id]);
+  const heading = useTitle("Message", {
+    of: data?.message ? told(data.message).what : data && "refused",
+    ready: data !== null || error !== null,
+  });
   if (data === null)
     return html`<h1 ref=${heading} tabindex="-1">Message</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const { message, why } = data;
@@ -238,7 +241,7 @@ function Envelope({ raw, parsed }) {
   const text = indented ? JSON.stringify(parsed, null, 2) : raw;
   const length = new TextEncoder().encode(raw).length;
   return html`<${Panel} title="Envelope" aside=${html`<span class="muted">${size(length)}</span>
-      <label><input type="checkbox" checked=${!indented} onChange=${() => setIndented(!indented)} /> byte for byte</label><${Copy} text=${raw} />`}>
+      <label><input type="checkbox" checked=${!indented} onChange=${() => setIndented(!indented)} /> byte for byte</label><${Copy} text=${raw} about=" the envelope" />`}>
     <pre class="said" tabindex="0">${visible(all ? text : text.slice(0, SHOWN))}</pre>
     ${!all && text.length > SHOWN && html`<button type="button" onClick=${() => setAll(true)}>Show all ${text.length.toLocaleString()} characters</button>`}
   <//>`;
@@ -249,7 +252,7 @@ function Refused({ quarantined }) {
   return html`${quarantined.map(
     (
       one,
-    ) => html`<${Panel} key=${one.id} title="Envelope" aside=${html`<span class="muted">number ${one.id} in the quarantine, ${size(one.size)}</span><${Copy} text=${one.raw} />`}>
+    ) => html`<${Panel} key=${one.id} title="Envelope" aside=${html`<span class="muted">number ${one.id} in the quarantine, ${size(one.size)}</span><${Copy} text=${one.raw} about=" the envelope" />`}>
     <${Facts} of=${[["reason", one.reason], ["because", html`<${Said}>${one.detail}<//>`], ["from", one.sender && html`<${Peer} id=${one.sender} />`], ["id", one.message_id && html`<bdi>${visible(one.message_id)}</bdi>`], ["subject", html`<bdi>${visible(one.subject)}</bdi>`], ["received", html`<${Ago} ms=${one.received_ms} />`]]} />
     <pre class="said" tabindex="0">${visible(one.raw)}</pre><//>`,
   )}`;

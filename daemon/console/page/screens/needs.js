@@ -6,7 +6,20 @@ import { age, size, visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { to } from "../lib/router.js";
 import { call, withQuery } from "../lib/session.js";
-import { Action, Ago, MessageLink, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLink } from "../lib/ui.js";
+import {
+  Action,
+  Ago,
+  MessageLink,
+  Panel,
+  Peer,
+  Problem,
+  Said,
+  State,
+  Table,
+  Unseen,
+  useTitle,
+  WorkLink,
+} from "../lib/ui.js";
 import { DeadItems } from "./inbox.js";
 import { Question } from "./work.js";
 
@@ -70,8 +83,8 @@ export function Needs({ instance }) {
     ${nothing && html`<p class="notice">Nothing waits for you.</p>`}
     ${data.status.problems.length > 0 && html`<${Panel} title="Problems" aside=${html`<span class="muted">${data.status.problems.length}</span>`}><ul class="items">${data.status.problems.map((/** @type {string} */ one) => html`<li key=${one}>${visible(one)}</li>`)}</ul><//>`}
     ${former.length > 0 && html`<${Panel} title="Former identities">${former.map((/** @type {any} */ one) => html`<p key=${one.peer_id}><bdi>${visible(one.peer_id)}</bdi>: ${visible(one.problem)} <span class="muted">${one.open_works} open works, ${one.unsent} unsent messages</span></p>`)}<//>`}
-    ${data.questions.map((/** @type {any} */ work) => html`<div key=${work.work_id}><${Question} work=${work} reload=${reload} title=${html`<${WorkLink} id=${work.work_id}><${Said} by=${work.initiator}>${work.text || "(no text)"}<//><//> <span class="muted">at</span> <${Peer} id=${work.target} /> <${Ago} ms=${work.updated_ms} />`} /></div>`)}
-    ${data.runs.map((/** @type {any} */ run) => html`<${Waiting} key=${run.run_id} instance=${instance} run=${run} reload=${reload} />`)}
+    ${data.questions.map((/** @type {any} */ work, /** @type {number} */ at) => html`<div key=${work.work_id}><${Question} work=${work} reload=${reload} about=${`to question ${at + 1} of ${data.questions.length}`} title=${html`<${WorkLink} id=${work.work_id}><${Said} by=${work.initiator}>${work.text || "(no text)"}<//><//> <span class="muted">at</span> <${Peer} id=${work.target} /> <${Ago} ms=${work.updated_ms} />`} /></div>`)}
+    ${data.runs.map((/** @type {any} */ run, /** @type {number} */ at) => html`<${Waiting} key=${run.run_id} about=${`to chain ${at + 1} of ${data.runs.length}`} instance=${instance} run=${run} reload=${reload} />`)}
     ${data.requests.requests.length > 0 && html`<${Requests} instance=${instance} requests=${data.requests.requests} more=${data.requests.more} reload=${reload} />`}
     ${held.length > 0 && html`<${Panel} title="Held openings" aside=${html`<span class="muted">they may have been carried out before the restore</span>`}><${DeadItems} items=${held} reload=${reload} /><//>`}
     ${dead.length > 0 && html`<${Panel} title="Dead letters" aside=${html`<a href=${to(instance, "inbox", "", { state: "dead" })}>${data.status.inbox.dead} in the inbox</a>`}><${DeadItems} items=${dead} reload=${reload} /><//>`}
@@ -125,13 +138,13 @@ function Stale({ works }) {
     }))} />`;
 }
 
-/** A run of a chain that asks. @param {{instance: string, run: any, reload: () => void}} props */
-function Waiting({ instance, run, reload }) {
+/** A run of a chain that asks. @param {{instance: string, run: any, about: string, reload: () => void}} props */
+function Waiting({ instance, run, about, reload }) {
   const [text, setText] = useState("");
   return html`<${Panel} title=${html`A chain asks: <a href=${to(instance, "chains", run.run_id)}><bdi>${visible(run.name)}</bdi></a> <span class="muted">at node</span> <bdi>${visible(run.node)}</bdi>`} kind="asks">
     <${Said} block>${run.question ?? "(no question was given)"}<//>
-    <label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => {
+    <label class="field">Answer<${Unseen}> ${about}<//><textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
+    <${Action} label="Send the answer" about=${about} disabled=${text.trim() === ""} done=${() => {
       setText("");
       reload();
     }} action=${{
@@ -147,7 +160,7 @@ function Waiting({ instance, run, reload }) {
 /** @param {{instance: string, requests: any[], more: number, reload: () => void}} props */
 function Requests({ instance, requests, more, reload }) {
   const change = (/** @type {string} */ label, /** @type {string} */ verb, /** @type {any} */ one, confirm = "") =>
-    html`<${Action} label=${label} danger=${confirm !== ""} confirm=${confirm} done=${reload} action=${{
+    html`<${Action} label=${label} about=${visible(one.peer)} danger=${confirm !== ""} confirm=${confirm} done=${reload} action=${{
       method: "POST",
       path: `/v1/trust/${verb}`,
       body: { who: one.peer },
@@ -160,7 +173,7 @@ function Requests({ instance, requests, more, reload }) {
       <div class="head"><strong><${Peer} id=${one.peer} /></strong> <${State} of=${one.trust} /> <span class="muted">${one.openings} work${one.openings === 1 ? "" : "s"}, ${one.messages} message${one.messages === 1 ? "" : "s"}, since</span> <${Ago} ms=${one.since_ms} /></div>
       <p class="muted">${one.key_id ? html`key <code>${visible(one.key_id)}</code>` : "It has no key: anybody can use this name."}</p>
       <${Said} block by=${one.peer}>${one.text}<//>
-      <div class="actions">${change("Admit", "admit", one)}${change("Refuse", "refuse", one, `Deny ${visible(one.peer)}, and close what it opened?`)}<a href=${to(instance, "peers", one.peer)}>what each would do</a></div>
+      <div class="actions">${change("Admit", "admit", one)}${change("Refuse", "refuse", one, `Deny ${visible(one.peer)}, and close what it opened?`)}<a href=${to(instance, "peers", one.peer)}>what each would do<${Unseen}> to ${visible(one.peer)}<//></a></div>
     </li>`,
     )}</ul>
   <//>`;

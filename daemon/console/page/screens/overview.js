@@ -7,7 +7,7 @@ import { age, size, visible } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
 import { refine, to } from "../lib/router.js";
 import { call, request, withQuery } from "../lib/session.js";
-import { Ago, Facts, Panel, Peer, Problem, Said, State, Table, useTitle, WorkLink } from "../lib/ui.js";
+import { Ago, Facts, Panel, Peer, Problem, Said, State, Table, useChanges, useTitle, WorkLink } from "../lib/ui.js";
 
 const PAGE = 50; // rows: more take a browser longer than the daemon
 const STATES = ["needs_input", "working", "submitted", "completed", "failed", "canceled"];
@@ -44,7 +44,7 @@ async function statuses() {
 /** @param {{instance: string, of: any[]}} props */
 function Instances({ instance, of }) {
   if (of.length < 2) return null;
-  return html`<div class="cards">${of.map(
+  return html`<div class="cards" role="group" aria-label="Instances of this user">${of.map(
     (
       /** @type {any} */ one,
     ) => html`<a key=${one.name} class=${`card ${one.name === instance ? "here" : ""}`} href=${to(one.name, "overview")}>
@@ -191,6 +191,7 @@ function Works({ instance, route }) {
   const works = (data?.works ?? []).filter(
     (/** @type {any} */ one) => !query.capability || one.capability?.includes(query.capability),
   );
+  useChanges(data === null ? null : works);
   return html`<${Panel} title="Works" aside=${html`<a href=${to(instance, "open")}>Open a work</a>`}>
     <${Filters} route=${route} query=${query} />
     <${Problem} error=${error} />

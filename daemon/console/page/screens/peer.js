@@ -19,6 +19,7 @@ import {
   Said,
   State,
   Table,
+  Unseen,
   useTitle,
   WorkLink,
 } from "../lib/ui.js";
@@ -63,7 +64,6 @@ const OPEN = ["submitted", "working", "needs_input"];
 
 /** @param {{instance: string, id: string}} props */
 export function OnePeer({ instance, id }) {
-  const heading = useTitle("Peer");
   const load = async () => {
     const get = (/** @type {string} */ path, /** @type {any} */ query) => call(instance, "GET", withQuery(path, query));
     const [peers, trust, open, works, messages, requests] = await Promise.all([
@@ -88,6 +88,7 @@ export function OnePeer({ instance, id }) {
     };
   };
   const { data, error, reload } = useLive(instance, load, [id]);
+  const heading = useTitle("Peer", { of: visible(id), ready: data !== null || error !== null });
   if (data === null)
     return html`<h1 ref=${heading} tabindex="-1"><bdi>${visible(id)}</bdi></h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const { seen, trust, key, waits } = data;
@@ -134,7 +135,7 @@ export function OnePeer({ instance, id }) {
     ${!own && html`<${Whois} instance=${instance} only=${id} />`}
     <${Rules} trust=${trust} id=${id} peerKey=${key} />
     ${!own && html`<${Change} id=${id} data=${data} reload=${reload} />`}
-    <${Panel} title="Works with it" aside=${html`<a href=${to(instance, "overview", "", { peer: id })}>all</a>`}><${Works} works=${data.works} /><//>
+    <${Panel} title="Works with it" aside=${html`<a href=${to(instance, "overview", "", { peer: id })}>all<${Unseen}> works with it<//></a>`}><${Works} works=${data.works} /><//>
     <${Panel} title="Latest messages"><${Messages} messages=${data.messages} caption="Latest messages, the newest first" /><//>`;
 }
 
@@ -167,7 +168,7 @@ function Rules({ trust, id, peerKey }) {
     !rules.some((/** @type {any} */ one) => one.rule === "allow");
   return html`<${Panel} title="Trust rules about it" aside=${html`<span class="muted">mode ${trust.mode}, first use ${trust.first_use}</span>`}>
     ${others && peerKey !== null && html`<p class="notice">There is an allow list, and its key is not on it.</p>`}
-    <${Table} caption="Trust rules about this peer" columns=${["Rule", "About", "Who", "By", "Since", "Used", ""]} none="No rule names it."
+    <${Table} caption="Trust rules about this peer" columns=${["Rule", "About", "Who", "By", "Since", "Used", "In force"]} none="No rule names it."
       rows=${rules.map((/** @type {any} */ one) => ({
         key: `${one.rule}/${one.subject}/${one.who}`,
         cells: [
@@ -177,7 +178,7 @@ function Rules({ trust, id, peerKey }) {
           one.origin.replaceAll("_", " "),
           one.since_ms && html`<${Ago} ms=${one.since_ms} />`,
           one.used_ms && html`<${Ago} ms=${one.used_ms} />`,
-          one.in_force ? "" : "not active",
+          one.in_force ? "yes" : "no",
         ],
       }))} />
   <//>`;

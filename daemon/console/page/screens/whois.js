@@ -42,7 +42,7 @@ export function Whois({ instance, only = "" }) {
       ${!only && html`<label>Query<input value=${query} onInput=${(/** @type {any} */ event) => setQuery(event.target.value)} placeholder="everybody, or a whole name or capability" size="36" /></label>`}
       <button disabled=${busy}>${busy ? "Asking …" : only ? "Ask for its card" : "Ask"}</button>
     </form>
-    <${Lines} action=${{ method: "POST", path: "/v1/whois", body, ctl: ["whois", ...words], python: `client.whois(query=${JSON.stringify(query)}${only ? `, to=${JSON.stringify(only)}, catalog=True` : ""})` }} />
+    <${Lines} label="whois" action=${{ method: "POST", path: "/v1/whois", body, ctl: ["whois", ...words], python: `client.whois(query=${JSON.stringify(query)}${only ? `, to=${JSON.stringify(only)}, catalog=True` : ""})` }} />
     <${Problem} error=${error} />
     <div aria-live="polite">${
       answer !== null &&

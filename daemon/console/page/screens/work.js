@@ -17,8 +17,11 @@ import {
   Panel,
   Peer,
   Problem,
+  quoted,
   Said,
   State,
+  Unseen,
+  useChanges,
   useTitle,
   WorkLink,
 } from "../lib/ui.js";
@@ -28,7 +31,6 @@ const MESSAGES = 1000;
 
 /** @param {{instance: string, route: import("../lib/router.js").Route}} props */
 export function Work({ instance, route }) {
-  const heading = useTitle("Work");
   const load = async () => {
     const found = await call(instance, "GET", `/v1/works/${encodeURIComponent(route.id)}`);
     const messages = (
@@ -42,6 +44,12 @@ export function Work({ instance, route }) {
     [route.id],
     (event) => event.message?.work_id === route.id || event.work !== null,
   );
+  const shown = data?.work;
+  const heading = useTitle("Work", {
+    of: shown && `${shown.state.replaceAll("_", " ")} ${quoted(shown.text)}`,
+    ready: data !== null || error !== null,
+  });
+  useChanges(shown ? [shown] : null, { reports: true });
   if (data === null)
     return html`<h1 ref=${heading} tabindex="-1">Work</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
   const { work, why, limits } = data;
@@ -122,16 +130,16 @@ async function otherSide(instance, work) {
 
 /**
  * The question of a work, and the answer where it is ours to give.
- * @param {{work: any, reload: () => void, title?: any}} props
+ * @param {{work: any, reload: () => void, title?: any, about?: string}} props `about` tells it from other questions
  */
-export function Question({ work, reload, title = "It needs an answer" }) {
+export function Question({ work, reload, title = "It needs an answer", about = "" }) {
   const [text, setText] = useState("");
   return html`<${Panel} title=${title} kind="asks">
     <${Said} block by=${work.target}>${work.message ?? "(no question was given)"}<//>
     ${
       work.role === "initiator"
-        ? html`<label class="field">Answer<textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
-    <${Action} label="Send the answer" disabled=${text.trim() === ""} done=${() => {
+        ? html`<label class="field">Answer<${Unseen}> ${about}<//><textarea value=${text} onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea></label>
+    <${Action} label="Send the answer" about=${about} disabled=${text.trim() === ""} done=${() => {
       setText("");
       reload();
     }} action=${{
@@ -166,7 +174,7 @@ function Files({ instance, refs }) {
   return html`<h3>Files</h3><ul class="files">${refs.map((ref, at) => {
     const uri = String(typeof ref === "string" ? ref : (ref.uri ?? ref.url ?? JSON.stringify(ref)));
     const own = /^artifact:\/\/([^/?#]+)\/([^/?#]+)$/.exec(uri);
-    return html`<li key=${at}><${Said}>${uri}<//> ${own ? html`<button type="button" class="small" onClick=${() => save(own)}>Save</button>` : html`<span class="muted">elsewhere: not opened from here</span>`}</li>`;
+    return html`<li key=${at}><${Said}>${uri}<//> ${own ? html`<button type="button" class="small" onClick=${() => save(own)}>Save<${Unseen}> ${visible(decodeURIComponent(own[2]))}<//></button>` : html`<span class="muted">elsewhere: not opened from here</span>`}</li>`;
   })}</ul><${Problem} error=${error} />`;
 }
 
@@ -176,7 +184,7 @@ function Ladder({ work, messages, other }) {
   const us = work.role === "target" ? work.target : work.initiator;
   const them = work.role === "target" ? work.initiator : work.target;
   if (rows.length === 0) return html`<p class="none">Its messages are not stored any more.</p>`;
-  return html`<ol class="ladder">
+  return html`<ol class="ladder" aria-label="Messages, oldest first">
     <li class="ends" aria-hidden="true"><span></span><bdi>${visible(us)}</bdi><bdi>${visible(them)}</bdi></li>
     ${rows.map((row, at) => ("gap" in row ? html`<li key=${at} class="gap">${age(row.gap)} without a message</li>` : html`<${Rung} key=${row.message.id} row=${row} />`))}
   </ol>`;
@@ -192,7 +200,7 @@ function Rung({ row: { message, theirs, at, times } }) {
   return html`<li class=${`step ${message.direction}`}>
     <time datetime=${new Date(at).toISOString()}>${clock(at)}</time>
     <div class="arrow">
-      <div class="head"><${MessageLink} id=${message.id}><strong>${visible(what)}</strong><//>
+      <div class="head"><${Unseen}>${message.direction === "out" ? "sent" : message.direction === "in" ? "received" : "observed"}<//><${MessageLink} id=${message.id}><strong>${visible(what)}</strong><//>
         ${times > 1 && html`<span class="muted">${times} times</span>`}
         ${message.delivery && html`<${State} of=${message.delivery} />`}
         <span class="muted">${message.outcome ? visible(message.outcome) : ""}${message.reason ? ` (${visible(message.reason)})` : ""}${under}</span></div>
