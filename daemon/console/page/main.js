@@ -42,6 +42,10 @@ function App() {
     return () => clearInterval(timer);
   }, []);
   useEffect(() => keys(instance), [instance]);
+  useEffect(() => {
+    // on a narrow screen the menu has room for a part
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [screen]);
   const View = screen?.view;
   const body = useMemo(
     () =>
@@ -108,7 +112,7 @@ function Health({ status: { data, error } }) {
       ? `${data.problems.length} problem${data.problems.length > 1 ? "s" : ""}`
       : "ready"
     : "not ready";
-  return html`<a class="health ${worst}" href=${to(data.name, "overview")}>${data.peer_id}: ${text}</a>`;
+  return html`<a class="health ${worst}" href=${to(data.name, "overview")}><span class="who">${data.peer_id}: </span>${text}</a>`;
 }
 
 function Theme() {

@@ -23,6 +23,8 @@ WIDER = """() => [...document.querySelectorAll("body *")]
     .filter((one) => one.getBoundingClientRect().right > innerWidth && !one.closest("nav, .scroll, pre"))
     .map((one) => `${one.tagName}.${one.className}`)"""
 
+CUT = "one => one.scrollWidth > one.clientWidth"
+
 
 @pytest.fixture
 def pair(home: Home) -> Generator[tuple[Daemon, Daemon]]:
@@ -119,6 +121,19 @@ def test_a_tab_survives_kill_9_and_follows_on(pair: tuple[Daemon, Daemon], tab: 
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
+def test_an_instance_that_stopped_is_shown_so_beside_those_that_run(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
+    ops, worker = pair
+    page = tab(ops, expected=(503,))
+    page.evaluate("location.hash = '#/worker/overview'")
+    cards = page.get_by_role("group", name="Instances of this user")
+    expect(cards.get_by_role("link", name="worker")).to_contain_text("ready")
+    worker.kill()
+    expect(cards.get_by_role("link", name="worker")).to_contain_text("stopped")
+    expect(page.get_by_text("start it: aghd run --name worker").first).to_be_visible()
+    worker.start()
+    expect(cards.get_by_role("link", name="worker")).to_contain_text("ready")
+
+
 def test_two_tabs_have_sessions_of_their_own(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
     ops, _ = pair
     first, second = tab(ops, write=True), tab(ops)
@@ -177,3 +192,27 @@ def test_screens_have_no_violation_and_no_overflow(
         expect(page.get_by_text("Loading …")).to_have_count(0)
         assert page.evaluate(WIDER) == [], screen
         assert violations(page) == [], screen
+
+
+def test_a_narrow_screen_shows_the_state_of_the_daemon_and_where_one_is(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
+    ops, _ = pair
+    page = tab(ops, "open", width=360)
+    expect(page.get_by_role("navigation").get_by_role("link", name="Open a work")).to_be_in_viewport(ratio=1)
+    health = page.locator(".health")
+    expect(health).to_have_text("ready", use_inner_text=True)
+    assert not health.evaluate(CUT)
+    ops.kill()
+    expect(health).to_contain_text("the daemon cannot be reached")
+    assert not health.evaluate(CUT)
+    ops.start()
+
+
+@pytest.mark.parametrize("width", [360, 719])
+def test_a_narrow_live_tail_gives_a_text_half_of_the_row(pair: tuple[Daemon, Daemon], tab: Tab, width: int) -> None:
+    ops, _ = pair
+    ops.post("/v1/messages", kind="say", to="worker", thread_id="thread_tail", body={"text": "word " * 40})
+    page = tab(ops, "live", width=width)
+    said = page.locator("tbody .said")
+    expect(said).to_be_visible()
+    share = "one => one.getBoundingClientRect().width / one.closest('tr').getBoundingClientRect().width"
+    assert said.evaluate(share) > 0.4

@@ -9,7 +9,7 @@ from tests.support.auditing import changed
 from tests.support.backups import backup, restore
 from tests.support.browsers import Tab
 from tests.support.chain_agents import Agent, Envelope, begin, chain, reach
-from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
+from tests.support.daemons import Daemon, Home, delivery, ops_and_worker, wait_for
 
 expect.set_options(timeout=30_000)
 
@@ -34,19 +34,20 @@ def test_a_chain_that_asks_is_answered_and_a_work_that_stands_still_says_why(
     pair: tuple[Daemon, Daemon], tab: Tab
 ) -> None:
     ops, worker = pair
-    worker.kill()
-    still = ops.post("/v1/works", to="worker", text="Build the wheel")["work_id"]
-    ops.kill()
-    changed(ops.store_path, lambda db: db.execute("UPDATE works SET updated_ms = updated_ms - 7200000"))  # two hours
-    worker.start()
-    ops.start()
+    still = ops.post("/v1/works", to="worker", text="Build the wheel")
     with Agent(worker, ask):
         run_id = begin(ops, chain({"a": {"peer": "worker", "input": "apply the patch"}}))
         reach(ops, run_id, "waiting")
+        wait_for(lambda: delivery(ops, still["id"]) == "receipted", 30, "the opening")
+        ops.stop()
+        changed(
+            ops.store_path, lambda db: db.execute("UPDATE works SET updated_ms = updated_ms - 7200000")
+        )  # two hours
+        ops.start()
         page = tab(ops, "needs", write=True)
         expect(page.get_by_role("heading", name="A chain asks")).to_be_visible()
         expect(page.get_by_text("which branch?")).to_have_count(1)
-        row = page.get_by_role("row").filter(has=page.locator(f"a[href$='{still}']"))
+        row = page.get_by_role("row").filter(has=page.locator(f"a[href$='{still['work_id']}']"))
         expect(row).to_contain_text("worker")
         page.get_by_label("Answer").fill("main")
         page.get_by_role("button", name="Send the answer").click()

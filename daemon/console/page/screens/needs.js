@@ -181,7 +181,7 @@ function Requests({ instance, requests, more, reload }) {
 
 /** @param {{instance: string, quarantined: any[], total: number}} props */
 function Quarantine({ instance, quarantined, total }) {
-  return html`<${Panel} title="Quarantine" aside=${html`<span class="muted">${total} refused message${total === 1 ? "" : "s"} kept, the latest first</span>`}>
+  return html`<${Panel} title="Quarantine" aside=${total > 0 && html`<span class="muted">${total} refused message${total === 1 ? "" : "s"} kept, the latest first</span>`}>
     <${Table} caption="Refused messages, the latest first" columns=${["Received", "Reason", "From", "Detail", "Size"]} none="No message was refused."
       rows=${quarantined.map((one) => ({
         key: one.id,

@@ -17,17 +17,15 @@ const CLOCK_MS = 5000; // of difference: less comes from the way
 /** @param {{instance: string, route: import("../lib/router.js").Route}} props */
 export function Overview({ instance, route }) {
   const heading = useTitle("Overview");
-  const { data, error } = useLive(
-    instance,
-    () => Promise.all([statuses(), statusOf(instance)]),
-    [],
-    () => false,
-  );
+  const none = () => false;
+  const { data, error } = useLive(instance, () => statusOf(instance), [], none);
+  const all = useLive(instance, statuses, [], none); // those that run are known when this one does not
+  const waits = [all, { data, error }].some((one) => one.data === null && one.error === null);
   // the works wait for what stands above them: nothing moves once it is seen
   return html`<h1 ref=${heading} tabindex="-1" class="unseen">Overview</h1>
-    ${data !== null && html`<${Instances} instance=${instance} of=${data[0]} />`}
-    <${Daemon} instance=${instance} data=${data?.[1] ?? null} error=${error} />
-    <div hidden=${data === null && error === null}><${Works} instance=${instance} route=${route} /></div>`;
+    ${all.data !== null && html`<${Instances} instance=${instance} of=${all.data} />`}
+    ${!waits && html`<${Daemon} instance=${instance} data=${data} error=${error} />`}
+    <div hidden=${waits}><${Works} instance=${instance} route=${route} /></div>`;
 }
 
 /** All instances of this user, with their states. */
@@ -49,7 +47,7 @@ function Instances({ instance, of }) {
       /** @type {any} */ one,
     ) => html`<a key=${one.name} class=${`card ${one.name === instance ? "here" : ""}`} href=${to(one.name, "overview")}>
     <strong>${one.name}</strong>
-    ${one.status === null ? html`<span class="muted">stopped</span>` : html`<span class="muted">${visible(one.status.peer_id)} · ${one.status.ready ? "ready" : "not ready"} · ${total(one.status.works)} open · ${one.status.inbox.ready ?? 0} in the inbox</span>`}
+    ${one.status === null ? html`<span class="muted">stopped</span>` : html`<span class="muted">${one.status.peer_id === one.name ? "" : `${visible(one.status.peer_id)} · `}${one.status.ready ? "ready" : "not ready"} · ${total(one.status.works)} open · ${one.status.inbox.ready ?? 0} in the inbox</span>`}
   </a>`,
   )}</div>`;
 }
