@@ -235,6 +235,8 @@ class NatsConnection:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self.client.close()
+        if self.client.socket is not None:
+            self.client.socket.abort()  # a broker that hangs never takes what is unsent; and a loss may be closing it just now
         if not self.lost.done():
             self.lost.set_result("closed")
 

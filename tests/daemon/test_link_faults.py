@@ -24,6 +24,11 @@ from tests.support.links import Inbox, always, to, up
 from tests.support.natsutil import NatsServer, wait_until
 
 
+def open_files() -> int:
+    gc.collect()
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> None:
     link = Link(to(server), name="a")
     link.subscribe("t", Inbox())
@@ -32,6 +37,19 @@ async def test_close_is_bounded_when_the_server_hangs(server: NatsServer) -> Non
         try:
             async with asyncio.timeout(30):  # else it waits for ever, or for the keep-alive
                 await link.close(0.5)
+        finally:
+            server.resume()
+
+
+async def test_close_leaves_no_socket_when_the_server_hangs(server: NatsServer) -> None:
+    """Also with bytes that the server has not taken."""
+    sockets = open_files()
+    async with up(Link(to(server), name="a")) as link:
+        await server.pause()
+        try:
+            await wait_until(lambda: not link.publish_nowait("t", b"x" * 100_000), 20, "a full buffer")
+            await link.close(0.1)
+            await wait_until(lambda: open_files() == sockets, 20, "the socket to be closed")
         finally:
             server.resume()
 
@@ -144,10 +162,6 @@ async def test_the_link_reports_round_trip_and_server(server: NatsServer) -> Non
 
 
 async def test_old_connections_leave_no_tasks_and_sockets(server: NatsServer) -> None:
-    def open_files() -> int:
-        gc.collect()
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
     link = Link(to(server), name="a", ceiling=0.01)
     link.subscribe("t", Inbox())
     async with up(link):
