@@ -1,6 +1,6 @@
-"""What is said in a work while the agent works on its task: the questions of the agent, and what the initiator says.
+"""Messages in a work while the agent works on its task: the questions of the agent, and the says of the initiator.
 
-Everything that the initiator says is a message to the task, in order, sent once. What is said while a question is open is its
+Everything that the initiator says is a message to the task, in order, sent once. A say while a question is open is its
 answer; what could not be sent before goes along with it. The journal has two records for each message:
 
     saying  which says (`since`, `seq`: sequences of the daemon), the `id` of the message,

@@ -165,7 +165,7 @@ def test_jwts_of_the_provider_name_callers(bus: Bus, provider: tuple[str, Any]) 
 async def test_callers_of_known_keys_do_not_wait_for_the_provider(
     provider: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever sends a token with an unknown key makes the gateway ask the provider."""
+    """A caller that sends a token with an unknown key makes the gateway ask the provider."""
     monkeypatch.setattr(oidc, "AGAIN_SECONDS", 0.0)
     issuer, key = provider
     claims = {"iss": issuer, "aud": "agents", "sub": "ann", "exp": int(time.time()) + 60}

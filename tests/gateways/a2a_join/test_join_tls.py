@@ -28,7 +28,7 @@ class Site:
         self.make("server")
         self.make("client")
         self.make("old_client", days=-2)
-        certificate(folder, "stranger", authority=certificate(folder, "other"))
+        certificate(folder, "unknown_authority", authority=certificate(folder, "other"))
 
     def make(self, name: str, **more: Any) -> None:
         certificate(self.folder, name, authority=self.authority, **more)
@@ -111,7 +111,7 @@ def test_an_expired_certificate_of_the_server(bus: Bus, tmp_path: Path) -> None:
     assert "expired" in said
 
 
-CLIENTS = pytest.mark.parametrize("client", ["", "stranger", "old_client"])
+CLIENTS = pytest.mark.parametrize("client", ["", "unknown_authority", "old_client"])
 
 
 @CLIENTS
