@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from aghbus.client.errors import Unexpected
 from aghbus.protocol.base.annotations import Any
+from aghbus.testing.interrupts import interrupts_deferred
 
 POLL_INTERVAL = 0.01
 """Seconds between two looks whether a daemon has ended."""
@@ -87,7 +88,7 @@ class ForkServer:
 
     def ask(self, number: int, request: dict[str, Any]) -> Any:
         """The answer to a request. Raises Unexpected when the server has ended."""
-        with self._lock:
+        with self._lock, interrupts_deferred():
             if self._process is None:
                 self._process = self._started()
             return self._exchange(self._process, {"number": number, **request})

@@ -10,6 +10,7 @@ from types import TracebackType
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected, UsageError
 from aghbus.testing.folders import Folders
+from aghbus.testing.interrupts import interrupts_deferred
 from aghbus.testing.peer import STOP_SECONDS, Peer
 
 TYPE_CHECKING = False
@@ -130,8 +131,10 @@ def _know_each_other(peers: Sequence[Peer]) -> bool:
 def eventually(condition: Callable[[], bool], timeout: float) -> bool:
     """Poll `condition`; whether it became true within `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while True:
+        with interrupts_deferred():
+            if condition():
+                return True
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_INTERVAL)
-    return True

@@ -99,7 +99,8 @@ def ends(running: subprocess.Popen[bytes], pytester: pytest.Pytester, number: in
     """The signal ends pytest and all that it started."""
     with running:
         running.send_signal(number)
-        assert running.wait(WAIT) == (2 if number == signal.SIGINT else -number)
+        code = running.wait(WAIT)
+    assert code == (2 if number == signal.SIGINT else -number), (pytester.path / "output").read_text()
     wait_for(lambda: not left_behind(pytester), WAIT, "the processes to end")
 
 
@@ -136,6 +137,25 @@ def test_a_pytest_that_is_ended_while_daemons_start_leaves_nothing_behind(
             time.sleep(120)
     """)
     ends(started(pytester), pytester, number)
+
+
+@pytest.mark.parametrize("call", ["fork_exec", "connect"])
+def test_ctrl_c_waits_for_the_end_of_a_step_which_closes_what_it_opened(pytester: pytest.Pytester, call: str) -> None:
+    pytester.makepyfile(f"""
+        import pytest, signal, sys
+
+        def interrupt(frame, event, function):
+            if event == "c_return" and function.__name__ == "{call}":
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGINT)
+
+        def test_starts(aghbus_sandbox):
+            sys.setprofile(interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                aghbus_sandbox.peers("ops")
+    """)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)  # its warnings about resources are errors
+    assert left_behind(pytester) == []
 
 
 def test_workers_of_xdist_have_peers_of_the_same_names(pytester: pytest.Pytester) -> None:
