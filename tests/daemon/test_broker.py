@@ -287,9 +287,8 @@ async def test_a_stale_record_neither_leaks_the_token_nor_kills_a_process(folder
 
     async def other_program(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2","max_payload":1}\r\n')
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             received.extend(await reader.read(4096))
-        writer.close()
 
     server = await asyncio.start_server(other_program, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -45,7 +45,7 @@ class FakeBroker:
         info = {"server_id": "x", "server_name": "x", "version": "2.11.0", "headers": True}
         writer.write(b"INFO " + json.dumps({**info, "max_payload": self.max_payload}).encode() + b"\r\n")
         attacked = False
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
@@ -55,7 +55,6 @@ class FakeBroker:
                     attacking = asyncio.create_task(self._attack(writer, self.attack.replace(b"SID", sid)))
             if attacked:
                 await attacking
-        writer.close()
 
     async def _attack(self, writer: asyncio.StreamWriter, start: bytes) -> None:
         try:

@@ -211,7 +211,7 @@ async def test_malformed_addresses_of_other_servers_do_not_end_the_link() -> Non
         links.append(writer)
         info = {"server_id": "x", "server_name": "x", "version": "2.11.0", "max_payload": 1_048_576, "headers": True}
         writer.write(b"INFO " + json.dumps({**info, "connect_urls": ["10.0.0.1:99999"]}).encode() + b"\r\n")
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"PING"):
                     writer.write(b"PONG\r\n")
@@ -221,7 +221,6 @@ async def test_malformed_addresses_of_other_servers_do_not_end_the_link() -> Non
     async with up(Link(always(NatsOptions(servers=(url,))), name="a")) as link:
         links[0].close()
         await wait_until(lambda: len(links) > 1 and link.state == "up", 30, "another connection")
-    links[-1].close()
     listener.close()
 
 
@@ -231,7 +230,7 @@ async def test_a_message_that_comes_before_the_link_is_up_can_be_answered() -> N
     async def server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id": "x", "version": "2.11.0", "max_payload": 1048576, "headers": true}\r\n')
         subscribed = False
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"SUB"):
                     subscribed = True
@@ -240,7 +239,6 @@ async def test_a_message_that_comes_before_the_link_is_up_can_be_answered() -> N
                     published.append(line)
                 if line.startswith(b"PUB") or (line.startswith(b"PING") and not subscribed):
                     writer.write(b"PONG\r\n")
-        writer.close()
 
     listener = await asyncio.start_server(server, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
@@ -280,11 +278,9 @@ async def test_a_defect_in_the_loop_of_the_link_is_not_hidden(server: NatsServer
 )
 async def test_a_port_with_another_protocol_is_reported(greeting: bytes) -> None:
     async def other(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(greeting)
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
+            writer.write(greeting)
             await writer.drain()
-            writer.close()
-            await writer.wait_closed()
 
     listener = await asyncio.start_server(other, "127.0.0.1", 0)
     url = f"nats://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

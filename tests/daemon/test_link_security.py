@@ -243,10 +243,8 @@ async def test_a_server_cannot_downgrade_the_connection_from_tls() -> None:
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576,"auth_required":true}\r\n')
-        with contextlib.suppress(OSError):
+        with contextlib.closing(writer), contextlib.suppress(OSError):
             received.extend(await reader.read())
-            writer.close()
-            await writer.wait_closed()
 
     listener = await asyncio.start_server(plain, "127.0.0.1", 0)
     url = f"tls://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

@@ -98,11 +98,10 @@ async def test_proofs_are_not_passed_on_by_another_port(socket_path: Path) -> No
 
         async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-            head = await reader.readuntil(b"\r\n\r\n")
-            far_writer.write(head.replace(str(relay_port).encode(), str(port).encode()))
-            writer.write(await far_reader.read(65_536))
-            writer.close()
-            far_writer.close()
+            with contextlib.closing(writer), contextlib.closing(far_writer):
+                head = await reader.readuntil(b"\r\n\r\n")
+                far_writer.write(head.replace(str(relay_port).encode(), str(port).encode()))
+                writer.write(await far_reader.read(65_536))
 
         async with await asyncio.start_server(relay, "127.0.0.1", 0) as between:
             relay_port = between.sockets[0].getsockname()[1]
