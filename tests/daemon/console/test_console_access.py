@@ -193,6 +193,12 @@ def test_the_page_needs_nothing_from_elsewhere_and_no_inline_code() -> None:
         assert foreign == [], path
 
 
+def test_the_page_loads_its_modules_at_once() -> None:
+    page = (FOLDER / "index.html").read_text()
+    modules = {f"/{path.relative_to(FOLDER)}" for path in FOLDER.rglob("*.js")} - {"/main.js"}
+    assert sorted(re.findall(r'"modulepreload" href="(.+)"', page)) == sorted(modules)
+
+
 def stream(page: Browser, path: str) -> Generator[Any]:
     """The events of a stream."""
     client = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)

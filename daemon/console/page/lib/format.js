@@ -25,14 +25,21 @@ export function age(ms) {
   return `${Math.round(s / 86_400)} d`;
 }
 
+// made once: that takes a millisecond
+const TIME = new Intl.DateTimeFormat(undefined, { timeStyle: "medium", hour12: false });
+const DATE = new Intl.DateTimeFormat(undefined, {
+  ...{ year: "numeric", month: "numeric", day: "numeric" },
+  ...{ hour: "numeric", minute: "numeric", second: "numeric", hour12: false },
+});
+
 /** @param {number} ms Unix time */
 export function clock(ms) {
-  return new Date(ms).toLocaleTimeString(undefined, { hour12: false });
+  return TIME.format(ms);
 }
 
 /** @param {number} ms Unix time */
 export function date(ms) {
-  return new Date(ms).toLocaleString(undefined, { hour12: false });
+  return DATE.format(ms);
 }
 
 /** @param {number} bytes */
