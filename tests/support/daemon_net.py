@@ -29,8 +29,8 @@ from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextReque
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
-from aghbus.store.tables import works
 from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.works import lifecycle
 from tests.support.delivery_net import NAMES, differ
 from tests.support.peers import CHANNEL, THREAD, WORKSPACE, Agent, Bus, Peer
 from tests.support.publishing import Up
@@ -235,7 +235,7 @@ class Daemon(Agent):
         return {work_id: work for work_id, work in found if work is not None}
 
     def work(self, work_id: str) -> WorkView | None:
-        return self.net.run(self.store.write(lambda tx: works.load(tx, WORKSPACE, CHANNEL, work_id)))
+        return self.net.run(self.store.write(lambda tx: lifecycle.load(tx, WORKSPACE, CHANNEL, work_id)))
 
 
 _KIND_AND_ID: Final = re.compile(rb'.*?"id":"([^"]*)".*?"kind":"([a-z]*)"').match
