@@ -164,7 +164,13 @@ class DaemonParts:
             context, carrier, link, store, clock_changes, presence, self.tags, closer, notifier, waiters
         )
         self.ack_receiver = AckReceiver(
-            store, publisher, publisher.unresponsive, publisher.delivery_times, presence, self.counters
+            store,
+            publisher,
+            publisher.unconfirmed,
+            publisher.unresponsive,
+            publisher.delivery_times,
+            presence,
+            self.counters,
         )
         self.deadlines = deadlines = Deadlines(
             context, store, clock_changes, closer, publisher, notifier, waiters, presence

@@ -41,8 +41,9 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.events import Appended
 from aghbus.store.engine.sql import INTACT_RAW
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms, works
+from aghbus.store.tables import envelopes, inbox, outbox, retry, rooms
 from aghbus.store.tables.retry import Failed
+from aghbus.store.tables.works import lifecycle
 
 _Delivery = Literal["queued", "ready", "dead"] | None
 _UNKNOWN: Final = StoredState()
@@ -93,7 +94,7 @@ def load_own(tx: Transaction, envelope: Envelope) -> tuple[WorkView | None, Bind
     """The stored state that sending `envelope` needs: its work, and the pair of its direct room."""
     work = None
     if envelope.work_id is not None:
-        work = works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+        work = lifecycle.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
     room = None
     if envelope.surface == "direct" and envelope.container is not None:
         room = rooms.bound(tx, envelope.workspace_id, envelope.channel, envelope.container)
@@ -114,7 +115,7 @@ def load_receipt_state(tx: Transaction, target: ReceiptTarget | None) -> StoredS
         return StoredState()
     return StoredState(
         duplicate=tx.memory.log.ids.dedup_key(target.workspace_id, target.sender, target.id) in tx.memory.dedup.keys,
-        work=works.load(tx, target.workspace_id, target.channel, target.work_id),
+        work=lifecycle.load(tx, target.workspace_id, target.channel, target.work_id),
         room=rooms.bound(tx, target.workspace_id, target.channel, target.container)
         if target.surface == "direct"
         else None,
@@ -185,7 +186,7 @@ class Application(msgspec.Struct):
                 result.delivered = True
             elif type(effect) is Advance:
                 assert result.seq is not None
-                result.may_be_due |= works.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
+                result.may_be_due |= lifecycle.advance(self.tx, effect.after, envelope, result.seq, self.now_ms)
                 if effect.after.state in TERMINAL_STATES:
                     self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
@@ -231,7 +232,7 @@ class Application(msgspec.Struct):
                 seq = self._store(envelope, effect, "queued", before, after)
             elif type(effect) is Advance:
                 assert seq is not None
-                self.result.may_be_due |= works.advance(self.tx, effect.after, envelope, seq, self.now_ms)
+                self.result.may_be_due |= lifecycle.advance(self.tx, effect.after, envelope, seq, self.now_ms)
                 if effect.after.state in TERMINAL_STATES:
                     self._settle_opening(effect.after)
             elif type(effect) is Open or type(effect) is Bind:
@@ -261,9 +262,9 @@ class Application(msgspec.Struct):
         if self.tx.memory.events.subscribers:  # the event for them, once it is committed
             role: Role | None = None
             if before is None and after is not None:
-                role = works.role_of(after, self.self_id)  # the work is written after its envelope
+                role = lifecycle.role_of(after, self.self_id)  # the work is written after its envelope
             elif verdict is not None and envelope.work_id is not None:
-                role = works.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+                role = lifecycle.role(self.tx, envelope.workspace_id, envelope.channel, envelope.work_id)
             row = Appended(seq, envelope, effect, state, self.now_ms, delivery, role)
             self.tx.memory.events.add(self.tx, row)
         return seq
@@ -272,7 +273,7 @@ class Application(msgspec.Struct):
         """Our agent need not read the opening of a work that has ended."""
         tx, held = self.tx, self.tx.memory.inbox
         if work.target == self.self_id and (held.waiting or held.holding):
-            opening = works.opened_seq(tx, work)
+            opening = lifecycle.opened_seq(tx, work)
             if opening is not None and inbox.settle(tx, opening):
                 audit.note_delivery(tx, self.now_ms, opening, "acked")
 
@@ -287,7 +288,7 @@ class Application(msgspec.Struct):
             stored = effects[[*map(type, effects)].index(StoreEnvelope)]
             assert type(stored) is StoreEnvelope
             trust, now_ms = stored.trust, self.now_ms
-            works.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, now_ms, by_other=by_other)
+            lifecycle.open_work(self.tx, effect.work, envelope, seq, trust, self.self_id, now_ms, by_other=by_other)
 
     def _record_arrival(self, envelope: Envelope, verdict: Transition | None) -> None:
         """A receipt or trace shows that own messages arrived: the message that it names, and the opening of its
@@ -298,7 +299,7 @@ class Application(msgspec.Struct):
         tx, body, workspace_id = self.tx, envelope.body, envelope.workspace_id
         work, answered = self.result.before, {envelope.reply_to, envelope.causation_id}
         if verdict is not None and verdict.reason == "work_closed":
-            work = works.load(tx, workspace_id, envelope.channel, envelope.work_id or "")
+            work = lifecycle.load(tx, workspace_id, envelope.channel, envelope.work_id or "")
         if isinstance(body, Receipt):
             if body.status == "duplicate" and tx.memory.acknowledging.get(envelope.sender):
                 return  # the acknowledgement says what became of the first copy, and whether it was this message

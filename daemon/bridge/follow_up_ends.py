@@ -34,11 +34,11 @@ from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, r
 from aghbus.protocol.formats.sentient.message import USER, SentientMessage, parse_message
 from aghbus.protocol.formats.sentient.native import CHAIN, SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.bridge import follow_ups
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.follow_ups import EndedWork
 from aghbus.store.tables.bridge.messages import BridgeEnvelope, StoredMessageHistory
+from aghbus.store.tables.works import lifecycle
 
 _log = logging.getLogger("aghbus.bridge")
 
@@ -121,14 +121,14 @@ class FollowUpEnds:
         follow_ups.settle(tx, end.row)
 
     def _load(self, tx: Transaction, ended: EndedWork) -> _End | None:
-        work = works.load(tx, ended.workspace_id, ended.channel, ended.work_id)
+        work = lifecycle.load(tx, ended.workspace_id, ended.channel, ended.work_id)
         if work is None:
             return None
         ending = assigned = None
         if work.terminal_id is not None and work.terminal_sender is not None:
             ending = bridge.envelope_by_id(tx, work.workspace_id, work.terminal_id, work.terminal_sender)
         if ended.assigned_work is not None and ended.assigned_channel is not None:
-            assigned = works.load(tx, ended.workspace_id, ended.assigned_channel, ended.assigned_work)
+            assigned = lifecycle.load(tx, ended.workspace_id, ended.assigned_channel, ended.assigned_work)
         us = self.identity.participant_in(work if assigned is None else assigned) or self.identity.self_id
         return _End(ended.row, self.agents.context(work.channel, us, work.workspace_id), work, ending, assigned)
 
@@ -184,7 +184,7 @@ class FollowUpEnds:
             return False
         ids, name = self._chain_ids(tx, end), end.context.agents.name_of(peer)
         sent = self.forwarder.send_first(tx, batch, end.work, _final_says(end, ids, finish, peer, name))
-        opened = None if sent is None else works.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
+        opened = None if sent is None else lifecycle.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
         kept = None if sent is None else bridge.load_envelope(tx, sent.seq)
         if opened is None or kept is None:
             return False

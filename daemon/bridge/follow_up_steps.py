@@ -27,11 +27,12 @@ from aghbus.protocol.formats.model import BridgeContext
 from aghbus.protocol.formats.sentient.message import USER
 from aghbus.protocol.formats.sentient.native import CHAIN
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import inbox, works
+from aghbus.store.tables import inbox
 from aghbus.store.tables.bridge import follow_ups
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.follow_ups import OpenLink
 from aghbus.store.tables.bridge.messages import BridgeEnvelope
+from aghbus.store.tables.works import lifecycle
 
 _PAGE: Final = 100  # works per transaction
 _LOOKED_AT: Final = 50  # newest envelopes of a work among which a question or an answer is looked for
@@ -98,10 +99,10 @@ class FollowUpSteps:
         return len(unneeded) + len(asking)
 
     def _load(self, tx: Transaction, found: OpenLink) -> _Link | None:
-        work = works.load(tx, found.workspace_id, found.channel, found.work_id)
+        work = lifecycle.load(tx, found.workspace_id, found.channel, found.work_id)
         assigned = None
         if found.assigned_work is not None and found.assigned_channel is not None:
-            assigned = works.load(tx, found.workspace_id, found.assigned_channel, found.assigned_work)
+            assigned = lifecycle.load(tx, found.workspace_id, found.assigned_channel, found.assigned_work)
         if work is None:
             return None
         us = self.identity.participant_in(work if assigned is None else assigned) or self.identity.self_id
@@ -131,7 +132,7 @@ class FollowUpSteps:
             return
         draft = self._question(link, asked)
         if draft is not None and self.forwarder.send_first(tx, batch, link.work, (draft,)) is not None:
-            opened = works.load(tx, draft.workspace_id, draft.channel, draft.work_id or "")
+            opened = lifecycle.load(tx, draft.workspace_id, draft.channel, draft.work_id or "")
             if opened is not None:
                 follow_ups.add(tx, link.work, opened, "")
 
@@ -179,7 +180,7 @@ def is_forwarded_answer(tx: Transaction, kept: BridgeEnvelope) -> bool:
     """Whether an envelope answers the question of an agent below, and so is not for our agent."""
     if kept.work_id is None or kept.kind not in OPENING_KINDS:
         return False
-    work = works.load(tx, kept.workspace_id, kept.channel, kept.work_id)
+    work = lifecycle.load(tx, kept.workspace_id, kept.channel, kept.work_id)
     if work is None or kept.message_id == work.opening_id:
         return False
     if follow_ups.asks_user(tx, work):

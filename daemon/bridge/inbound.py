@@ -28,9 +28,9 @@ from aghbus.protocol.base.formats import Format
 from aghbus.protocol.formats.attachments import not_fetched
 from aghbus.protocol.formats.model import AgentMap, BridgedEnvelope, Delivered, Finding
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.messages import BridgeEnvelope, StoredMessageHistory
+from aghbus.store.tables.works import lifecycle
 
 _log = logging.getLogger("aghbus.bridge")
 
@@ -127,7 +127,7 @@ class InboundTranslator:
         kept = arrived.kept
         work = None
         if kept.work_id is not None:
-            work = works.load(tx, kept.workspace_id, kept.channel, kept.work_id)
+            work = lifecycle.load(tx, kept.workspace_id, kept.channel, kept.work_id)
         delivered = self._deliver(tx, name, arrived, work, known, now)
         if delivered is None or delivered.message is None:
             return None
@@ -145,7 +145,7 @@ class InboundTranslator:
             channel=kept.channel,
             work_id=kept.work_id,
             work_state=kept.state_after if work is None else work.state,
-            work_role=None if work is None else works.role(tx, work.workspace_id, work.channel, work.work_id),
+            work_role=None if work is None else lifecycle.role(tx, work.workspace_id, work.channel, work.work_id),
         )
 
     def _deliver(

@@ -17,9 +17,9 @@ from aghbus.protocol.formats.sentient.log import SentientLogEntry, entries_in, m
 from aghbus.protocol.formats.sentient.message import SentientMessage
 from aghbus.protocol.formats.sentient.native import CHAIN, SentientIds
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.bridge import follow_ups
 from aghbus.store.tables.bridge import messages as bridge
+from aghbus.store.tables.works import lifecycle
 
 NAME: Final = "sentient"
 CLOSED_BY: Final = f"{NAME}.closed_by"
@@ -54,7 +54,7 @@ class ChainMessage(NamedTuple):
     def link(self, tx: Transaction) -> None:
         """Link the assigned work to the works opened for the next agent: it ends when they do."""
         for key in self.opened:
-            following = works.load(tx, *key)
+            following = lifecycle.load(tx, *key)
             if following is not None:
                 follow_ups.add(tx, self.assigned, following, self.chain)
 
@@ -197,6 +197,6 @@ def _assigned(tx: Transaction, context: BridgeContext, plan: SubmitPlan) -> Work
     """The assigned work that the message reports on: that of its trace."""
     for draft in plan.drafts:
         if draft.kind == "trace" and draft.work_id is not None:
-            work = works.load(tx, draft.workspace_id, draft.channel, draft.work_id)
+            work = lifecycle.load(tx, draft.workspace_id, draft.channel, draft.work_id)
             return work if work is not None and work.target == context.us else None
     return None

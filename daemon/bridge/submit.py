@@ -28,9 +28,10 @@ from aghbus.protocol.formats.common import OTHER_CHANNEL
 from aghbus.protocol.formats.model import AgentMap, BridgeContext, Finding, SubmitPlan
 from aghbus.protocol.formats.sentient.join import branches_in
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import quarantine, works
+from aghbus.store.tables import quarantine
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.messages import StoredMessageHistory
+from aghbus.store.tables.works import lifecycle
 
 REASON: Final = "message_refused"  # in quarantine, in addition to the reason codes of the protocol
 # Another channel may have the work.
@@ -248,7 +249,9 @@ class MessageSubmitter:
         if ask.work_id is None:
             return tuple(channels)
         known = [
-            channel for channel in channels if works.load(tx, self.identity.workspace, channel, ask.work_id) is not None
+            channel
+            for channel in channels
+            if lifecycle.load(tx, self.identity.workspace, channel, ask.work_id) is not None
         ]
         return (known[0] if known else channels[0],)
 

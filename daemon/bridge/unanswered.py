@@ -14,11 +14,11 @@ from aghbus.protocol.agh.bodies import receipt_body
 from aghbus.protocol.agh.lifecycle import WorkView
 from aghbus.protocol.formats.agentos.rules import RECOVERABLE
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.bridge import log as bridge_log
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.log import BridgeLogEntry
 from aghbus.store.tables.envelopes import raw_of
+from aghbus.store.tables.works import lifecycle
 
 _TIMEOUT: Final = "TIMEOUT"  # the schema's error code
 
@@ -61,7 +61,7 @@ def _work_of(tx: Transaction, entry: BridgeLogEntry) -> WorkView | None:
     envelope = bridge.load_envelope(tx, entry.seq) if entry.seq else None
     if envelope is None or envelope.work_id is None:
         return None
-    return works.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
+    return lifecycle.load(tx, envelope.workspace_id, envelope.channel, envelope.work_id)
 
 
 def _ended_unanswered(tx: Transaction, work: WorkView | None) -> bool:

@@ -26,8 +26,8 @@ from aghbus.protocol.formats.model import Adapter, BridgedEnvelope, Delivered, S
 from aghbus.protocol.formats.registry import FORMATS
 from aghbus.protocol.formats.sacp.guardrails import is_withheld
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.bridge.messages import StoredMessageHistory, envelope_by_id
+from aghbus.store.tables.works import lifecycle
 
 Remember = Callable[[Transaction, str, SubmitPlan, list[Draft], list[SendResponse]], None]
 """Records a submitted message in the bridge's history and the format's log, within its transaction."""
@@ -107,7 +107,7 @@ class ChainMessages:
         draft = plan.drafts[0]
         if draft.kind not in _OPENS or draft.work_id is None or draft.to != peer:
             raise ChainError("refused", f"the {name} message does not open work for {peer} (it goes to {draft.to})")
-        if works.load(tx, draft.workspace_id, draft.channel, draft.work_id) is not None:
+        if lifecycle.load(tx, draft.workspace_id, draft.channel, draft.work_id) is not None:
             raise ChainError("refused", f"the {name} message continues work {draft.work_id}")
         return plan, self._fit(name, draft)
 

@@ -16,7 +16,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
 from aghbus.store.tables import outbox
 from aghbus.store.tables.outbox import OpenWork, Outgoing
-from aghbus.store.tables.works import last_heard, load
+from aghbus.store.tables.works.lifecycle import last_heard, load
 
 T = TypeVar("T")
 MAX_NOTED: Final = 10_000  # peers whose last epoch is remembered

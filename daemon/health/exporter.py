@@ -22,7 +22,8 @@ from aghbus.daemon.services.status import StatusService
 from aghbus.host.version import VERSION
 from aghbus.protocol.agh.limits import PROTOCOL
 from aghbus.protocol.base.histogram import BOUNDS, Histogram
-from aghbus.store.tables import inbox_list, outbox, works
+from aghbus.store.tables import inbox_list, outbox
+from aghbus.store.tables.works import open_works
 
 MEDIA_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4.encode()
 
@@ -100,7 +101,7 @@ class Exporter:
 
     async def _store(self) -> dict[str, Values]:
         store = self._status.store
-        found = await works.counts_by_role(store.reader)
+        found = await open_works.counts_by_role(store.reader)
         shown = _BY_NAME["aghbus_works"].labels
         return {
             "aghbus_commits_total": {("ok",): store.stats.commits, ("failed",): store.stats.failed_commits},

@@ -10,6 +10,7 @@ from aghbus.daemon.base.metrics import Counters
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.publisher import Publisher
+from aghbus.daemon.send.unconfirmed import Unconfirmed
 from aghbus.daemon.send.unresponsive_peers import UnresponsivePeers
 from aghbus.daemon.state.presence import PresenceTable
 from aghbus.protocol.agh.delivery.acks import (
@@ -46,6 +47,7 @@ class AckReceiver:
         self,
         store: Store,
         publisher: Publisher,
+        unconfirmed: Unconfirmed,
         unresponsive: UnresponsivePeers,
         delivery_times: DeliveryTimes,
         presence: PresenceTable,
@@ -53,6 +55,7 @@ class AckReceiver:
     ) -> None:
         self._store = store
         self._publisher = publisher
+        self._unconfirmed = unconfirmed
         self._unresponsive = unresponsive
         self._delivery_times = delivery_times
         self._presence = presence
@@ -86,7 +89,7 @@ class AckReceiver:
         if full := len(self._answers) >= _MAX_TOGETHER:
             self._answers = []  # the earlier ones are in their job
         self._answers += answers
-        self._publisher.answers_wait(answer.seq for answer in answers)
+        self._unconfirmed.answers_wait(answer.seq for answer in answers)
         if len(self._answers) > len(answers):
             return
         ended = partial(self._ended, self._answers)
@@ -99,7 +102,7 @@ class AckReceiver:
     def _take_answers(self, tx: Transaction, answers: list[_Answer]) -> None:
         self._start_new_list(answers)
         valid = [answer for answer in answers if self._take_answer(tx, answer)]
-        self._publisher.answered(tx, [answer.seq for answer in valid])
+        self._unconfirmed.answered(tx, [answer.seq for answer in valid])
         tx.after_commit(partial(self._count, valid, len(answers) - len(valid)))
 
     def _count(self, valid: list[_Answer], unknown: int) -> None:
@@ -115,7 +118,7 @@ class AckReceiver:
 
     def _ended(self, answers: list[_Answer], _job: object = None) -> None:
         self._start_new_list(answers)
-        self._publisher.answers_judged(answer.seq for answer in answers)
+        self._unconfirmed.answers_judged(answer.seq for answer in answers)
 
     def _take_answer(self, tx: Transaction, answer: _Answer) -> bool:
         """Check and apply one acknowledgement; False when it is not one of this message.

@@ -18,11 +18,12 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import deadlines, handovers, inbox, retry, works
+from aghbus.store.tables import deadlines, inbox, retry
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
 from aghbus.store.tables.retry import Failed
+from aghbus.store.tables.works import handovers, lifecycle
 
 _log: Final = logging.getLogger("aghbus.send")
 
@@ -100,7 +101,7 @@ class WorkCloser:
         audit.note_outgoing(tx, self._clock.millis(), failed.seq, failed.state, failed.detail)
         work = None
         if failed.work_id is not None:
-            work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+            work = lifecycle.load(tx, failed.workspace_id, failed.channel, failed.work_id)
         opening = work is not None and work.opening_id == failed.message_id
         if work is not None and opening and handovers.successor(tx, work) is not None:
             return []
@@ -164,7 +165,7 @@ class WorkCloser:
         return ended and work.reactions == "all" and work.initiator in self._identity
 
     def _end_forgotten(self, tx: Transaction, work: WorkView) -> list[Outgoing]:
-        seq = works.opened_seq(tx, work) if work.initiator in self._identity else None
+        seq = lifecycle.opened_seq(tx, work) if work.initiator in self._identity else None
         if seq is None or (opening := retry.give_up(tx, seq, "dead", _FORGOTTEN, "not_found", forgotten=True)) is None:
             return []
         return self.after_failure(tx, opening)

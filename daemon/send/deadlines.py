@@ -26,9 +26,10 @@ from aghbus.store.apply_effects import Applied
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import StoreUnavailable
-from aghbus.store.tables import deadlines, handovers, inbox, works
+from aghbus.store.tables import deadlines, inbox
 from aghbus.store.tables.deadlines import DeadOpening, Overdue
 from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.works import handovers, lifecycle, open_works
 
 _LONGEST: Final = 60.0  # seconds between two checks: the wall clock may be set while we wait
 _AFTER_FAILURE: Final = 1.0  # seconds
@@ -117,7 +118,7 @@ class Deadlines:
             return
         if body.status in ("expired", "unsupported") and body.for_id == work.opening_id:
             work = (
-                works.load(tx, work.workspace_id, work.channel, work.work_id) or work
+                lifecycle.load(tx, work.workspace_id, work.channel, work.work_id) or work
             )  # it was canceled for this answer
         elif work.state != "failed":
             return
@@ -182,7 +183,7 @@ class Deadlines:
         for seq in sorted(self._dead)[:_STEP]:
             self._close_dead(tx, seq)
         for late in deadlines.overdue(tx, now_ms, _STEP):
-            work = works.load(tx, late.workspace_id, late.channel, late.work_id)
+            work = lifecycle.load(tx, late.workspace_id, late.channel, late.work_id)
             deadlines.lift(tx, late)
             if work is not None and not work.is_terminal:
                 self._close_overdue(tx, work, late, now_ms)
@@ -193,9 +194,9 @@ class Deadlines:
 
     def _close_dead(self, tx: Transaction, seq: int) -> None:
         opening = deadlines.dead_opening(tx, seq)
-        work = None if opening is None else works.load(tx, opening.workspace_id, opening.channel, opening.work_id)
+        work = None if opening is None else lifecycle.load(tx, opening.workspace_id, opening.channel, opening.work_id)
         if opening is not None and work is not None and not work.is_terminal:
-            kind, body = _failure(work, _given_up(opening), accepted=not works.is_unaccepted(tx, work))
+            kind, body = _failure(work, _given_up(opening), accepted=not open_works.is_unaccepted(tx, work))
             tx.after_commit(partial(self._publish, self._closer.close(tx, work, kind, body)))
             tx.after_commit(partial(self._counters.add, "inbox.given_up"))
         tx.after_commit(partial(self._dead.discard, seq))

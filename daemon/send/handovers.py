@@ -29,8 +29,9 @@ from aghbus.protocol.base.errors import InvalidRequest, NotFound, Refused
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import deadlines, handovers
+from aghbus.store.tables import deadlines
 from aghbus.store.tables.outbox import Outgoing, following
+from aghbus.store.tables.works import handovers
 
 _NOT_COPIED = (AFTER, CONTINUES, ACCEPT_KEY)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,6 +24,7 @@ from aghbus.daemon.send.closing import UNREPEATED, WorkCloser
 from aghbus.daemon.send.delivery_times import DeliveryTimes
 from aghbus.daemon.send.retry_timer import RetryTimer
 from aghbus.daemon.send.settled_predecessors import with_settled_headers
+from aghbus.daemon.send.unconfirmed import Unconfirmed
 from aghbus.daemon.send.unresponsive_peers import FIRST_PAUSE, UnresponsivePeers
 from aghbus.daemon.state.clock_changes import ClockChanges
 from aghbus.daemon.state.context import DaemonContext
@@ -42,7 +43,6 @@ from aghbus.store.tables.retry import Failed, RetrySchedule
 _log = logging.getLogger("aghbus.node")
 
 _BATCH: Final = 1024  # envelopes between two confirmations, at most
-_CONFIRM_AFTER: Final = 0.02  # seconds in which most receivers acknowledge a message, and no PONG has to confirm it
 _MAX_FRESH: Final = 1024  # envelopes kept in memory until they are published; more are read from the store again
 _LONGEST: Final = 30.0  # seconds between two checks for due retries: the wall clock may be set while we wait
 _SHORTEST: Final = 0.05  # seconds between two checks
@@ -51,7 +51,6 @@ _JITTER: Final = 0.25  # of a pause between two tries, both ways
 _EXPEDITES: Final = 3.0  # times in a row that a join of a peer expedites its retries: anybody may greet under its name
 _EXPEDITES_PER_SECOND: Final = 1 / 15  # thereafter
 _DAMAGED: Final = "the stored envelope is damaged"
-_NOBODY: Final[frozenset[int]] = frozenset()
 
 
 class _Due(NamedTuple):
@@ -93,13 +92,9 @@ class Publisher:
         self._counters = context.counters
         self._log_limiter = context.log_limiter
         self.delivery_times = DeliveryTimes()
-        self._handed: dict[int, Outgoing] = {}  # given to the carrier in `enqueue`, and not confirmed yet
-        self._answering: set[int] = set()  # of these, those whose answer waits for its job
-        self._confirming: asyncio.TimerHandle | None = None
-        self._carried: dict[int, Outgoing] = {}  # given to the carrier in `_publish`, and not confirmed yet
-        self._unsubscribed: set[int] = set()  # of both, those that the broker had nobody to pass on to
         self._fresh: deque[Outgoing] = deque()
         self._queued = asyncio.Event()
+        self.unconfirmed = Unconfirmed(context.counters, self._queued.set)
         self._timer = RetryTimer()
         self._reload = True
         self.unresponsive = UnresponsivePeers(context.clock, self._timer.trigger)
@@ -127,8 +122,7 @@ class Publisher:
 
     def link_up(self) -> None:
         """The link is up: publish again in order what is unanswered, then everything that the store has as queued."""
-        self._forget_handed()  # the store has it as queued
-        self._unsubscribed.clear()
+        self.unconfirmed.reconnected()
         self._reload = self._reconnected = True
         self._idle.clear()
         self._queued.set()
@@ -143,10 +137,10 @@ class Publisher:
     def no_subscriber(self, seq: int) -> None:
         """The broker reports that it has nobody to pass on message `seq` to. Only for messages on their way: anybody may say so."""
         self.unresponsive.no_subscriber(seq)
-        row = self._handed.get(seq) or self._carried.get(seq)
+        row = self.unconfirmed.find(seq)
         if row is None or row.recipient is None or row.message_id.startswith(UNREPEATED):
             return
-        self._unsubscribed.add(seq)
+        self.unconfirmed.no_subscriber(seq)
         if (acknowledges := self._presence.acknowledges(row.recipient)) is not True:
             self.unresponsive.unsubscribed(row.subject, acknowledges=acknowledges)
 
@@ -158,7 +152,7 @@ class Publisher:
             return False
         if (unresponsive := self.unresponsive.subjects.get(row.subject)) is not None and unresponsive.holds:
             return False
-        if row.attempts or len(self._handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
+        if row.attempts or len(self.unconfirmed.handed) >= _MAX_FRESH or row.expires_at <= self._clock.millis() // 1000:
             return False
         if ARMED:
             failpoint("publish.before")
@@ -166,68 +160,23 @@ class Publisher:
             return False
         if ARMED:
             failpoint("publish.handed")
-        self._handed[row.seq] = row
-        if self._confirming is None:
-            self._confirming = asyncio.get_running_loop().call_later(_CONFIRM_AFTER, self._queued.set)
+        self.unconfirmed.hand(row)
         return True
 
     async def _confirm(self) -> None:
         """Record what was handed over until now, and has no answer, as published, once the broker has it. Raises LinkError."""
-        seqs = [seq for seq in self._handed if seq not in self._answering]
+        seqs = self.unconfirmed.without_answer()
         if not seqs:
             return
         try:
             await self._carrier.confirm()
         except LinkError:
-            self._take_unsubscribed(self._handed)
-            self._forget_handed()  # the store has it as queued
+            self.unconfirmed.forget_handed()
             raise
         failpoint("publish.confirmed")
-        rows = [row for seq in seqs if (row := self._handed.pop(seq, None)) is not None]
+        rows, unsubscribed = self.unconfirmed.confirmed(seqs)
         if rows:
-            unsubscribed = self._take_unsubscribed(seqs) if self._unsubscribed else _NOBODY
-            self._note_published(rows, len(rows), unsubscribed=unsubscribed)
-
-    def _take_unsubscribed(self, seqs: Iterable[int]) -> frozenset[int]:
-        """Which of these messages, no longer on their way, the broker had nobody to pass on to."""
-        found = self._unsubscribed.intersection(seqs)
-        self._unsubscribed -= found
-        return frozenset(found)
-
-    def _forget_handed(self) -> None:
-        self._handed.clear()
-        self._answering.clear()
-
-    def answers_wait(self, seqs: Iterable[int]) -> None:
-        """Answers to these messages wait for the job that checks them: until then no PONG has to confirm the messages."""
-        self._answering.update(seq for seq in seqs if seq in self._handed)
-
-    def answered(self, tx: Transaction, seqs: list[int]) -> None:
-        """The receivers of these messages have them, and so has the broker: no PONG has to confirm them."""
-        if self._handed:
-            if ARMED:
-                failpoint("publish.confirmed")
-            tx.after_commit(partial(self._note_answered, seqs))
-
-    def _note_answered(self, seqs: list[int]) -> None:
-        published = sum([self._handed.pop(seq, None) is not None for seq in seqs])
-        self._counters.add("outbox.published", published)
-        self._answering.difference_update(seqs)
-        if self._unsubscribed:
-            self._unsubscribed.difference_update(seqs)
-        if not self._handed:
-            self._stop_timer()
-
-    def answers_judged(self, seqs: Iterable[int]) -> None:
-        """The job that checks these answers has ended: a PONG has to confirm the messages to which they were no answers."""
-        if left := self._answering.intersection(seqs):
-            self._answering -= left
-            self._queued.set()
-
-    def _stop_timer(self) -> None:
-        if self._confirming is not None:
-            self._confirming.cancel()
-            self._confirming = None
+            self._note_published(rows, len(rows), unsubscribed)
 
     # publishing
 
@@ -236,7 +185,7 @@ class Publisher:
         while True:
             await self._queued.wait()
             self._queued.clear()
-            self._stop_timer()
+            self.unconfirmed.stop_timer()
             if self._link.state != "up":
                 continue
             try:
@@ -314,15 +263,13 @@ class Publisher:
             return
         failpoint("publish.before")
         going = {row.seq: row for row in fresh}
-        self._carried |= going
+        self.unconfirmed.carry(going)
         try:
             carried = await self._carrier.carry(
                 [self._tagged(row) if "@" in row.sender else row for row in fresh if row.raw]
             )
         finally:
-            for seq in going:
-                self._carried.pop(seq, None)
-            unsubscribed = self._take_unsubscribed(going)
+            unsubscribed = self.unconfirmed.carried(going)
         failpoint("publish.confirmed")
         taken = set(carried.published)
         impossible = carried.impossible + [(row.seq, _DAMAGED) for row in fresh if not row.raw]
@@ -330,7 +277,7 @@ class Publisher:
         if self.unresponsive.subjects:
             counted.update(seq for seq in taken - unsubscribed if self.unresponsive.taken(seq))
         rows = [row for row in fresh if row.seq in taken and row.seq in counted]
-        self._note_published(rows, len(taken), impossible, unsubscribed)
+        self._note_published(rows, len(taken), unsubscribed, impossible)
         if len(taken) + len(impossible) < len(fresh):
             self._counters.add("outbox.not_accepted", len(fresh) - len(taken) - len(impossible))
             self._reload = True
@@ -344,8 +291,8 @@ class Publisher:
         self,
         rows: list[Outgoing],
         count: int,
+        unsubscribed: frozenset[int],
         impossible: Sequence[tuple[int, str]] = (),
-        unsubscribed: frozenset[int] = _NOBODY,
     ) -> None:
         """The broker has had `count` messages. Record `rows`, which are tries of theirs, and those that it will never take. It had
         nobody to pass on the `unsubscribed` ones to."""

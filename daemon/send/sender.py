@@ -29,9 +29,9 @@ from aghbus.protocol.base.errors import InvalidRequest, Refused, Unavailable
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import find_sent
 from aghbus.store.tables.outbox import Outgoing, following
+from aghbus.store.tables.works import lifecycle
 
 T = TypeVar("T")
 # Extensions that the daemon sets, other ones for each repetition of a request.
@@ -181,7 +181,7 @@ class Batch(msgspec.Struct):
         document = json.decode(found.raw)
         work = None
         if document.get("work_id") is not None:
-            work = works.load(self._tx, workspace_id, document["channel"], document["work_id"])
+            work = lifecycle.load(self._tx, workspace_id, document["channel"], document["work_id"])
         return _sent(document, found.seq, work.state if work is not None else None, found.state or "published")
 
     def _earlier(self, envelope: Envelope, chosen: frozenset[str]) -> SendResponse | None:

@@ -20,9 +20,10 @@ from aghbus.protocol.api.trust import AdmissionRequest, AdmissionRequestsRespons
 from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import inbox_list, works
+from aghbus.store.tables import inbox_list
 from aghbus.store.tables.inbox_list import WaitingSender
 from aghbus.store.tables.outbox import Outgoing
+from aghbus.store.tables.works import lifecycle
 
 _TEXT_CHARACTERS: Final = 200  # of the first words
 
@@ -82,7 +83,7 @@ def _opened_by(tx: Transaction, item: InboxItem) -> WorkView | None:
     message = item.message
     if message.outcome != "opened" or message.work_id is None:
         return None
-    work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+    work = lifecycle.load(tx, message.workspace_id, message.channel, message.work_id)
     return None if work is None or work.is_terminal else work
 
 

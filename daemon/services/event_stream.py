@@ -10,7 +10,7 @@ from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import Reader
 from aghbus.store.tables.events import events, gap_after
-from aghbus.store.tables.works import standing
+from aghbus.store.tables.works.reads import standing
 
 _PAGE: Final = 200  # events of one read; a slow reader holds one page
 

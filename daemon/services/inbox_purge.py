@@ -19,10 +19,11 @@ from aghbus.protocol.base.errors import InvalidRequest
 from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import inbox_purge, works
+from aghbus.store.tables import inbox_purge
 from aghbus.store.tables.inbox_purge import REASON, Purged
 from aghbus.store.tables.outbox import Outgoing
-from aghbus.store.tables.works import Waiting
+from aghbus.store.tables.works import lifecycle, open_works
+from aghbus.store.tables.works.open_works import Waiting
 
 _REFUSED: Final = "refused by the operator"
 _STEP: Final = 64  # messages or works purged in one transaction: some milliseconds of the event loop
@@ -60,7 +61,7 @@ class InboxPurge:
         seqs = await inbox_purge.waiting(self.store.reader, memory.untouched()) if senders else []
         if request.dry_run:
             messages, opened = await inbox_purge.preview(self.store.reader, seqs, senders)
-            unaccepted = await works.unaccepted(self.store.reader)
+            unaccepted = await open_works.unaccepted(self.store.reader)
             opened |= {(one.workspace_id, one.channel, one.work_id) for one in unaccepted if matches(one.initiator)}
             return InboxPurgeResponse(messages=messages, works=len(opened))
         for start in range(0, len(seqs), _STEP):
@@ -68,7 +69,7 @@ class InboxPurge:
             messages, closed = await self.store.write(job)
             answer.messages += messages
             answer.works += closed
-        waiting = [work for work in await works.unaccepted(self.store.reader) if matches(work.initiator)]
+        waiting = [work for work in await open_works.unaccepted(self.store.reader) if matches(work.initiator)]
         for start in range(0, len(waiting), _STEP):
             answer.works += await self.store.write(partial(self._close_all, waiting=waiting[start : start + _STEP]))
         what = "others" if request.sender is None else request.sender
@@ -86,8 +87,8 @@ class InboxPurge:
     def _close_all(self, tx: Transaction, waiting: list[Waiting]) -> int:
         rows: list[Outgoing] = []
         for one in waiting:
-            work = works.load(tx, one.workspace_id, one.channel, one.work_id)
-            if work is not None and not work.is_terminal and works.is_unaccepted(tx, work):
+            work = lifecycle.load(tx, one.workspace_id, one.channel, one.work_id)
+            if work is not None and not work.is_terminal and open_works.is_unaccepted(tx, work):
                 rows += self.closer.close(
                     tx, work, "receipt", receipt_body(work.opening_id, "rejected", "busy", REASON)
                 )
@@ -105,7 +106,7 @@ class InboxPurge:
         """End the work that the message opened: the agent does not know of it, and its peer would wait for it."""
         if message.work_id is None:
             return []
-        work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+        work = lifecycle.load(tx, message.workspace_id, message.channel, message.work_id)
         if work is None or work.is_terminal or work.opening_id != message.msg_id:
             return []
         return self.closer.close(tx, work, "receipt", _closing(work, why))

@@ -32,7 +32,8 @@ from aghbus.protocol.api.works import WorkActionRequest, WorkOpenRequest
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, quarantine, rooms, search, works
+from aghbus.store.tables import envelopes, quarantine, rooms, search
+from aghbus.store.tables.works import lifecycle
 
 _CORRELATION: Final = ("work_id", "thread_id", "direct_id", "reply_to", "trace_id", "causation_id")
 
@@ -59,7 +60,7 @@ class MessageService:
         repeats = None if request.id is None else chosen_fields(request)
 
         def job(tx: Transaction, batch: Batch) -> SendResponse:
-            known = works.find(tx, request.work_id, request.channel) if request.work_id else None
+            known = lifecycle.find(tx, request.work_id, request.channel) if request.work_id else None
             draft = self.drafts.for_envelope(request, known.work if known else None, batch.now_ms)
             reactions = self.settings.current.work.reactions
             return self.recipients.note(

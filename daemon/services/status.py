@@ -36,7 +36,8 @@ from aghbus.protocol.api.status import (
 )
 from aghbus.store.engine.backup.epoch import spell
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import inbox_list, outbox, works
+from aghbus.store.tables import inbox_list, outbox
+from aghbus.store.tables.works import open_works
 
 if TYPE_CHECKING:
     from aghbus.daemon.jetstream.profile import JetStreamProfile
@@ -133,7 +134,7 @@ class StatusService:
         reader = await expire_leases(self.store, self.clock_changes)
         former = await former_identities(self.store, context.identity)
         restored = await self._restored()
-        roles = await works.counts_by_role(reader)
+        roles = await open_works.counts_by_role(reader)
         return StatusResponse(
             name=settings.name,
             peer_id=context.identity.self_id,
@@ -151,7 +152,7 @@ class StatusService:
             inbox=await inbox_list.counts(reader, self.store.memory.inbox),
             inbox_use=self._inbox_use(),
             outbox=await outbox.counts(reader),
-            works=await works.counts(reader),
+            works=await open_works.counts(reader),
             peers=self.presence.counts(context.clock.millis()),
             quarantined=self.store.memory.quarantine_rows,
             counters=context.counters.snapshot() | {"store.deferred_lost": self.store.deferred_lost},

@@ -11,8 +11,9 @@ from aghbus.protocol.api import trust as trust_api
 from aghbus.protocol.api.messages import Message
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import quarantine, works
+from aghbus.store.tables import quarantine
 from aghbus.store.tables.quarantine import QuarantinedEnvelope
+from aghbus.store.tables.works import reads
 
 _BY_TRUST = frozenset({"verification_failed", "unsupported_profile"})
 
@@ -88,7 +89,7 @@ class TrustExplainer:
             return False
         if envelope.to not in self.identity or envelope.work_id is None or envelope.kind not in OPENING_KINDS:
             return False
-        found = await works.work(self.store.reader, envelope.work_id, envelope.channel)
+        found = await reads.work(self.store.reader, envelope.work_id, envelope.channel)
         return found is None or found.work.opening_id == envelope.id
 
 

@@ -25,7 +25,7 @@ from aghbus.protocol.api.works import Work, WorkActionRequest, WorkOpenRequest, 
 from aghbus.protocol.base.errors import InvalidRequest, NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import handovers, works
+from aghbus.store.tables.works import handovers, lifecycle, reads
 
 _WORK_FIELDS = frozenset({"work_id"})
 
@@ -70,7 +70,7 @@ class WorkService:
             reactions=request.reactions or self.settings.current.work.reactions,
         )
         if handover is not None:
-            work = works.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
+            work = lifecycle.load(tx, sent.workspace_id, sent.channel, sent.work_id or "")
             assert work is not None
             handovers.put(tx, work, handover)
         return self._opened(sent)
@@ -86,7 +86,7 @@ class WorkService:
         self, tx: Transaction, batch: Batch, work_id: str, verb: WorkVerb, request: WorkActionRequest
     ) -> SendResponse:
         """The same in a transaction."""
-        known = works.find(tx, work_id, request.channel)
+        known = lifecycle.find(tx, work_id, request.channel)
         first = None if request.id is None else batch.sent_before(self.drafts.workspace, request.id)
         while known is not None and known.work.is_terminal:
             if first is not None and first.work_id == known.work.work_id:
@@ -94,7 +94,7 @@ class WorkService:
             successor = handovers.successor(tx, known.work)
             if successor is None:
                 break
-            known = works.find(tx, successor, known.work.channel)
+            known = lifecycle.find(tx, successor, known.work.channel)
         if known is None:
             raise _unknown(work_id)
         draft = self.drafts.for_work_action(known.work, verb, request, known.trace_id, batch.now_ms)
@@ -105,7 +105,7 @@ class WorkService:
 
     async def list_works(self, query: WorksQuery) -> WorksResponse:
         """One page of works, latest change first."""
-        return await works.works(self.store.reader, query)
+        return await reads.works(self.store.reader, query)
 
     async def get_work(self, work_id: str, query: WorkQuery) -> WorkResponse:
         """One work with its history, the latest of that id without a channel; after `wait`, or once it stands still. It says why
@@ -123,7 +123,7 @@ class WorkService:
 
     async def find(self, work_id: str, query: WorkQuery) -> WorkResponse:
         """The same at once, without the reason why it does not move. Raises NotFound."""
-        found = await works.work(self.store.reader, work_id, query.channel, before=query.before)
+        found = await reads.work(self.store.reader, work_id, query.channel, before=query.before)
         if found is None:
             raise _unknown(work_id)
         return found

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from aghbus.protocol.agh.handover import LOAD_KEY, Load
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import works
+from aghbus.store.tables.works import open_works
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class OwnLoad:
 
     async def refresh(self) -> None:
         """Count the open works. Raises StoreUnavailable."""
-        found = await works.counts_by_role(self._store.reader)
+        found = await open_works.counts_by_role(self._store.reader)
         self._open = sum(count for (_, role), count in found.items() if role == "target")
 
     @property

@@ -14,8 +14,8 @@ from aghbus.protocol.agh.effects import Effect, Open
 from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.agh.send import Draft
 from aghbus.store.engine.commit.transaction import Transaction
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import raw_of
+from aghbus.store.tables.works import lifecycle
 
 OPENINGS: Final = 4_096
 """Works in memory with the context of the message that opened them: else each message of a work reads its opening."""
@@ -62,7 +62,7 @@ class EnvelopeSpans:
         kept = self._openings.get((draft.channel, draft.work_id))
         if kept is not None:
             return kept
-        known = works.find(tx, draft.work_id, draft.channel)
+        known = lifecycle.find(tx, draft.work_id, draft.channel)
         if known is None or known.work.opening_id is None:
             return {}
         raw = raw_of(tx, draft.workspace_id, known.work.opening_id, known.work.initiator)

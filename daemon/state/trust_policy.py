@@ -24,7 +24,7 @@ from aghbus.store.audit import events as audit
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
-from aghbus.store.tables import works
+from aghbus.store.tables.works import open_works
 
 _KEYS: Final = 10_000  # handles whose public key is cached; the least recently seen are dropped first
 _PAUSED: Final = 1_000  # nicknames that are not tried again before PAUSE_MS
@@ -194,7 +194,7 @@ class LivePolicy:
 
     def _pin(self, tx: Transaction, envelope: Envelope, key: str, now_ms: int) -> None:
         nickname = _nickname(envelope)
-        if works.has_open(tx, nickname) or self.admits(nickname):
+        if open_works.has_open(tx, nickname) or self.admits(nickname):
             self._pause(nickname)
             return
         tx.memory.trust.put(tx, Rule("pin", nickname, key, "first_use", now_ms, now_ms))

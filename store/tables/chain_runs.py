@@ -17,8 +17,8 @@ from aghbus.protocol.base.text import shorten
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.sql import INTACT_RAW, Reader, as_struct, ends_in, insert_into, placeholders
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import Row, fetch
+from aghbus.store.tables.works import lifecycle
 
 MAX_OPEN: Final = 1_000  # runs in progress at a time
 KEEP: Final = 1_000  # ended runs that are kept, within the age that retention keeps works
@@ -200,7 +200,7 @@ def responses(tx: Transaction, run_id: str, nodes: Collection[str]) -> dict[str,
 def followed(tx: Transaction, workspace_id: str, channel: str, work_id: str) -> Followed | None:
     """The work of a visit; None when it is not known (any more)."""
     key = (workspace_id, channel, work_id)
-    work = works.load(tx, *key)
+    work = lifecycle.load(tx, *key)
     if work is None:
         return None
     row = tx.db.execute(

@@ -6,9 +6,9 @@ from aghbus.protocol.agh.lifecycle import OPEN_STATES, TERMINAL_STATES, WorkView
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import Reader
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import fetch
 from aghbus.store.tables.inbox import MAX_ATTEMPTS
+from aghbus.store.tables.works import lifecycle
 
 _BEGIN: Final = (
     "UPDATE works SET accept_ms = ?, progress_ms = ?, due_ms = ? WHERE workspace_id = ? AND channel = ? AND work_id = ?"
@@ -67,7 +67,7 @@ def begin(tx: Transaction, work: WorkView, accept_ms: int | None, progress_ms: i
         tx.db.execute(
             _BEGIN, (accept_ms, progress_ms, now_ms + min(due), work.workspace_id, work.channel, work.work_id)
         )
-        works.begin_deadline(tx, work)
+        lifecycle.begin_deadline(tx, work)
 
 
 def moved(tx: Transaction, work: WorkView, *, accepted: bool, traced: bool, now_ms: int) -> None:

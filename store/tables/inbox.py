@@ -21,7 +21,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, Connection, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
-from aghbus.store.tables import inbox_order, works
+from aghbus.store.tables import inbox_order
 from aghbus.store.tables.envelopes import (
     MESSAGE_COLUMNS,
     MESSAGE_TABLES,
@@ -31,6 +31,7 @@ from aghbus.store.tables.envelopes import (
     message_of,
     message_row_of,
 )
+from aghbus.store.tables.works import lifecycle
 
 CAPACITY: Final = 10_000  # messages that are ready or leased
 MAX_ATTEMPTS: Final = 5  # leases until a message that is returned is dead
@@ -227,7 +228,7 @@ def _lease_fresh(tx: Transaction, seq: int, state: InboxState, lease: str, until
     _take(tx, seq, state, lease, until)
     work = None
     if message.work_id is not None:
-        work = works.load(tx, message.workspace_id, message.channel, message.work_id)
+        work = lifecycle.load(tx, message.workspace_id, message.channel, message.work_id)
     return _item_of((state, 1, lease, until, 0, None, None if work is None else work.state), message)
 
 

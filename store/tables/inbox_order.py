@@ -13,7 +13,7 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.inbox import Group, Taken, waits_until
 from aghbus.store.engine.sql import INBOX_STATE
-from aghbus.store.tables import works
+from aghbus.store.tables.works import lifecycle
 
 _RETURNED: Final = "SELECT seq FROM inbox WHERE state = 'ready' AND available_ms <= ? ORDER BY seq"
 _READY_OF_WORK: Final = f"""
@@ -83,5 +83,5 @@ def note_taken(tx: Transaction, item: InboxItem) -> None:
 
 def _work_state(tx: Transaction, group: Group) -> str | None:
     channel, _, _, work_id = group
-    known = None if work_id is None else works.find(tx, work_id, channel)
+    known = None if work_id is None else lifecycle.find(tx, work_id, channel)
     return None if known is None else known.work.state

@@ -18,8 +18,8 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.sql import INTACT_RAW, Cursor, Reader, with_bools
 from aghbus.store.engine.unit_of_work import BulkStatement, Rank
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, find_committed
+from aghbus.store.tables.works import lifecycle
 
 PAGE_BYTES: Final = 16 * 1024 * 1024  # of envelopes that are read at once: sixteen of the largest
 
@@ -107,7 +107,7 @@ def following(tx: Transaction, draft: Draft) -> Draft:
     continues = (
         work_id is not None
         and draft.kind in OPENING_KINDS
-        and works.load(tx, workspace_id, channel, work_id) is not None
+        and lifecycle.load(tx, workspace_id, channel, work_id) is not None
     )
     return msgspec.structs.replace(draft, after=after, continues=continues) if continues or after is not None else draft
 

@@ -16,9 +16,9 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.cache import Addressed
 from aghbus.store.engine.unit_of_work import BulkStatement
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, find_by_id
 from aghbus.store.tables.outbox import SELECT_OUTGOING, Outgoing, outgoing_of, within_bytes
+from aghbus.store.tables.works import lifecycle
 
 _PUBLISHED: Final = BulkStatement.update(
     "outbox",
@@ -251,8 +251,8 @@ def followers(tx: Transaction, failed: Failed) -> list[int]:
     opening."""
     if failed.work_id is None:
         return []
-    work = works.load(tx, failed.workspace_id, failed.channel, failed.work_id)
-    if work is None or works.opened_seq(tx, work) != failed.seq:
+    work = lifecycle.load(tx, failed.workspace_id, failed.channel, failed.work_id)
+    if work is None or lifecycle.opened_seq(tx, work) != failed.seq:
         return []
     tx.flush()
     params = (*tx.memory.log.of_work(work.work_id), failed.seq, work.work_id, work.channel, work.workspace_id)

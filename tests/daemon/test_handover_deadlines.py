@@ -12,7 +12,8 @@ from aghbus.protocol.agh.send import apply_own
 from aghbus.store.apply_effects import Application, load_own
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import handovers, outbox, works
+from aghbus.store.tables import outbox
+from aghbus.store.tables.works import handovers, lifecycle
 from tests.support.makers import BOB, rows, say
 from tests.support.natsutil import wait_until
 from tests.support.wiring import parts_of
@@ -57,7 +58,7 @@ async def test_a_work_that_is_handed_over_after_a_failure_ends_at_its_own_limit(
         def job(tx: Transaction) -> None:
             effects = apply_own(opening, *load_own(tx, opening))
             Application(tx, "ops", 1000 * now).send(opening, effects)
-            work = works.load(tx, WORKSPACE, CHANNEL, "work_1")
+            work = lifecycle.load(tx, WORKSPACE, CHANNEL, "work_1")
             assert work is not None
             handovers.put(tx, work, Handover(capability="test.run", accept_within=0.2))
             (row,) = outbox.load_queued(tx, 0, 1)

@@ -7,6 +7,7 @@ import pytest
 
 from aghbus.protocol.agh.delivery.order import AFTER
 from tests.support.daemon_net import DAY, LEASE, DaemonNet
+from tests.support.promises import broken_promises
 
 
 @pytest.fixture(params=["core", "stream"])
@@ -23,7 +24,7 @@ def foreign() -> Iterator[DaemonNet]:
 
 def faults(net: DaemonNet) -> set[str]:
     net.come_to_rest()
-    return net.faults()
+    return broken_promises(net)
 
 
 def test_an_opening_refused_as_expired_is_not_receipted(net: DaemonNet) -> None:

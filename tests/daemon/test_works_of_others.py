@@ -15,7 +15,8 @@ from aghbus.daemon.send.deadlines import OTHERS_ACCEPT_WITHIN
 from aghbus.protocol.agh.lifecycle import OPEN_STATES
 from aghbus.protocol.api.inbox import InboxPurgeRequest
 from aghbus.protocol.api.operations import Operations
-from aghbus.store.tables import inbox, works
+from aghbus.store.tables import inbox
+from aghbus.store.tables.works import lifecycle
 from tests.support.makers import rows
 from tests.support.natsutil import wait_until
 from tests.support.receiving import FRIEND, OTHER, Bench, Settled, Stepped, bench
@@ -190,7 +191,7 @@ async def accept(desk: Bench, work_id: str) -> None:
     """Our agent accepts a work."""
 
     def job(tx: Any) -> None:
-        found = works.find(tx, work_id, None)
+        found = lifecycle.find(tx, work_id, None)
         assert found is not None
         desk.parts.closer.accept(tx, found.work)
 

@@ -25,6 +25,7 @@ from aghbus.protocol.base.errors import Refused
 from tests.support.daemon_net import DaemonNet
 from tests.support.delivery_net import CAPACITY, NAMES, Flying, Net
 from tests.support.peers import CHANNEL, WORKSPACE, Agent, Peer
+from tests.support.promises import broken_promises
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -223,6 +224,9 @@ class DaemonsMachine(FaultyMachine):
         self.finish(work_id)
         self.enders[work_id] = ender or name
 
+    def judge(self) -> None:
+        assert not broken_promises(self.net)
+
 
 TestDaemons = DaemonsMachine.TestCase
 TestDaemons.settings = settings(TestDelivery.settings, max_examples=200)
@@ -263,6 +267,9 @@ class ForeignMachine(AgentsMachine):
         while self.net.wires["ops"]:
             self.net.arrive("ops")
         self.net.crash("ops")
+
+    def judge(self) -> None:
+        assert not broken_promises(self.net)
 
 
 TestForeign = ForeignMachine.TestCase

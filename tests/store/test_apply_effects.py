@@ -16,7 +16,8 @@ from aghbus.store.apply_effects import Application, Applied, load_receipt_state,
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables import outbox, retry, rooms, works
+from aghbus.store.tables import outbox, retry, rooms
+from aghbus.store.tables.works import reads
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -69,7 +70,7 @@ async def test_a_work_is_opened_moved_and_ended(store: Store) -> None:
     assert applied.after is not None
     assert (applied.after.state, applied.after.terminal_id, applied.after.terminal_sender) == ("completed", done.id, US)
 
-    detail = await works.work(store.reader, "work_a")
+    detail = await reads.work(store.reader, "work_a")
     assert detail is not None
     assert detail.work.state == "completed"
     assert detail.work.role == "target"
@@ -112,7 +113,7 @@ async def test_a_refused_step_is_stored_with_its_reason_and_changes_no_work(stor
     applied = await receive(store, trace("completed", sender=EVE, work_id="work_a"))
     sql = "SELECT outcome, reason, state_before, state_after FROM envelopes WHERE seq = ?"
     assert await rows(store, sql, applied.seq) == [("ignored", "actor_not_allowed", "submitted", "submitted")]
-    detail = await works.work(store.reader, "work_a")
+    detail = await reads.work(store.reader, "work_a")
     assert detail is not None
     assert detail.work.state == "submitted"
     assert len(detail.history) == 1
@@ -205,7 +206,7 @@ async def test_observed_traffic_is_kept_and_never_delivered(store: Store) -> Non
     applied = await receive(store, say(sender=BOB, to=EVE, work_id="work_o"), observe=True)
     assert not applied.delivered
     assert applied.queued == ()
-    (work,) = (await works.works(store.reader, WorksQuery())).works
+    (work,) = (await reads.works(store.reader, WorksQuery())).works
     assert work.role == "observer"
     assert await rows(store, "SELECT direction FROM envelopes") == [("observed",)]
 
@@ -291,7 +292,7 @@ async def test_a_capability_opens_a_work_by_its_summary(store: Store) -> None:
     document = {"id": "test.run", "summary": "Runs the tests", "outcome": "A report"}
     document["digest"] = capability_digest(document)
     await receive(store, make("capability", {"capability": document}, sender=BOB, to=US, work_id="work_c"))
-    (work,) = (await works.works(store.reader, WorksQuery())).works
+    (work,) = (await reads.works(store.reader, WorksQuery())).works
     assert work.text == "Runs the tests"
 
 

@@ -11,12 +11,13 @@ from aghbus.protocol.formats.model import BridgedMessage
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import inbox, works
+from aghbus.store.tables import inbox
 from aghbus.store.tables.bridge import follow_ups
 from aghbus.store.tables.bridge import log as bridge_log
 from aghbus.store.tables.bridge import messages as bridge
 from aghbus.store.tables.bridge.follow_ups import EndedWork
 from aghbus.store.tables.bridge.messages import StoredMessageHistory
+from aghbus.store.tables.works import lifecycle
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -250,7 +251,7 @@ async def test_a_position_only_moves_forward(store: Store) -> None:
 
 
 async def load(store: Store, name: str) -> WorkView:
-    work = await store.write(lambda tx: works.load(tx, WORKSPACE, CHANNEL, name))
+    work = await store.write(lambda tx: lifecycle.load(tx, WORKSPACE, CHANNEL, name))
     assert work is not None
     return work
 

@@ -11,7 +11,8 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.cache import GenerationalCache
 from aghbus.store.retention import RetentionPolicy, sweep
-from aghbus.store.tables import deadlines, outbox, retry, works
+from aghbus.store.tables import deadlines, outbox, retry
+from aghbus.store.tables.works import lifecycle
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -34,10 +35,10 @@ _PLACE = (WORKSPACE, CHANNEL, WORK)
 
 def known(tx: Transaction) -> tuple[Any, ...]:
     return (
-        works.load(tx, *_PLACE),
-        works.role(tx, *_PLACE),
-        works.find(tx, WORK, None),
-        works.find(tx, WORK, CHANNEL),
+        lifecycle.load(tx, *_PLACE),
+        lifecycle.role(tx, *_PLACE),
+        lifecycle.find(tx, WORK, None),
+        lifecycle.find(tx, WORK, CHANNEL),
     )
 
 
@@ -98,18 +99,18 @@ async def test_an_undone_step_is_not_cached(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.write(fails)
     assert await store.write(known) == before
-    assert await store.write(lambda tx: works.find(tx, "work_new", None)) is None
+    assert await store.write(lambda tx: lifecycle.find(tx, "work_new", None)) is None
     await agrees(store)
 
 
 async def test_of_two_works_with_one_id_the_latest_change_counts(store: Store) -> None:
     opening_id = await open_here(store)
     await store.write(sending(say(US, BOB, work_id=WORK, channel="other")))
-    found = await store.write(lambda tx: works.find(tx, WORK, None))
+    found = await store.write(lambda tx: lifecycle.find(tx, WORK, None))
     assert found is not None
     assert found.work.channel == "other"
     await receive(store, receipt("accepted", opening_id, work_id=WORK))
-    found = await store.write(lambda tx: works.find(tx, WORK, None))
+    found = await store.write(lambda tx: lifecycle.find(tx, WORK, None))
     assert found is not None
     assert found.work.channel == CHANNEL
     await agrees(store)
@@ -121,12 +122,12 @@ async def test_a_work_removed_by_retention_is_not_cached(store: Store) -> None:
     await store.write(lambda tx: outbox.mark_answered(tx, 1))
     swept = await sweep(store, RetentionPolicy(max_age=1, max_bytes=None), NOW_MS + 10_000_000)
     assert swept.works == 1
-    assert await store.write(lambda tx: works.load(tx, *_PLACE)) is None
+    assert await store.write(lambda tx: lifecycle.load(tx, *_PLACE)) is None
 
 
 async def test_only_a_work_that_may_have_a_deadline_moves_it(store: Store) -> None:
     await open_here(store)
-    work = await store.write(lambda tx: works.load(tx, *_PLACE))
+    work = await store.write(lambda tx: lifecycle.load(tx, *_PLACE))
     assert work is not None
     assert not (await receive(store, trace("working", work_id=WORK))).may_be_due
     await store.write(lambda tx: deadlines.begin(tx, work, None, 1_000, NOW_MS))

@@ -10,7 +10,8 @@ from aghbus.daemon.check_store import StoreCheck, check_store
 from aghbus.protocol.api.queries import EnvelopeFilter
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.sql import checksum_of
-from aghbus.store.tables import events, inbox, inbox_list, search, works
+from aghbus.store.tables import events, inbox, inbox_list, search
+from aghbus.store.tables.works import lifecycle, reads
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending, trace
 
 EVERYTHING = EnvelopeFilter()
@@ -77,12 +78,12 @@ async def test_a_work_with_a_damaged_envelope_can_be_read_and_continued(logged: 
     await logged.write(sending(end))
     await change(logged, 1, NOT_UTF8)
     await change(logged, 2, LETTER)
-    detail = await works.work(logged.reader, "work_a")
+    detail = await reads.work(logged.reader, "work_a")
     assert detail is not None
     assert [step.damaged for step in detail.history] == [True, True]
     assert detail.work.result is None
     logged.memory.works.clear()
-    known = await logged.write(lambda tx: works.find(tx, "work_a", None))
+    known = await logged.write(lambda tx: lifecycle.find(tx, "work_a", None))
     assert known is not None
     assert known.trace_id is None
 

@@ -9,8 +9,9 @@ from aghbus.protocol.agh.envelope import Envelope
 from aghbus.protocol.base.errors import NotFound
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import outbox, retry, works
+from aghbus.store.tables import outbox, retry
 from aghbus.store.tables.retry import RetrySchedule
+from aghbus.store.tables.works import lifecycle
 from tests.support.makers import BOB, CHANNEL, NOW, NOW_MS, US, WORKSPACE, rows, say, sending
 
 STATES = "SELECT seq, state, attempts, published_ms, next_ms FROM outbox ORDER BY seq"
@@ -117,16 +118,16 @@ class TestSettled:
 async def test_a_work_is_found_while_its_opening_is_buffered(store: Store) -> None:
     text = say(sender=US, to=BOB, work_id="work_1", trace_id="trace_7")
 
-    def job(tx: Transaction) -> works.Known | None:
+    def job(tx: Transaction) -> lifecycle.Known | None:
         sending(text)(tx)
-        return works.find(tx, "work_1", None)
+        return lifecycle.find(tx, "work_1", None)
 
-    during, after = await store.write(job), await store.write(lambda tx: works.find(tx, "work_1", None))
+    during, after = await store.write(job), await store.write(lambda tx: lifecycle.find(tx, "work_1", None))
     assert during is not None
     assert during.trace_id == "trace_7"
     assert during == after
-    assert await store.write(lambda tx: works.find(tx, "work_2", None)) is None
-    assert await store.write(lambda tx: works.find(tx, "work_1", "elsewhere")) is None
+    assert await store.write(lambda tx: lifecycle.find(tx, "work_2", None)) is None
+    assert await store.write(lambda tx: lifecycle.find(tx, "work_1", "elsewhere")) is None
 
 
 async def test_more_is_published_than_one_statement_takes(store: Store) -> None:

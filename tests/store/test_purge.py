@@ -12,9 +12,10 @@ from aghbus.store import purge
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.purge import Found, Selection
-from aghbus.store.tables import handovers, inbox, quarantine, retry, works
+from aghbus.store.tables import inbox, quarantine, retry
 from aghbus.store.tables.bridge import log as bridge_log
 from aghbus.store.tables.events import gap_after
+from aghbus.store.tables.works import handovers, lifecycle, reads
 from tests.support.auditing import checked
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, receive, rows, say, sending, trace
 
@@ -88,7 +89,7 @@ async def test_a_work_goes_with_its_messages_once_it_has_ended(store: Store) -> 
     assert (await run(store, of(BOB))).kinds.total() == 0
     await sent(store, trace("completed", sender=US, to=BOB, work_id="work_a"))
     assert (await run(store, Selection(work_id="work_a"))).works == 1
-    assert await works.work(store.reader, "work_a") is None
+    assert await reads.work(store.reader, "work_a") is None
     assert await left(store) == []
 
 
@@ -98,7 +99,7 @@ async def test_works_that_were_handed_over_go_together_or_stay(store: Store) -> 
     await sent(store, trace("failed", sender=US, to=BOB, work_id="work_first"))
 
     def link(tx: Transaction) -> None:
-        known = works.find(tx, "work_first", None)
+        known = lifecycle.find(tx, "work_first", None)
         assert known is not None
         handovers.link(tx, known.work, "work_next")
 

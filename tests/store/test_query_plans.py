@@ -5,8 +5,9 @@ import pytest
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.log import memory
-from aghbus.store.tables import inbox, outbox, retry, wait_facts, works
+from aghbus.store.tables import inbox, outbox, retry, wait_facts
 from aghbus.store.tables.retry import RetrySchedule
+from aghbus.store.tables.works import lifecycle, reads
 from tests.support.makers import BOB, NOW_MS, US, receive, rows, say, sending
 
 
@@ -39,8 +40,8 @@ async def test_a_work_is_found_by_its_id_among_many(store: Store) -> None:
     def job(tx: Transaction) -> list[str]:
         asked: list[str] = []
         tx.db.set_trace_callback(asked.append)
-        works.find(tx, "work_1", None)
-        works.find(tx, "work_1", "default")
+        lifecycle.find(tx, "work_1", None)
+        lifecycle.find(tx, "work_1", "default")
         tx.db.set_trace_callback(None)
         return [row[3] for sql in asked for row in tx.db.execute(f"EXPLAIN QUERY PLAN {sql}") if " w " in row[3]]
 
@@ -77,9 +78,9 @@ async def test_a_work_is_read_by_keys_with_one_visit_to_the_thread_at_most(
     await store.reader.set_trace_callback(visited.append)
     store.reader.here.set_trace_callback(here.append)
     commits = store.stats.commits
-    assert await works.work(store.reader, "work_1", before=1) is not None
+    assert await reads.work(store.reader, "work_1", before=1) is not None
     assert (len(here), visited) == (1, [])
-    found = await works.work(store.reader, "work_1")
+    found = await reads.work(store.reader, "work_1")
     assert found is not None and len(found.history) == 1
     assert (len(here), len(visited)) == ((3, 0) if at_hand else (2, 1))
     assert store.stats.commits == commits
@@ -90,7 +91,7 @@ async def test_a_work_is_read_by_keys_with_one_visit_to_the_thread_at_most(
 
 async def test_why_a_work_does_not_move_is_read_by_keys(store: Store) -> None:
     await receive(store, say(work_id="work_1"))
-    found = await works.work(store.reader, "work_1")
+    found = await reads.work(store.reader, "work_1")
     assert found is not None
     asked: list[str] = []
     await store.reader.set_trace_callback(asked.append)

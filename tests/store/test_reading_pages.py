@@ -8,7 +8,8 @@ from aghbus.protocol.agh.rooms import Binding
 from aghbus.protocol.api.queries import EnvelopeFilter, EventsQuery, MessagesQuery, WorksQuery
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import envelopes, events, inbox_list, rooms, search, works
+from aghbus.store.tables import envelopes, events, inbox_list, rooms, search
+from aghbus.store.tables.works import open_works, reads
 from tests.support.makers import (
     BOB,
     CHANNEL,
@@ -194,28 +195,28 @@ async def test_works_are_listed_by_their_latest_change(store: Store) -> None:
     await receive(store, say(sender=EVE, work_id="work_b"))
     await receive(store, say(sender=US, to=None))  # our own echo: nothing
     await receive(store, say(work_id="work_a"))
-    assert [work.work_id for work in (await works.works(store.reader, WorksQuery())).works] == ["work_a", "work_b"]
-    assert [work.work_id for work in (await works.works(store.reader, WorksQuery(peer=EVE))).works] == ["work_b"]
-    assert (await works.works(store.reader, WorksQuery(role="initiator"))).works == []
-    assert (await works.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []
+    assert [work.work_id for work in (await reads.works(store.reader, WorksQuery())).works] == ["work_a", "work_b"]
+    assert [work.work_id for work in (await reads.works(store.reader, WorksQuery(peer=EVE))).works] == ["work_b"]
+    assert (await reads.works(store.reader, WorksQuery(role="initiator"))).works == []
+    assert (await reads.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []
     assert (
         len(
-            (await works.works(store.reader, WorksQuery(states=frozenset(["submitted"]), role="target", limit=1))).works
+            (await reads.works(store.reader, WorksQuery(states=frozenset(["submitted"]), role="target", limit=1))).works
         )
         == 1
     )
-    assert await works.counts(store.reader) == {"submitted": 2, "working": 0, "needs_input": 0}
-    assert await works.work(store.reader, "work_a", "elsewhere") is None
-    assert await works.work(store.reader, "work_zzz") is None
+    assert await open_works.counts(store.reader) == {"submitted": 2, "working": 0, "needs_input": 0}
+    assert await reads.work(store.reader, "work_a", "elsewhere") is None
+    assert await reads.work(store.reader, "work_zzz") is None
 
 
 async def test_a_large_result_is_left_out_of_lists_and_shown_alone(store: Store) -> None:
     await receive(store, say(work_id="work_a"))
-    result = {"log": "y" * works.LISTED_RESULT_BYTES}
+    result = {"log": "y" * reads.LISTED_RESULT_BYTES}
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_a", result=result)))
-    (listed,) = (await works.works(store.reader, WorksQuery())).works
+    (listed,) = (await reads.works(store.reader, WorksQuery())).works
     assert listed.result is None
-    detail = await works.work(store.reader, "work_a")
+    detail = await reads.work(store.reader, "work_a")
     assert detail is not None
     assert detail.work.result == result
 
@@ -227,7 +228,7 @@ async def test_works_have_pages_that_together_are_all_of_them(store: Store) -> N
     got: list[str] = []
     before: int | None = None
     for _ in range(3):
-        page = await works.works(store.reader, WorksQuery(limit=3, before=before))
+        page = await reads.works(store.reader, WorksQuery(limit=3, before=before))
         got += [work.work_id for work in page.works]
         before = page.next_before
     assert got == ["work_0", *(f"work_{number}" for number in range(6, 0, -1))]
@@ -239,7 +240,7 @@ async def list_of(store: Store, **query: Any) -> list[str]:
     got: list[str] = []
     before: int | None = None
     while True:
-        page = await works.works(store.reader, WorksQuery(**query, before=before))
+        page = await reads.works(store.reader, WorksQuery(**query, before=before))
         got += [work.work_id for work in page.works]
         if (before := page.next_before) is None:
             return got
@@ -265,10 +266,10 @@ async def test_works_are_found_by_text_end_of_id_and_time_and_in_the_order_of_th
 async def test_a_search_of_works_compares_a_bounded_number_at_a_time(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "SEARCHED_WORKS", 2)
+    monkeypatch.setattr(reads, "SEARCHED_WORKS", 2)
     for number in range(5):
         await receive(store, say(text="old" if number == 0 else "new", work_id=f"work_{number}"))
-    first = await works.works(store.reader, WorksQuery(text="old"))
+    first = await reads.works(store.reader, WorksQuery(text="old"))
     assert (first.works, first.next_before is None) == ([], False)
     for order in ("updated", "opened"):
         assert await list_of(store, text="old", order=order) == ["work_0"]
@@ -300,9 +301,9 @@ async def test_a_page_of_works_is_bounded_by_the_bytes_of_results(
         await receive(store, say(work_id=f"work_{number}"))
         ended = trace("completed", sender=US, to=BOB, work_id=f"work_{number}", result={"log": "y" * 3_000})
         await store.write(sending(ended))
-    first = await works.works(store.reader, WorksQuery())
+    first = await reads.works(store.reader, WorksQuery())
     assert [work.work_id for work in first.works] == ["work_2"]
-    rest = await works.works(store.reader, WorksQuery(before=first.next_before))
+    rest = await reads.works(store.reader, WorksQuery(before=first.next_before))
     assert [work.work_id for work in rest.works] == ["work_1"]
 
 
@@ -326,13 +327,13 @@ async def test_a_page_of_the_inbox_is_bounded_by_bytes_and_continues(
 async def test_a_long_history_has_the_number_of_missing_steps_and_continues(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "HISTORY_ENTRIES", 4)
+    monkeypatch.setattr(reads, "HISTORY_ENTRIES", 4)
     for _ in range(10):
         await receive(store, say(work_id="work_a"))
     got: list[int] = []
     before: int | None = None
     for omitted in (6, 2, 0):
-        detail = await works.work(store.reader, "work_a", before=before)
+        detail = await reads.work(store.reader, "work_a", before=before)
         assert detail is not None
         assert detail.history_omitted == omitted
         got = [step.seq for step in detail.history] + got

@@ -9,7 +9,8 @@ from aghbus.store.engine.commit.state import NOTHING_KEPT, Kept
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.retention import SWEEP_ROWS, RetentionPolicy, sweep
-from aghbus.store.tables import envelopes, events, handovers, inbox, outbox, quarantine, retry, rooms, search, works
+from aghbus.store.tables import envelopes, events, inbox, outbox, quarantine, retry, rooms, search
+from aghbus.store.tables.works import handovers, lifecycle, reads
 from tests.support.auditing import checked
 from tests.support.makers import BOB, EVE, NOW, NOW_MS, US, inbox_states, receive, receiving, rows, say, sending, trace
 
@@ -65,7 +66,7 @@ async def test_open_works_and_unread_messages_are_kept_at_any_age(store: Store) 
     swept = await sweep(store, policy, NOW_MS + 200_000)  # not old yet, but the size bound asks for everything
     assert swept.envelopes == len(gone)
     assert await left(store) == [unread, held, waiting, opening, progress]
-    detail = await works.work(store.reader, "work_open")
+    detail = await reads.work(store.reader, "work_open")
     assert detail is not None
     assert len(detail.history) == 2
 
@@ -80,8 +81,8 @@ async def test_an_ended_work_is_removed_with_its_history(store: Store) -> None:
     )
     swept = await sweep(store, BY_AGE, LATER_MS)
     assert swept.works == 1
-    assert await works.work(store.reader, "work_done") is None
-    detail = await works.work(store.reader, "work_long")
+    assert await reads.work(store.reader, "work_done") is None
+    detail = await reads.work(store.reader, "work_long")
     assert detail is not None
     assert [step.seq for step in detail.history] == [3, 4]
 
@@ -93,13 +94,13 @@ async def test_a_work_that_was_handed_over_stays_as_long_as_the_next_one(store: 
     await store.write(lambda tx: retry.published(tx, [retry.RetrySchedule(3, None)], NOW_MS))
 
     def link(tx: Transaction) -> None:
-        known = works.find(tx, "work_first", None)
+        known = lifecycle.find(tx, "work_first", None)
         assert known is not None
         handovers.link(tx, known.work, "work_next")
 
     await store.write(link)
     await sweep(store, BY_AGE, LATER_MS)
-    found = await works.work(store.reader, "work_first")
+    found = await reads.work(store.reader, "work_first")
     assert found is not None
     assert found.work.work_id == "work_next"
     await store.write(sending(trace("completed", sender=US, to=BOB, work_id="work_next")))
@@ -117,7 +118,7 @@ async def test_a_work_is_never_kept_in_part(store: Store) -> None:
     await store.write(sending(late, at=NOW + 2 * DAY))
     await sweep(store, BY_AGE, LATER_MS)
     assert await left(store) == [1, 22]
-    detail = await works.work(store.reader, "work_a")
+    detail = await reads.work(store.reader, "work_a")
     assert detail is not None
     assert [step.id for step in detail.history][-1] == late.id
 

@@ -14,9 +14,10 @@ from aghbus.protocol.api.queries import EnvelopeFilter, WorksQuery
 from aghbus.store import tables
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import clock_record, envelopes, inbox_list, peers, retry, rooms, search, works
+from aghbus.store.tables import clock_record, envelopes, inbox_list, peers, retry, rooms, search
 from aghbus.store.tables.bridge import messages as bridge_messages
 from aghbus.store.tables.clock_record import ClockChange, ClockRecord
+from aghbus.store.tables.works import lifecycle, reads
 from tests.support.makers import BOB, CHANNEL, NOW_MS, US, WORKSPACE, receive, say, sending
 
 WORK = "work_one"
@@ -74,7 +75,7 @@ async def test_flags_are_bools(store: Store) -> None:
         retry.published(tx, [retry.RetrySchedule(1, NOW_MS)], NOW_MS)
         return [
             retry.due(tx, NOW_MS, 10),
-            works.load(tx, WORKSPACE, CHANNEL, WORK),
+            lifecycle.load(tx, WORKSPACE, CHANNEL, WORK),
             bridge_messages.load_envelope(tx, 1),
         ]
 
@@ -84,8 +85,8 @@ async def test_flags_are_bools(store: Store) -> None:
         await clock_record.get(reader),
         await peers.load(reader),
         await rooms.directs(reader, self_id=US),
-        await works.works(reader, WorksQuery()),
-        await works.work(reader, WORK),
+        await reads.works(reader, WorksQuery()),
+        await reads.work(reader, WORK),
         await inbox_list.items(reader, states=frozenset(["ready"]), limit=10),
         await envelopes.fetch_messages(reader, [1, 2]),
         await search.messages(reader, EnvelopeFilter()),

@@ -18,7 +18,8 @@ from aghbus.store.apply_effects import load_state
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
 from aghbus.store.errors import InboxFull
-from aghbus.store.tables import inbox, outbox, works
+from aghbus.store.tables import inbox, outbox
+from aghbus.store.tables.works import reads
 from tests.support.makers import BOB, EVE, NOW_MS, US, inbox_states, receipt, receiving, rows, say, trace
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
         for name in ("work_a", "work_b", "work_c"):
             view = self.run(self.store.write(lambda tx, name=name: load_state(tx, say(work_id=name), US)))  # type: ignore[misc]
             assert view.work == self.works.get(name)
-            detail = self.run(works.work(self.store.reader, name))
+            detail = self.run(reads.work(self.store.reader, name))
             assert [entry.id for entry in detail.history] == self.history[name] if detail else name not in self.works
 
     @invariant()

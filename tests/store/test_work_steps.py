@@ -16,7 +16,7 @@ from aghbus.protocol.api.queries import WorksQuery
 from aghbus.protocol.base.errors import NotFound, Refused
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.database import Store
-from aghbus.store.tables import works
+from aghbus.store.tables.works import reads
 from tests.support.makers import BOB, NOW, US, receipt, receive, receiving, rows, say, sending, trace
 
 WORK = "work_one"
@@ -139,4 +139,4 @@ async def test_the_step_of_a_job_that_fails_is_not_written(store: Store) -> None
         await store.write(fails)
     await beside
     assert await rows(store, "SELECT state FROM works ORDER BY id") == [("working",), ("submitted",)]
-    assert (await works.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []
+    assert (await reads.works(store.reader, WorksQuery(states=frozenset(["completed"])))).works == []

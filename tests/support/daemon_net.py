@@ -9,7 +9,6 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections import Counter, defaultdict
 from collections.abc import Coroutine, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -21,7 +20,7 @@ from aghbus.daemon.nats.events import Settlement
 from aghbus.daemon.nats.link import InboundMessage
 from aghbus.daemon.wiring import Replacements
 from aghbus.protocol.agh.delivery.order import AFTER_SETTLED
-from aghbus.protocol.agh.envelope import DISCOVERY_KINDS, Envelope, parse
+from aghbus.protocol.agh.envelope import Envelope, parse
 from aghbus.protocol.agh.identifiers import subject_for
 from aghbus.protocol.agh.lifecycle import TERMINAL_STATES, WorkView
 from aghbus.protocol.agh.send import Draft
@@ -29,9 +28,9 @@ from aghbus.protocol.api.inbox import InboxAckRequest, InboxItem, InboxNextReque
 from aghbus.protocol.base.errors import Refused
 from aghbus.store.engine.database import Store
 from aghbus.store.engine.memory.trust import Rule
-from aghbus.store.tables import works
 from aghbus.store.tables.outbox import Outgoing
-from tests.support.delivery_net import NAMES, differ
+from aghbus.store.tables.works import lifecycle
+from tests.support.delivery_net import NAMES
 from tests.support.peers import CHANNEL, THREAD, WORKSPACE, Agent, Bus, Peer
 from tests.support.publishing import Up
 from tests.support.virtual_time import START, Loop, LoopClock
@@ -235,11 +234,15 @@ class Daemon(Agent):
         return {work_id: work for work_id, work in found if work is not None}
 
     def work(self, work_id: str) -> WorkView | None:
-        return self.net.run(self.store.write(lambda tx: works.load(tx, WORKSPACE, CHANNEL, work_id)))
+        return self.net.run(self.store.write(lambda tx: lifecycle.load(tx, WORKSPACE, CHANNEL, work_id)))
 
 
 _KIND_AND_ID: Final = re.compile(rb'.*?"id":"([^"]*)".*?"kind":"([a-z]*)"').match
 RETRY: Final = RetrySettings(first=1.0, ceiling=10.0)
+_UNSETTLED: Final = """
+SELECT e.msg_id FROM envelopes AS e JOIN outbox AS o ON o.seq = e.seq
+WHERE e.direction = 'out' AND (o.state = 'queued' OR o.next_ms IS NOT NULL) ORDER BY e.seq
+"""
 _OVERTAKEN: Final = """
 SELECT e.msg_id FROM envelopes AS mine JOIN envelopes AS e ON e.flow = mine.flow AND e.work_id IS mine.work_id
 LEFT JOIN inbox AS i ON i.seq = e.seq LEFT JOIN works AS w ON w.work_id = e.work_id
@@ -247,14 +250,6 @@ WHERE mine.seq = ?1 AND mine.direction = 'in' AND e.seq < mine.seq AND e.inbox =
     OR (i.seq IS NULL AND e.seq > (SELECT value FROM meta WHERE key = 'inbox_position')))
 AND NOT (coalesce(i.attempts, 0) > 0 AND ((e.outcome IS 'opened' AND w.state IS NOT 'submitted')
     OR (e.kind = 'trace' AND w.state IS NOT 'needs_input')))
-"""
-_SENT: Final = """
-SELECT e.msg_id, e.kind, e.container, e.work_id, o.state, o.next_ms, i.seq FROM envelopes AS e
-JOIN outbox AS o ON o.seq = e.seq LEFT JOIN inbox AS i ON i.seq = e.seq WHERE e.direction = 'out' ORDER BY e.seq
-"""
-_TAKEN: Final = """
-SELECT msg_id, container, coalesce(outcome, '') NOT IN ('ignored', 'rejected') FROM envelopes
-WHERE direction = 'in' ORDER BY seq
 """
 
 
@@ -448,83 +443,10 @@ class DaemonNet(Bus):
                     self.redeliver(name)
             self.pass_time(1)
 
-    # the promises
-
     def unsettled(self) -> list[str]:
         """What is not at rest."""
         found = [f"stream of {name}" for name in NAMES if self.stored[name]]
         for daemon in self.daemons:
-            found += [row[0] for row in daemon.rows(_SENT) if row[4] == "queued" or row[5] is not None]
+            found += [message_id for (message_id,) in daemon.rows(_UNSETTLED)]
             found += [f"inbox of {daemon.name}"] * bool(daemon.store.memory.inbox.waiting)
-        return found
-
-    def faults(self) -> set[str]:
-        """What is broken of the promises, at rest."""
-        found = {"agent: out of order"} if self.overtaken else set()
-        if self.unsettled():
-            found.add("does not come to rest")
-        told: dict[str, set[str]] = {}
-        for daemon in self.daemons:
-            there = self.peers[self.other(daemon.name)]
-            taken = self._taken(there)
-            found |= self._wrong_states(daemon, {row[0]: bool(row[2]) for row in taken}, told)
-            if isinstance(there, Peer):
-                found |= self._withheld(daemon, there)
-            numbers = {row[0]: number for number, row in enumerate(daemon.rows(_SENT))}
-            flows = defaultdict(list)
-            for message_id, container, _ in taken:
-                if message_id in numbers:  # else a receipt that is sent once and not stored
-                    flows[container].append(numbers[message_id])
-            if any(flow != sorted(flow) for flow in flows.values()):
-                found.add("out of order")
-            if any(times > 1 for times in Counter(row[0] for row in taken).values()):
-                found.add("taken twice")
-        return found | self._work_faults(told)
-
-    def _withheld(self, daemon: Daemon, foreign: Peer) -> set[str]:
-        taken = {row[0] for row in self._taken(daemon)}
-        sent = {one.id for one in foreign.outbox.values() if one.kind not in DISCOVERY_KINDS}
-        return {"withheld"} if sent - taken else set()
-
-    def _taken(self, peer: Any) -> list[tuple[Any, ...]]:
-        if isinstance(peer, Daemon):
-            return peer.rows(_TAKEN)
-        stored = [envelope for direction, envelope in peer.stored if direction == "in"]
-        return [(one.id, one.container, peer.verdicts[one.id].outcome == "committed") for one in stored]
-
-    def _wrong_states(self, daemon: Daemon, effect: dict[str, bool], told: dict[str, set[str]]) -> set[str]:
-        """Of messages whose state is not true, and of agents that were not told what became of theirs."""
-        found: set[str] = set()
-        for message_id, kind, _, work_id, state, _, notice in daemon.rows(_SENT):
-            if state == "receipted" and not effect.get(message_id):
-                found.add("receipted without effect")
-            if state == "published" and message_id in self.to_nobody:
-                found.add("published to nobody")
-            if state == "refused" and effect.get(message_id):
-                found.add("refused with effect")
-            by_agent = message_id in self.by_agents
-            if state in ("refused", "expired", "dead") and by_agent and notice is None:
-                found.add(f"agent was not told of its {kind}")
-            if notice is not None:
-                told.setdefault(work_id, set()).add(daemon.name)
-        return found
-
-    def _work_faults(self, told: dict[str, set[str]]) -> set[str]:
-        found: set[str] = set()
-        ours, theirs = ({one.work_id: one for one in self.peers[name].works.values()} for name in NAMES)
-        for key in ours.keys() | theirs.keys():
-            one, other = ours.get(key), theirs.get(key)
-            if one is None or other is None:
-                work = one or other
-                if work is None or work.initiator == ("worker" if one is None else "ops"):
-                    continue
-                found.add("phantom work")
-            elif one.opening_id != other.opening_id:
-                found.add("phantom work")
-            elif self.foreign and one.state != other.state and one.is_terminal and one.initiator == "ops":
-                found.add("an ended work is open at the foreign peer")
-            elif not self.foreign and differ(one, other):
-                ended = one.is_terminal or other.is_terminal  # else a step has expired: only its sender knows it
-                if len(told.get(key, ())) < (len(NAMES) if ended else 1):
-                    found.add("states differ, and an agent was not told")
         return found

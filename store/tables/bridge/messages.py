@@ -13,8 +13,8 @@ from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.log.segments import SEQS_OF_WORK
 from aghbus.store.engine.memory.inbox import HELD
 from aghbus.store.engine.sql import INBOX_POSITION, INBOX_STATE, INTACT, Reader, insert_into, with_bools
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, Row, fetch, find_by_id, raw_of
+from aghbus.store.tables.works import lifecycle
 
 _WORK_W: Final = "w.workspace_id = ? AND w.channel = ? AND w.work_id = ?"
 _SAME_ID: Final = 50  # messages of one id that are searched
@@ -147,7 +147,7 @@ class StoredMessageHistory:
 
     def work(self, work_id: str) -> WorkView | None:
         """Our copy of a work."""
-        return works.load(self.tx, self.workspace_id, self.channel, work_id)
+        return lifecycle.load(self.tx, self.workspace_id, self.channel, work_id)
 
     def assigned_works(self) -> tuple[WorkView, ...]:
         """Open works that our agent is the target of, oldest first; without those that wait for the end of the next
@@ -215,7 +215,7 @@ class StoredMessageHistory:
         row = find_by_id(tx, "e.channel, e.work_id", envelope_id, OURS, self.workspace_id)
         if row is None:
             return None
-        work = works.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
+        work = lifecycle.load(self.tx, self.workspace_id, row[0], row[1]) if row[1] is not None else None
         return True if work is None else work
 
     def _with_assigned(self, known: BridgedMessage) -> BridgedMessage:
@@ -377,7 +377,7 @@ def inbox_of(tx: Transaction, name: str, upto: int, limit: int) -> list[int]:
 
 def opened_by_messages(tx: Transaction, name: str, upto: int, limit: int) -> list[WorkView]:
     """Works that messages of this format up to `upto` opened for us and that are not accepted yet."""
-    found = [works.load(tx, *row) for row in tx.db.execute(_OPENED_WORKS, (name, upto, limit)).fetchall()]
+    found = [lifecycle.load(tx, *row) for row in tx.db.execute(_OPENED_WORKS, (name, upto, limit)).fetchall()]
     return [work for work in found if work is not None]
 
 

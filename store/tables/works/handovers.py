@@ -9,8 +9,8 @@ from aghbus.protocol.agh.handover import Handover
 from aghbus.protocol.agh.lifecycle import OPEN_STATES, WorkView
 from aghbus.store.engine.commit.transaction import Transaction
 from aghbus.store.engine.sql import INTACT_RAW, Reader
-from aghbus.store.tables import works
 from aghbus.store.tables.envelopes import OURS, fetch, find_by_id
+from aghbus.store.tables.works import lifecycle
 
 _KEY: Final = "workspace_id = ? AND channel = ? AND work_id = ?"
 _OPEN: Final = "SELECT workspace_id, channel, work_id FROM works WHERE handover IS NOT NULL AND terminal_id IS NULL"
@@ -58,7 +58,7 @@ def successor(tx: Transaction, work: WorkView) -> str | None:
 
 def in_progress(tx: Transaction) -> list[WorkView]:
     """The works of ours that may be handed over, and have not ended."""
-    found = [works.load(tx, *row) for row in tx.db.execute(_OPEN).fetchall()]
+    found = [lifecycle.load(tx, *row) for row in tx.db.execute(_OPEN).fetchall()]
     return [work for work in found if work is not None]
 
 
@@ -83,7 +83,7 @@ def unaccepted(tx: Transaction) -> list[tuple[WorkView, bytes]]:
     """The works that our agent has not accepted and that have a limit for it, with their openings."""
     tx.flush()
     rows = tx.db.execute(_UNACCEPTED).fetchall()
-    found = [(works.load(tx, *row[:3]), row[3]) for row in rows]
+    found = [(lifecycle.load(tx, *row[:3]), row[3]) for row in rows]
     return [(work, raw) for work, raw in found if work is not None and raw is not None]
 
 

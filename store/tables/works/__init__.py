@@ -1,0 +1,1 @@
+"""Works as this daemon knows them."""
