@@ -131,6 +131,14 @@ export function Problem({ error }) {
 }
 
 /**
+ * What a screen shows before its data.
+ * @param {{error: Failure | null}} props
+ */
+export function Pending({ error }) {
+  return error === null ? html`<p class="none">Loading …</p>` : html`<${Problem} error=${error} />`;
+}
+
+/**
  * A table with a name that screen readers hear. The roles are explicit, because narrow screens show rows as boxes, which
  * would otherwise be no table any more. `columns` are names, `rows` are arrays of cells with a key.
  * @param {{caption: string, columns: string[], rows: {key: string | number, cells: any[], href?: string, kind?: string}[], none: string}} props

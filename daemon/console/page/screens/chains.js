@@ -14,6 +14,7 @@ import {
   Json,
   Panel,
   Peer,
+  Pending,
   Problem,
   Said,
   State,
@@ -90,7 +91,7 @@ function OneRun({ instance, route }) {
   });
   if (data === null)
     return html`<h1 ref=${heading} tabindex="-1">Run of a chain</h1>
-      ${error === null ? html`<p class="none">Loading …</p>` : html`<${Problem} error=${error} />`}`;
+      <${Pending} error=${error} />`;
   const run = /** @type {Run} */ (data);
   const chosen = route.query.get("node") ?? "";
   const node = chosen in /** @type {object} */ (run.chain.nodes) ? chosen : run.node;

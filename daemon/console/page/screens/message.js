@@ -12,6 +12,7 @@ import {
   MessageLink,
   Panel,
   Peer,
+  Pending,
   Problem,
   Said,
   State,
@@ -33,8 +34,7 @@ export function Message({ instance, route }) {
     of: data?.message ? told(data.message).what : data && "refused",
     ready: data !== null || error !== null,
   });
-  if (data === null)
-    return html`<h1 ref=${heading} tabindex="-1">Message</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Message</h1><${Pending} error=${error} />`;
   const { message, why } = data;
   if (message === null)
     return html`<h1 ref=${heading} tabindex="-1">A refused message</h1><${Problem} error=${error} />

@@ -12,6 +12,7 @@ import {
   MessageLink,
   Panel,
   Peer,
+  Pending,
   Problem,
   Said,
   State,
@@ -64,8 +65,7 @@ export function Needs({ instance }) {
     };
   };
   const { data, error, reload } = useLive(instance, load, []);
-  if (data === null)
-    return html`<h1 ref=${heading} tabindex="-1">Needs you</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Needs you</h1><${Pending} error=${error} />`;
   const held = data.dead.items.filter((/** @type {any} */ one) => (one.last_error ?? "").startsWith("held: "));
   const dead = data.dead.items.filter((/** @type {any} */ one) => !held.includes(one));
   const former = data.status.former.filter((/** @type {any} */ one) => one.problem !== null);

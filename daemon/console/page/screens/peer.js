@@ -15,6 +15,7 @@ import {
   MessageLink,
   Panel,
   Peer,
+  Pending,
   Problem,
   Said,
   State,
@@ -90,7 +91,7 @@ export function OnePeer({ instance, id }) {
   const { data, error, reload } = useLive(instance, load, [id]);
   const heading = useTitle("Peer", { of: visible(id), ready: data !== null || error !== null });
   if (data === null)
-    return html`<h1 ref=${heading} tabindex="-1"><bdi>${visible(id)}</bdi></h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+    return html`<h1 ref=${heading} tabindex="-1"><bdi>${visible(id)}</bdi></h1><${Pending} error=${error} />`;
   const { seen, trust, key, waits } = data;
   const own = id === trust.peer_id;
   return html`<h1 ref=${heading} tabindex="-1"><bdi>${visible(id)}</bdi>${own && " (this daemon)"}</h1>

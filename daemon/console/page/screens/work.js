@@ -16,6 +16,7 @@ import {
   MessageLink,
   Panel,
   Peer,
+  Pending,
   Problem,
   quoted,
   Said,
@@ -50,8 +51,7 @@ export function Work({ instance, route }) {
     ready: data !== null || error !== null,
   });
   useChanges(shown ? [shown] : null, { reports: true });
-  if (data === null)
-    return html`<h1 ref=${heading} tabindex="-1">Work</h1><${Problem} error=${error} />${error === null && html`<p class="none">Loading …</p>`}`;
+  if (data === null) return html`<h1 ref=${heading} tabindex="-1">Work</h1><${Pending} error=${error} />`;
   const { work, why, limits } = data;
   return html`<h1 ref=${heading} tabindex="-1"><${State} of=${work.state} /> <${Said} by=${work.initiator}>${work.text || "(no text)"}<//></h1>
     <${Problem} error=${error} />
