@@ -222,7 +222,7 @@ async def test_a_caller_has_a_thousand_configs_and_another_one_its_own(
 ) -> None:
     callers = tmp_path / "callers"
     callers.touch(0o600)
-    callers.write_text(f"ann {'a' * 16}\nbob {'b' * 16}\n")
+    callers.write_text(f"carl {'a' * 16}\ndana {'b' * 16}\n")
     options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host, "--callers", str(callers))
     gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
     files = [stored(bus) / f"{number}.json" for number in range(MAX_OF_CALLER - 1)]
@@ -244,19 +244,19 @@ async def test_a_caller_has_a_thousand_configs_and_another_one_its_own(
             path.write_text(json.dumps(config))
         await asyncio.to_thread(gateway.start)
         async with (
-            sdk_client(gateway.url, "JSONRPC", token="a" * 16) as ann,
-            sdk_client(gateway.url, "JSONRPC", token="b" * 16) as bob,
+            sdk_client(gateway.url, "JSONRPC", token="a" * 16) as carl,
+            sdk_client(gateway.url, "JSONRPC", token="b" * 16) as dana,
         ):
-            last = await create(ann, first)
+            last = await create(carl, first)
             for task in (first, second):
                 with pytest.raises(InvalidParamsError, match=r"too many configs: .* a caller 1000, the gateway 10000"):
-                    await create(ann, task)
-            await create(bob, await task_of(bob, at_once(message())))
+                    await create(carl, task)
+            await create(dana, await task_of(dana, at_once(message())))
             named: dict[str, Any] = {"task_id": first["id"], "id": last.id}
-            await ann.delete_task_push_notification_config(pb.DeleteTaskPushNotificationConfigRequest(**named))
-            await create(ann, second)
+            await carl.delete_task_push_notification_config(pb.DeleteTaskPushNotificationConfigRequest(**named))
+            await create(carl, second)
             with pytest.raises(InvalidParamsError):
-                await create(ann, second)
+                await create(carl, second)
     finally:
         await asyncio.to_thread(gateway.stop)
         for path in files:
