@@ -24,6 +24,10 @@ CONNECT_SECONDS = 10.0
 CONFIG_SECONDS = 30.0
 NAME_THEM = "name the server with --nats URL, and its credentials with --creds FILE"
 
+ASKED = ("agents.", "$SRV.", "$SYS.REQ.USER.INFO")
+ANSWERED = ("_INBOX", "_R_.")
+"""Beginnings of the subjects to which the bridge publishes; `_R_.` is how a server shows the inbox of another account."""
+
 _TLS = ("nats.tls_ca", "nats.tls_cert", "nats.tls_key")
 
 
@@ -38,6 +42,19 @@ class Broker:
     def servers(self) -> str:
         """The URLs, without credentials."""
         return ", ".join(map(str, self.options["servers"]))
+
+
+class _Client(NatsClient):
+    """Publishes to nothing else than agents and inboxes: others name the subjects at which they want to be asked and answered,
+    and the bridge often has the rights of the daemon."""
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish a message. Raises BadSubjectError."""
+        if not subject.startswith(ASKED + ANSWERED):
+            raise nats.errors.BadSubjectError
+        await super().publish(subject, payload, reply, headers)
 
 
 def named(url: str, creds: str | None, *, sign: bool) -> Broker:
@@ -73,7 +90,7 @@ def of_daemon(
 
 async def connect(broker: Broker, note: Callable[[str], object]) -> NatsClient:
     """A connection, which reconnects without end. `note` gets what happens to it. Raises Unreachable."""
-    client = NatsClient()
+    client = _Client()
     first: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
     async def lost() -> None:

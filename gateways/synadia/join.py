@@ -123,7 +123,7 @@ class Joining:
         """Find the agents, and announce the capabilities of those that are present."""
         try:
             found = await self._agents.discover()
-        except (NatsAgentError, NatsError) as error:
+        except (NatsAgentError, NatsError, ValueError, RecursionError) as error:  # or an answer is no JSON
             self._bridge.note(f"agents cannot be found: {error}")
             return
         now = time.monotonic()

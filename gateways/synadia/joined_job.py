@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
+from pydantic import ValidationError
 from synadia_ai.agents import Agent, Agents, Attachment, Envelope, NatsAgentError, Query, ResponseChunk
 
 from aghbus.client.core.refusals import Conflict, SecretLike
@@ -200,8 +201,13 @@ class JoinedJob:
                         await self._take(chunk)
                     elif isinstance(chunk, Query):
                         await self._on_query(chunk)
-        except (NatsAgentError, NatsError, ValueError) as error:  # a chunk that is none is a ValueError
+        except (NatsAgentError, NatsError) as error:
             raise Failed(f"the agent: {error}") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise Failed(f"the agent: attachments: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except (ValueError, RecursionError):
+            raise Failed("the agent: a chunk is not JSON in UTF-8, or has too many levels or digits") from None
 
     async def _take(self, chunk: ResponseChunk) -> None:
         if chunk.text:
@@ -242,7 +248,10 @@ class JoinedJob:
     # questions
 
     async def _on_query(self, query: Query) -> None:
-        """Pass a question on while the response goes on. The agent asks one at a time: a further one replaces it."""
+        """Pass a question on while the response goes on. The agent asks one at a time: a further one replaces it. Raises Failed
+        when the answer would go elsewhere than to an inbox: it goes with the rights of the bridge."""
+        if not names.is_inbox(query.reply_subject):
+            raise Failed("the agent: `query` chunk `reply_subject` must be an inbox: _INBOX. and words")
         if self._asking is not None:
             self._asking.cancel()
         files = {prompt.clean(each.filename): await self._store(each) or "not kept" for each in query.attachments or []}
@@ -327,7 +336,12 @@ async def present(agents: Agents, agent: Agent) -> bool:
 
 
 def address_of(agent: Agent) -> names.Address | None:
-    """None for an agent whose names cannot be part of a capability."""
+    """None for an agent whose names cannot be part of a capability, or that wants to be asked elsewhere than agents are: it is
+    asked with the rights of the bridge."""
+    if not names.is_token(agent.instance_id):
+        return None
+    if any(not names.is_endpoint(each.name, each.subject) for each in agent.endpoints if each.name in names.VERBS):
+        return None
     return names.address(agent.agent, agent.owner, agent.session_name)
 
 

@@ -11,7 +11,15 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, cast
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from synadia_ai.agent_service import PromptStream, RequestInterceptorContext, RequestRejectedError
-from synadia_ai.agents import Attachment, Envelope, QueryTimeout, ResponseChunk, StatusChunk, VerifiedSender
+from synadia_ai.agents import (
+    Attachment,
+    Envelope,
+    ProtocolError,
+    QueryTimeout,
+    ResponseChunk,
+    StatusChunk,
+    VerifiedSender,
+)
 from synadia_ai.agents.messages import encode_chunk
 
 from aghbus.client.core.ids import derived_id, new_id
@@ -243,7 +251,10 @@ class ServedPrompt:
                 raise _Moved
             answer = asking.result()
         except QueryTimeout:
-            await self._unanswered(question)
+            await self._unanswered(question, replies.UNANSWERED, "in time")
+        except ProtocolError as error:
+            rule = " ".join(str(error).partition(" [type=")[0].split())
+            await self._unanswered(question, 400, f"by an envelope: {rule}")
         finally:
             asking.cancel()
             moving.cancel()
@@ -261,12 +272,12 @@ class ServedPrompt:
                 await anext(following)
                 work = (await self._client.work(self._work_id, channel=self._options.channel)).work
 
-    async def _unanswered(self, question: str) -> NoReturn:
+    async def _unanswered(self, question: str, code: int, how: str) -> NoReturn:
+        why = f"the question was not answered {how}"
         if self._options.cancel_when_gone:
             await self._cancel("the question was not answered")
-            raise RequestRejectedError(replies.UNANSWERED, "the question was not answered in time")
-        waits = f"the question was not answered in time; the work {self._work_id} waits for: {question}"
-        raise RequestRejectedError(replies.UNANSWERED, escape(waits))
+            raise RequestRejectedError(code, escape(why))
+        raise RequestRejectedError(code, escape(f"{why}; the work {self._work_id} waits for: {question}"))
 
     async def _until_gone(self) -> None:
         """Show the caller that the work goes on, until nobody listens to the inbox of the caller any more."""

@@ -1,7 +1,10 @@
-"""The follower: a slow artifact store delays neither ends of works nor expiry."""
+"""The follower: a slow artifact store delays neither ends of works nor expiry, and a disk that cannot be read ends nothing."""
 
 import asyncio
+import contextlib
+import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aghbus.daemon.artifacts.store import Artifacts
 from aghbus.daemon.bridge.format_log import FORMAT_WITH_TIMEOUTS, keep_record
@@ -13,6 +16,7 @@ from aghbus.store.engine.database import Store
 from aghbus.store.tables.bridge import log as bridge_log
 from tests.support.bridge_log import ASKED_MS, record
 from tests.support.makers import US, WORKSPACE, receive, say
+from tests.support.natsutil import wait_until
 from tests.support.publishing import Hand, Up
 from tests.support.wiring import daemon_context, daemon_parts
 
@@ -56,3 +60,27 @@ async def test_expiry_does_not_wait_for_all_fetched_messages(store: Store) -> No
     (question, *_) = await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10)
     assert question["status"] == "timeout"
     await asyncio.gather(follower, return_exceptions=True)
+
+
+async def test_it_begins_once_its_position_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await Store.open(path)
+    await store.write(
+        lambda tx: keep_record(tx, FORMAT_WITH_TIMEOUTS, "out", record("q", "sent", waits=2), at_ms=ASKED_MS)
+    )
+    await store.close()
+    async with contextlib.AsyncExitStack() as stack:
+        store = await Store.open(path)
+        stack.push_async_callback(store.close)
+        parts = daemon_parts(daemon_context(Settings(name=US, peer_id=US, workspace=WORKSPACE), Hand()), store, Up())
+        content = await asyncio.to_thread(path.read_bytes)
+        os.truncate(path, 8_192)  # the pages of the tables cannot be read
+        follower = asyncio.create_task(parts.bridge.follower.run())
+        stack.callback(follower.cancel)
+        await wait_until(lambda: store.reader.error is not None, WITHIN, "a read to fail")
+        await asyncio.to_thread(path.write_bytes, content)
+        await receive(store, say())  # the reader forgets the pages that it has
+        async with asyncio.timeout(WITHIN):
+            while (await bridge_log.page(store.reader, FORMAT_WITH_TIMEOUTS, 10))[0]["status"] != "timeout":
+                assert not follower.done(), follower.exception()
+                await parts.notifier.wait(0.1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import nats
 from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
 from synadia_ai.agent_service import AgentService, PromptStream
 from synadia_ai.agents import (
     Agent,
@@ -151,6 +153,51 @@ async def hosting(
         yield service
     finally:
         await service.stop()
+
+
+Raw = bytes | tuple[bytes, dict[str, str]]
+"""A message of an agent: its bytes, or these and headers."""
+
+
+@contextlib.asynccontextmanager
+async def raw_agent(
+    client: NatsClient, agent: str, answers: Callable[[str], list[Raw]], info: bytes | None = None, **parts: Any
+) -> AsyncIterator[dict[str, Any]]:
+    """An agent without a library: a prompt gets these messages, and who looks for agents gets `info`, or the record with other
+    `parts` that this yields."""
+    end = f"{agent}.{OWNER}.repo"
+    record = {
+        "type": "io.nats.micro.v1.info_response",
+        "name": "agents",
+        "id": f"RAW{agent}",
+        "version": "1.0.0",
+        "description": "raw",
+        "metadata": {"agent": agent, "owner": OWNER, "protocol_version": "0.3"},
+        "endpoints": [{"name": verb, "subject": f"agents.{verb}.{end}"} for verb in ("prompt", "status")],
+        **parts,
+    }
+    beat = {"agent": agent, "owner": OWNER, "instance_id": record["id"], "ts": "2026-01-01T00:00:00Z", "interval_s": 30}
+
+    async def on_info(message: Msg) -> None:
+        await message.respond(json.dumps(record).encode() if info is None else info)
+
+    async def on_status(message: Msg) -> None:
+        await message.respond(json.dumps(beat).encode())
+
+    async def on_prompt(message: Msg) -> None:
+        for each in answers(json.loads(message.data)["prompt"]):
+            data, headers = each if isinstance(each, tuple) else (each, None)
+            await client.publish(message.reply, data, headers=headers)
+
+    listening = {"$SRV.INFO.agents": on_info, f"agents.status.{end}": on_status, f"agents.prompt.{end}": on_prompt}
+    subscriptions = [await client.subscribe(subject, cb=callback) for subject, callback in listening.items()]
+    await client.flush()
+    try:
+        yield record
+    finally:
+        for one in subscriptions:
+            await one.unsubscribe()
+        await client.flush()
 
 
 @contextlib.contextmanager

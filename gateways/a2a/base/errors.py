@@ -63,13 +63,16 @@ def error_of(error: ClientError) -> A2AError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise the errors of the daemon as those of A2A. Of a bug the caller learns nothing, the log all."""
+    """Raise the errors of the daemon, and of the disk, as those of A2A. Of a bug the caller learns nothing, the log all."""
     try:
         yield
     except ClientError as error:
         raise error_of(error) from None
     except A2AError:
         raise
+    except OSError as error:
+        logging.getLogger("aghbus.a2a").error("the folder of the gateway: %s", error.strerror)
+        raise InternalError("the config cannot be stored now: try again later") from None
     except Exception as error:
         shown = "".join(traceback.format_exception(error, chain=False))[-LOGGED:]
         logging.getLogger("aghbus.a2a").error("a bug in the gateway: %s", escape(shown))

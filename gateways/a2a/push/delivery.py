@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -162,19 +162,25 @@ class Push:
             self._following[key] = asyncio.create_task(self._deliver_all(config))
 
     async def _deliver_all(self, config: Config) -> None:
-        """Deliver what happens in the task of a config, up to its end."""
+        """Deliver what happens in the task of a config, up to its end, which is kept, over failures of the daemon and the disk."""
         agent, backoff = self._agents[config.agent], Backoff(FIRST_PAUSE, LAST_PAUSE)
         while True:
+            before = config.seq
             try:
-                await self._deliver_from(config, agent)
-                break
-            except NotFound:
-                break
-            except (ClientError, OSError):
+                if not config.ended_ms:
+                    with suppress(NotFound):
+                        await self._deliver_from(config, agent)
+                    config.ended_ms = int(time.time() * 1000)
+                if self._store.get(config.task_id, config.id) is config:
+                    self._store.put(config)
+                return
+            except (ClientError, OSError) as error:
+                if isinstance(error, OSError):
+                    why = error.strerror or str(error)
+                    self._tell({"event": "push", "task": config.task_id, "result": "not_kept", "why": why})
+                if config.seq > before:
+                    backoff.reset()
                 await asyncio.sleep(backoff.next())
-        if self._store.get(config.task_id, config.id) is config:
-            config.ended_ms = int(time.time() * 1000)
-            self._store.put(config)
 
     async def _deliver_from(self, config: Config, agent: Agent) -> None:
         work = await self._bus.call(self._bus.client.core.work(config.task_id))

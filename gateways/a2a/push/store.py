@@ -78,12 +78,16 @@ class PushStore:
         """Keep a config as it is now. Raises OSError."""
         path = self._path(config.task_id, config.id)
         fresh = path.with_suffix(".new")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(config))
-            stream.flush()
-            os.fsync(stream.fileno())
-        fresh.replace(path)
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(msgspec.json.encode(config))
+                stream.flush()
+                os.fsync(stream.fileno())
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
         sync_folder(self._folder)
         self._configs[config.task_id, config.id] = config
 

@@ -22,6 +22,7 @@ from aghbus.protocol.formats.a2a.parts import Json
 ROOT: Final = "/a2a"
 CARD: Final = "/.well-known/agent-card.json"
 KEYS: Final = "/.well-known/jwks.json"
+READING: Final = frozenset({"GET", "HEAD"})
 METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 """Those that are counted by name."""
 JSON_TYPES: Final = ("application/json", "application/a2a+json")
@@ -50,7 +51,8 @@ class Front:
         self._names = names
         bases = [f"{ROOT}/{agent.name}" for agent in agents]
         self._rpc = frozenset(f"{base}{slash}" for base in bases for slash in ("", "/"))
-        self._public = frozenset([ROOT, f"{ROOT}/", CARD, KEYS, *(f"{base}{CARD}" for base in bases)])
+        public = [ROOT, f"{ROOT}/", CARD, KEYS, *(f"{base}{CARD}" for base in bases)]
+        self._public = frozenset(path.encode() for path in public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One connection event: a request, or the life of the server."""
@@ -73,11 +75,10 @@ class Front:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path: str = scope["path"]
         if self._names is not None and not self._is_local(self._names, headers):
             await _refuse(send, 403, "PERMISSION_DENIED", "not for web pages or other hosts", "PERMISSION_DENIED")
             return
-        if path in self._public:  # whatever its body is, it is not read
+        if scope["method"] in READING and scope["raw_path"] in self._public:  # whatever its body is, it is not read
             await self._run(scope, b"", receive, send)
             return
         certificate = scope.get("state", {}).get("certificate")

@@ -22,6 +22,10 @@ MAX_SESSION: Final = 64
 MAX_TOKEN: Final = 128
 """Characters of a name of theirs that is taken."""
 
+VERBS: Final = ("prompt", "status")
+"""Their endpoints that are used, which are also words of the subjects."""
+
+_INBOX: Final = re.compile(r"_INBOX(\.[^\s.*>]+)+")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _UNSAFE_IN_SESSION: Final = re.compile(r"[^a-z0-9_-]+")
 _UNSAFE_IN_ARTIFACT: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -64,10 +68,26 @@ class Selector(msgspec.Struct, frozen=True, order=True):
         return "/".join(filter(None, (self.agent, self.owner, self.session)))
 
 
+def is_token(word: str) -> bool:
+    """Whether a name of theirs can be one word of a subject, and of a capability's id."""
+    return _TOKEN.fullmatch(word) is not None
+
+
+def is_endpoint(verb: str, subject: str) -> bool:
+    """Whether a subject is `agents.VERB.AGENT.OWNER.SESSION`."""
+    words = subject.split(".")
+    return len(words) == 5 and words[:2] == ["agents", verb] and all(map(is_token, words))
+
+
+def is_inbox(subject: str) -> bool:
+    """Whether a subject is that of an inbox, where only answers go."""
+    return _INBOX.fullmatch(subject) is not None
+
+
 def selector(text: str) -> Selector:
     """`AGENT`, `AGENT/OWNER` or `AGENT/OWNER/SESSION`. Raises ValueError."""
     words = text.split("/")
-    if len(words) > 3 or not all(map(_TOKEN.fullmatch, words)):
+    if len(words) > 3 or not all(map(is_token, words)):
         raise ValueError("must be AGENT, AGENT/OWNER or AGENT/OWNER/SESSION, each of A-Z, a-z, 0-9, '_' and '-'")
     return Selector(*words)
 
@@ -75,7 +95,7 @@ def selector(text: str) -> Selector:
 def address(agent: str, owner: str, session: str) -> Address | None:
     """The address of an agent that was discovered; None if one of its names cannot be part of a capability's id."""
     found = Address(agent, owner, session)
-    return found if all(map(_TOKEN.fullmatch, (agent, owner, session))) else None
+    return found if all(map(is_token, (agent, owner, session))) else None
 
 
 def session(name: str) -> str:

@@ -2,7 +2,9 @@
 
 import asyncio
 import base64
+import contextlib
 import hmac
+import http.client
 import http.server
 import json
 import threading
@@ -75,6 +77,47 @@ def test_each_caller_has_its_own_tasks(bus: Bus, callers: Path) -> None:
         callers.chmod(0o644)
         callers.write_text(f"ann {ANN}\n\n")
         assert ann.get(f"{base}/tasks").status_code == 401
+
+
+OF_TASKS = ["", "/", "/tasks", "/tasks/x", "/message:send", "/message:stream", "/tasks/x:cancel", "/tasks/x:subscribe"]
+OF_TASKS += ["/tasks/x/pushNotificationConfigs", "/tasks/x/files/work_x/a.txt", "/extendedAgentCard"]
+OTHERS = ["/", "//", "*", "/metrics", "/.well-known/", "/.well-known/agent.json", f"/a2a/other{CARD}"]
+OTHERS += ["/openapi.json", "/docs", "http://127.0.0.1/a2a"]
+
+
+def variants(path: str) -> Iterator[str]:
+    """Targets that lead to the same document where paths are made alike before they are compared."""
+    bare = path.rstrip("/")
+    yield from (bare + end for end in ("//", "/.", "/x/..", "%2F", "%20", "%00", ";x", "%3Fx", "%23", ".json", "\\"))
+    yield from (f"{start}{bare}" for start in ("/", "/.", "/x/..", "/x/%2e%2e", "%2F"))
+    yield from (f"{bare[:-1]}{end}" for end in (bare[-1].upper(), f"%{ord(bare[-1]):x}", f"%25{ord(bare[-1]):x}"))
+    yield from (bare.upper(), bare.replace("/", "//"), bare.replace("/", "%2F"), f"/{bare[1:].replace('/', '%2f')}%2f")
+
+
+def test_only_cards_and_keys_are_for_everybody(bus: Bus, callers: Path) -> None:
+    public = ("/a2a", "/a2a/", CARD, "/.well-known/jwks.json", f"/a2a/worker{CARD}")
+    others = {*OTHERS, *(f"/a2a/worker{path}" for path in OF_TASKS), *(f"{path}/" for path in public[2:])}
+    others |= {each for path in public for each in variants(path)}
+    reading, more = ("GET", "HEAD"), ("POST", "PUT", "DELETE", "OPTIONS", "get")
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--callers", str(callers))
+    with serving_a2a(bus.home, *options) as gateway:
+        connection = http.client.HTTPConnection("127.0.0.1", gateway.port(), timeout=30)
+
+        def status(method: str, target: str, **headers: str) -> int:
+            connection.request(method, target, headers=headers)
+            with connection.getresponse() as answer:
+                answer.read()
+            return answer.status
+
+        with contextlib.closing(connection):
+            served = [(method, f"{path}{query}") for method in reading for path in public for query in ("", "?x=/")]
+            assert [each for each in served if status(*each) != 200] == []
+            refused = [(method, path) for method in more for path in public]
+            refused += [(method, path) for method in (*reading, *more) for path in others]
+            assert [each for each in refused if status(*each) != 401] == []
+            for headers in ({"Authorization": "Bearer "}, {"Authorization": f"Basic {ANN}"}, {"Upgrade": "websocket"}):
+                assert status("GET", "/a2a/worker/tasks", **headers) == 401
+            assert status("GET", "/a2a/worker/tasks", Authorization=f"Bearer {ANN}", **{"A2A-Version": "1.0"}) == 200
 
 
 class Provider(http.server.BaseHTTPRequestHandler):

@@ -75,7 +75,7 @@ async def test_idle_connections_make_place_and_bodies_for_nobody_are_not_read(mo
     monkeypatch.setattr(http, "CONNECTIONS", 5)
     async with served(front_of(hello)) as port:
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-        head = b"POST /a2a/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 900\r\n\r\n"
+        head = b"GET /a2a/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 900\r\n\r\n"
         found = await answer(port, head)
         closed = await asyncio.wait_for(idle[0][0].read(), 20)
         for _, writer in idle:

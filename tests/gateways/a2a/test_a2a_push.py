@@ -5,6 +5,8 @@ import contextlib
 import hashlib
 import http.server
 import json
+import resource
+import signal
 import socket
 import ssl
 import threading
@@ -15,10 +17,13 @@ from typing import Any
 import httpx
 import jwt
 import pytest
+from a2a.client import Client
 from a2a.types import a2a_pb2 as pb
-from a2a.utils.errors import A2AError
+from a2a.utils.errors import A2AError, InternalError, InvalidParamsError
 
+from aghbus.gateways.a2a.push.store import MAX_OF_CALLER, MAX_OF_TASK
 from aghbus.gateways.a2a.push.webhook import AllowList, Refused
+from aghbus.protocol.formats.a2a.ids import caller_part
 from tests.support.a2a_gateway import Gateway, at_once, certificate, message, sdk_client, shown, step, task_of
 from tests.support.daemons import wait_for
 from tests.support.serving import WAIT, Bus
@@ -198,13 +203,106 @@ async def test_positions_that_are_ahead_of_a_restored_store_are_set_back(bus: Bu
             asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"https://{webhook.host}/")
             await client.create_task_push_notification_config(asked)
         await asyncio.to_thread(gateway.stop)
-        for path in (bus.home.root / "state" / "aghbus" / "clients" / "ops" / "a2a-serve" / "push").glob("*.json"):
+        for path in stored(bus).glob("*.json"):
             path.write_text(json.dumps({**json.loads(path.read_text()), "seq": 1_000_000_000}))
         await asyncio.to_thread(gateway.start)
         await asyncio.to_thread(step, bus, task["id"], "complete", message="after it")
         await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == ["after it"], WAIT, "after it")
     finally:
         await asyncio.to_thread(gateway.stop)
+
+
+def stored(bus: Bus) -> Path:
+    """The folder in which the gateway keeps its configs."""
+    return bus.home.root / "state" / "aghbus" / "clients" / "ops" / "a2a-serve" / "push"
+
+
+async def test_a_caller_has_a_thousand_configs_and_another_one_its_own(
+    bus: Bus, webhook: Webhook, tmp_path: Path
+) -> None:
+    callers = tmp_path / "callers"
+    callers.touch(0o600)
+    callers.write_text(f"carl {'a' * 16}\ndana {'b' * 16}\n")
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host, "--callers", str(callers))
+    gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
+    files = [stored(bus) / f"{number}.json" for number in range(MAX_OF_CALLER - 1)]
+    await asyncio.to_thread(gateway.start)
+
+    async def create(client: Client, task: dict[str, Any]) -> pb.TaskPushNotificationConfig:
+        asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"https://{webhook.host}/")
+        return await client.create_task_push_notification_config(asked)
+
+    try:
+        async with sdk_client(gateway.url, "JSONRPC", token="a" * 16) as client:
+            first, second = [await task_of(client, at_once(message())) for _ in range(2)]
+        await asyncio.to_thread(gateway.stop)
+        for number, path in enumerate(
+            files
+        ):  # of tasks of an agent that is not served now, whose end is not looked for
+            task_id = f"{caller_part(first['id'])}_{number // MAX_OF_TASK}"
+            config = {"id": str(number), "task_id": task_id, "agent": "away", "url": f"https://{webhook.host}/"}
+            path.write_text(json.dumps(config))
+        await asyncio.to_thread(gateway.start)
+        async with (
+            sdk_client(gateway.url, "JSONRPC", token="a" * 16) as carl,
+            sdk_client(gateway.url, "JSONRPC", token="b" * 16) as dana,
+        ):
+            last = await create(carl, first)
+            for task in (first, second):
+                with pytest.raises(InvalidParamsError, match=r"too many configs: .* a caller 1000, the gateway 10000"):
+                    await create(carl, task)
+            await create(dana, await task_of(dana, at_once(message())))
+            named: dict[str, Any] = {"task_id": first["id"], "id": last.id}
+            await carl.delete_task_push_notification_config(pb.DeleteTaskPushNotificationConfigRequest(**named))
+            await create(carl, second)
+            with pytest.raises(InvalidParamsError):
+                await create(carl, second)
+    finally:
+        await asyncio.to_thread(gateway.stop)
+        for path in files:
+            path.unlink(missing_ok=True)
+
+
+async def test_over_a_full_disk_nothing_is_lost_and_what_was_delivered_is_kept_once_there_is_room(
+    bus: Bus, webhook: Webhook
+) -> None:
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host)
+    gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
+
+    def room(octets: int) -> None:
+        """How much the gateway can write into a file."""
+        resource.prlimit(gateway.process.pid, resource.RLIMIT_FSIZE, (octets, resource.RLIM_INFINITY))
+
+    def not_kept() -> list[dict[str, Any]]:
+        return [event for event in list(gateway.events) if event.get("result") == "not_kept"]
+
+    def of_task() -> list[dict[str, Any]]:
+        found = [json.loads(path.read_text()) for path in stored(bus).glob("*.json")]
+        return [config for config in found if config["task_id"] == task["id"]]
+
+    await asyncio.to_thread(gateway.start)
+    try:
+        async with sdk_client(gateway.url, "JSONRPC") as client:
+            task = await task_of(client, at_once(message()))
+            asked = pb.TaskPushNotificationConfig(task_id=task["id"], url=f"https://{webhook.host}/")
+            await client.create_task_push_notification_config(asked)
+            room(0)
+            with pytest.raises(InternalError, match="cannot be stored now: try again later"):
+                await client.create_task_push_notification_config(asked)
+        texts = list[str]()
+        for verb in [*["update"] * 5, "complete"]:  # a pause that doubled each time would be 16 s before the last one
+            texts.append(str(len(texts)))
+            await asyncio.to_thread(step, bus, task["id"], verb, message=texts[-1])
+            await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == texts, 10, str(texts))
+        await asyncio.to_thread(wait_for, lambda: len(not_kept()) > len(texts), WAIT, "the end not to be kept")
+        assert [*stored(bus).glob("*.new")] == []
+        room(resource.RLIM_INFINITY)
+        await asyncio.to_thread(wait_for, lambda: ["ended_ms" in one for one in of_task()] == [True], WAIT, "the end")
+        await asyncio.to_thread(gateway.stop, signal.SIGKILL)
+        await asyncio.to_thread(gateway.start)
+    finally:
+        await asyncio.to_thread(gateway.stop)
+    assert webhook.texts(task["id"]) == texts
 
 
 @pytest.mark.parametrize(

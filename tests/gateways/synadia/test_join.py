@@ -16,7 +16,7 @@ from synadia_ai.agents import Attachment, Envelope, ResponseChunk
 
 from tests.support.daemons import ADMIT_ALL, Daemon, Home, wait_for
 from tests.support.serving import Bus, EventsProcess
-from tests.support.synadia import bridge, connected, host_process, hosting, in_thread, login
+from tests.support.synadia import Raw, bridge, connected, host_process, hosting, in_thread, login, raw_agent
 
 LEAK = "AKIA" + "QWERTYUIOPASDFGH"
 JOIN = ("join", "--idle-timeout", "30s", "--drain", "1s")
@@ -64,7 +64,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Net]:
 @pytest.fixture(scope="module")
 def joined(net: Net) -> Iterator[EventsProcess]:
     """For the agents of the tests in this process: a bridge for every agent would take the works of the others."""
-    agents = (word for agent in ("writer", "failing", "long", "canceled") for word in ("--agent", agent))
+    agents = (word for agent in ("writer", "failing", "long", "canceled", "raw") for word in ("--agent", agent))
     with bridge(net.home, "worker", *JOIN, *agents) as process:
         yield process
 
@@ -152,6 +152,112 @@ async def test_names_of_files_are_harmless_and_what_looks_like_a_credential_is_r
     assert [trace["message"] for trace in net.traces(work_id) if trace["state"] == "needs_input"] == [
         "Is it [REDACTED]?"
     ]
+
+
+def chunk(kind: Any, data: Any) -> bytes:
+    return json.dumps({"type": kind, "data": data}).encode()
+
+
+END = b""
+NO_JSON = "a chunk is not JSON in UTF-8, or has too many levels or digits"
+INBOX = "_INBOX.agents.x"
+MALFORMED: dict[str, tuple[list[Raw], str]] = {
+    "text": ([b"hello", END], "malformed chunk JSON: Expecting value: line 1 column 1 (char 0)"),
+    "bytes": ([b"\xff", END], NO_JSON),
+    "levels": ([b"[" * 100_000, END], NO_JSON),
+    "digits": ([b'{"type": "status", "data": ' + b"9" * 9_000 + b"}", END], NO_JSON),
+    "list": ([b"[]", END], "chunk body must be a JSON object"),
+    "no type": ([b'{"data": "x"}', END], "chunk missing string `type`"),
+    "type": ([chunk(5, "x"), END], "chunk missing string `type`"),
+    "data": ([chunk("response", 5), END], "`response` chunk `data` must be a string or object"),
+    "response": ([chunk("response", {"text": None}), END], "`response` chunk `data.text` must be a string"),
+    "status": ([chunk("status", {}), END], "`status` chunk `data` must be a string"),
+    "files": (
+        [chunk("response", {"text": "", "attachments": {}}), END],
+        "`response` chunk `attachments` must be a list",
+    ),
+    "file": ([chunk("response", {"text": "", "attachments": [{"filename": 5}]}), END], "attachments: filename: "),
+    "query": ([chunk("query", {"id": "1", "prompt": "x"}), END], "`query` chunk missing string `reply_subject`"),
+    "subject": (
+        [chunk("query", {"id": "1", "prompt": "x", "reply_subject": "$JS.API.STREAM.PURGE.x"}), END],
+        "`query` chunk `reply_subject` must be an inbox: _INBOX. and words",
+    ),
+    "wildcard": (
+        [chunk("query", {"id": "1", "prompt": "x", "reply_subject": "_INBOX.agents.>"}), END],
+        "`query` chunk `reply_subject` must be an inbox: _INBOX. and words",
+    ),
+    "error": ([(END, {"Nats-Service-Error-Code": "x\x1b", "Nats-Service-Error": ""})], "service error x"),
+    "long": (
+        [*[chunk("response", "x" * 1_000_000)] * 17, END],
+        "the answer of the agent is longer than 16777216 characters",
+    ),
+}
+
+
+async def test_an_answer_that_breaks_a_rule_fails_its_work_and_names_it(net: Net, joined: EventsProcess) -> None:
+    async with (
+        connected(login(net.home, net.worker)) as client,
+        raw_agent(client, "raw", lambda text: MALFORMED[text][0]),
+    ):
+        stray = await client.subscribe("$JS.API.STREAM.PURGE.x")
+        works = {text: await in_thread(lambda text=text: net.give("synadia.raw", text)) for text in MALFORMED}  # type: ignore[misc]
+        ended = {text: await in_thread(lambda work=work: net.ended(work)) for text, work in works.items()}  # type: ignore[misc]
+        await client.flush()
+        assert stray.pending_msgs == 0
+    said = {text: (work["state"], work["message"].removeprefix("the agent: ")) for text, work in ended.items()}
+    wrong = {text: one for text, one in said.items() if one[0] != "failed" or not one[1].startswith(MALFORMED[text][1])}
+    assert wrong == {}
+
+
+async def test_what_is_unknown_or_comes_after_the_end_is_ignored(net: Net, joined: EventsProcess) -> None:
+    broken = {"text": "b", "attachments": [{"filename": "a.txt", "content": "?"}]}
+    answers: list[Raw] = [chunk("new", 5), chunk("status", "?"), chunk("response", "a"), chunk("response", broken), END]
+    more: list[Raw] = [
+        chunk("response", "late"),
+        b"late",
+        chunk("query", {"id": "1", "prompt": "x", "reply_subject": INBOX}),
+    ]
+    async with (
+        connected(login(net.home, net.worker)) as client,
+        raw_agent(client, "raw", lambda _: [*answers, *more, END]),
+    ):
+        for text in ("one", "two"):
+            work = await in_thread(lambda text=text: net.ended(net.give("synadia.raw", text)))  # type: ignore[misc]
+            assert (work["state"], work["message"]) == ("completed", "ab\n[a.txt: not kept: not padded base64]")
+            assert {trace["state"] for trace in net.traces(work["work_id"])} <= {"accepted", "working", "completed"}
+
+
+async def test_a_record_that_cannot_be_read_is_told_and_ends_nothing(net: Net, joined: EventsProcess) -> None:
+    def told() -> int:
+        return sum(one["message"].startswith("agents cannot be found: ") for one in joined.seen("problem"))
+
+    async with connected(login(net.home, net.worker)) as client:
+        for info in (b"\xff", b"[" * 100_000):
+            before = told()
+            async with raw_agent(client, "unreadable", lambda _: [], info):
+                await in_thread(lambda before=before: wait_for(lambda: told() > before, 30, "a problem"))  # type: ignore[misc]
+        async with raw_agent(client, "raw", lambda _: [chunk("response", "a"), END], description="\ud800\x1b[31m"):
+            work = await in_thread(lambda: net.ended(net.give("synadia.raw", "x")))
+    assert (work["state"], work["message"]) == ("completed", "a")
+
+
+async def test_agents_that_want_to_be_asked_elsewhere_than_agents_are_left(net: Net) -> None:
+    wrong: list[dict[str, str]] = [{"status": "$JS.API.STREAM.DELETE.x"}, {"prompt": "agents.prompt.*.alice.repo"}]
+    records = {f"wrong{number}": changed for number, changed in enumerate([*wrong, {"id": "a b"}])}
+    agents = (word for agent in (*records, "right") for word in ("--agent", agent))
+    async with connected(login(net.home, net.worker)) as client, contextlib.AsyncExitStack() as stack:
+        for agent, changed in records.items():
+            subjects = {verb: f"agents.{verb}.{agent}.alice.repo" for verb in ("prompt", "status")} | changed
+            parts: dict[str, Any] = {
+                "id": subjects.pop("id", "RAW"),
+                "endpoints": [{"name": n, "subject": s} for n, s in subjects.items()],
+            }
+            await stack.enter_async_context(raw_agent(client, agent, lambda _: [], **parts))
+        await stack.enter_async_context(raw_agent(client, "right", lambda _: []))
+        process = stack.enter_context(bridge(net.home, "worker", *JOIN, *agents))
+        await in_thread(lambda: process.until("announced", capability="synadia.right"))
+        assert [event["agent"] for event in process.seen("found")] == ["right/alice/repo"]
+        assert await in_thread(process.stop) == 0
 
 
 async def test_a_long_answer_is_a_file(net: Net, joined: EventsProcess) -> None:

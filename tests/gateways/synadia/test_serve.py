@@ -11,7 +11,8 @@ from importlib.metadata import PackageNotFoundError
 from typing import Any
 
 import pytest
-from synadia_ai.agents import Agent, Attachment, Envelope
+from nats.aio.msg import Msg
+from synadia_ai.agents import Agent, Attachment, Envelope, ProtocolError, Query
 
 from aghbus.client import UsageError
 from aghbus.gateways.synadia import sdk
@@ -151,6 +152,81 @@ async def test_progress_comes_while_the_work_runs(net: Net, served: EventsProces
     assert seen.is_set()
     assert got.texts[0] == "halfway\n"
     assert got.text.endswith("halfway\nend\n")
+
+
+@pytest.mark.parametrize("kind", ["response", "status"])
+async def test_each_report_is_a_chunk_in_its_order_and_nothing_follows_the_end(net: Net, kind: str) -> None:
+    got: list[tuple[str, Any]] = []
+    end = asyncio.Event()
+    form = "working: {}" if kind == "status" else "{}\n"
+    reports = [(kind, form.format(word)) for word in ("one", "two")]
+
+    async def on_message(message: Msg) -> None:
+        found: dict[str, Any] = json.loads(message.data) if message.data else {"type": "end", "data": message.headers}
+        got.append((found["type"], found["data"]))
+        if got[-1] in reports:
+            net.go(f"{kind}.{reports.index(got[-1])}")
+        if not message.data:
+            end.set()
+
+    with bridge(net.home, "ops", "serve", "--peer", "worker", "--owner", kind, "--progress", kind) as process:
+        async with worker_agent(net, owner=kind) as agent, connected(login(net.home, net.ops)) as client:
+            inbox = client.new_inbox()
+            await client.subscribe(inbox, cb=on_message)
+            text = f"say one\nwait {kind}.0\nsay two\nwait {kind}.1"
+            await client.publish(agent.prompt_subject, json.dumps({"prompt": text}).encode(), reply=inbox)
+            await asyncio.wait_for(end.wait(), 30)
+            assert process.stop() == 0
+            await client.flush()
+    work = next(data for _, data in got if str(data).startswith("aghbus.work "))
+    last = [
+        ("response", "one\ntwo\nend\n"),
+        ("response", {"text": "", "attachments": got[-2][1]["attachments"]}),
+        ("end", None),
+    ]
+    shown = [each for each in got if each[1] not in ("ack", form.format("end"))]
+    assert shown == [("status", work), *reports, *last]
+
+
+async def test_a_prompt_that_wants_its_answer_elsewhere_than_in_an_inbox_gets_none(
+    net: Net, served: EventsProcess
+) -> None:
+    async with worker_agent(net) as agent, connected(login(net.home, net.ops)) as client:
+        stray = await client.subscribe("elsewhere")
+        for subject in (agent.prompt_subject, agent.prompt_subject.replace(".prompt.", ".status.")):
+            await client.publish(subject, b'{"prompt": "say elsewhere"}', reply="elsewhere")
+        await client.flush()
+        assert (await prompted(agent, "say here")).error == ""
+        await client.flush()
+        assert stray.pending_msgs == 0
+
+
+@pytest.mark.parametrize("policy", ["keep", "cancel"])
+async def test_an_answer_that_is_no_envelope_ends_the_prompt_and_says_why(net: Net, policy: str) -> None:
+    answers = {
+        b"": "zero-byte payload",
+        b'{"prompt": 5}': "prompt Input should be a valid string",
+        b"\xff": "not valid UTF-8",
+    }
+    with bridge(net.home, "ops", "serve", "--peer", "worker", "--owner", policy, "--on-caller-gone", policy) as process:
+        async with worker_agent(net, owner=policy) as agent, connected(login(net.home, net.ops)) as client:
+            for answer, why in answers.items():
+                error = ""
+                try:
+                    async for chunk in agent.prompt("ask Which?", timeout=30):
+                        if isinstance(chunk, Query):
+                            await client.publish(chunk.reply_subject, answer)
+                except ProtocolError as raised:
+                    error = str(raised)
+                assert error.startswith("service error 400: the question was not answered by an envelope: ")
+                assert why in error
+        works = {event["work_id"] for event in process.seen("prompted")}
+        assert process.stop() == 0
+    assert len(works) == len(answers)
+    for work_id in works:
+        await in_thread(
+            lambda work_id=work_id: net.until_state(work_id, "needs_input" if policy == "keep" else "canceled")  # type: ignore[misc]
+        )
 
 
 async def test_what_fails_is_an_error_with_its_reason_and_text(net: Net, served: EventsProcess) -> None:
