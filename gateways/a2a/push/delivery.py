@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -159,7 +160,14 @@ class Push:
         if (former := self._following.pop(key, None)) is not None:
             former.cancel()
         if not config.ended_ms and config.agent in self._agents:
-            self._following[key] = asyncio.create_task(self._deliver_all(config))
+            self._following[key] = following = asyncio.create_task(self._deliver_all(config))
+            following.add_done_callback(partial(self._unfollow, key))
+            self._metrics.set("webhooks", len(self._following))
+
+    def _unfollow(self, key: tuple[str, str], following: asyncio.Task[None]) -> None:
+        if self._following.get(key) is following:
+            del self._following[key]
+        self._metrics.set("webhooks", len(self._following))
 
     async def _deliver_all(self, config: Config) -> None:
         """Deliver what happens in the task of a config, up to its end, which is kept, over failures of the daemon and the disk."""

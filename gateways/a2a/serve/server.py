@@ -43,6 +43,7 @@ METRICS: Final = {
     "tasks_total": ("messages that open a task: opened, or repeated", "outcome"),
     "pushes_total": ("push notifications by result", "result"),
     "streams": ("streams that are open",),
+    "webhooks": ("push notification configs whose task has not ended, or has more to be delivered",),
 }
 
 Tell = Callable[[Json], None]

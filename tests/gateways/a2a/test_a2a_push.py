@@ -74,6 +74,12 @@ async def got(gateway: Gateway, name: str) -> dict[str, Any]:
         return dict((await http.get(f"{gateway.url}/.well-known/{name}")).json())
 
 
+def followed(gateway: Gateway) -> float:
+    """The configs with something to deliver, now or later."""
+    text = httpx.get(f"{gateway.url}/metrics").text
+    return float(next(line for line in text.splitlines() if line.startswith("aghbus_a2a_webhooks ")).split()[1])
+
+
 @pytest.fixture
 def webhook(tmp_path: Path) -> Iterator[Webhook]:
     hook = Webhook(tmp_path)
@@ -98,6 +104,7 @@ async def test_what_happens_is_delivered_in_order_over_failures_and_kills(bus: B
             task = await task_of(client, request)
             again = await task_of(client, request)
             assert again["id"] == task["id"]
+        assert followed(gateway) == 1
         await asyncio.to_thread(step, bus, task["id"], "update", message="one")
         await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == ["one"], WAIT, "one")
         webhook.status = 503
@@ -111,6 +118,7 @@ async def test_what_happens_is_delivered_in_order_over_failures_and_kills(bus: B
         await asyncio.to_thread(gateway.start)
         wanted = ["one", "two", "result", "three"]
         await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == wanted, WAIT, str(wanted))
+        await asyncio.to_thread(wait_for, lambda: followed(gateway) == 0, WAIT, "the end of the delivery")
         keys = jwt.PyJWKSet.from_dict(await got(gateway, "jwks.json"))
     finally:
         await asyncio.to_thread(gateway.stop)
