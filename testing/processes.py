@@ -13,14 +13,37 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 
 from aghbus.client.errors import Unexpected
 from aghbus.protocol.base.annotations import Any
-from aghbus.testing.interrupts import interrupts_deferred
 
 POLL_INTERVAL = 0.01
 """Seconds between two looks whether a daemon has ended."""
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Handle SIGINT after the block, which leaves no socket or process half made; a second SIGINT is handled at once."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    deferred: list[int] = []
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        if deferred:
+            handler(number, frame)
+        deferred.append(number)
+
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if deferred:
+            signal.raise_signal(signal.SIGINT)
 
 
 class DaemonProcess:

@@ -10,8 +10,8 @@ from types import TracebackType
 from aghbus.client.api import Api
 from aghbus.client.errors import ClientError, Unexpected, UsageError
 from aghbus.testing.folders import Folders
-from aghbus.testing.interrupts import interrupts_deferred
 from aghbus.testing.peer import STOP_SECONDS, Peer
+from aghbus.testing.processes import interrupts_deferred
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

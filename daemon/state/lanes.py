@@ -80,7 +80,7 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "receipts": _resource("limits.all_receipts_per_minute", "outbox RateLimits._denials RateLimits._repeats"),
     "answers": _resource("limits.answer_bytes_per_minute", "BackgroundTasks._tasks"),
     "stream": _resource("jetstream.max_in_flight", "PendingAcks.acked PendingAcks._before", _EVERYBODY),
-    "acknowledgements": _resource("INBOXES AT_FIRST", "AckReceiver._answers Publisher._answering", _EVERYBODY),
+    "acknowledgements": _resource("INBOXES AT_FIRST", "AckReceiver._answers Unconfirmed._answering", _EVERYBODY),
     "answers to our whois": _resource("MAX_PEERS", "PendingWhois.found WhoisQuestions._limited", _EVERYBODY),
     "pins of first use": _resource(
         "MAX_RULES",
