@@ -301,7 +301,7 @@ async def test_over_a_full_disk_nothing_is_lost_and_what_was_delivered_is_kept_o
         for verb in [*["update"] * 5, "complete"]:  # a pause that doubled each time would be 16 s before the last one
             texts.append(str(len(texts)))
             await asyncio.to_thread(step, bus, task["id"], verb, message=texts[-1])
-            await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == texts, 10, str(texts))
+            await asyncio.to_thread(wait_for, lambda: webhook.texts(task["id"]) == texts, 14, str(texts))
         await asyncio.to_thread(wait_for, lambda: len(not_kept()) > len(texts), WAIT, "the end not to be kept")
         assert [*stored(bus).glob("*.new")] == []
         room(resource.RLIM_INFINITY)
