@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ def test_tasks_and_threads_have_places_and_no_values(home: Home) -> None:
         assert ops.get("/v1/status")["ready"]
 
 
+def shows_the_store(found: dict[str, Any]) -> bool:
+    frames = [frame for stack in found["stacks"] for frame in stack["frames"]]
+    return found["samples"] > 10 and any("store/engine/" in frame for frame in frames)
+
+
 def test_a_profile_shows_what_runs_and_does_not_stop_the_daemon(home: Home, tmp_path: Path) -> None:
     with Daemon(home, "ops") as ops:
         stop = threading.Event()
@@ -32,14 +38,12 @@ def test_a_profile_shows_what_runs_and_does_not_stop_the_daemon(home: Home, tmp_
         thread = threading.Thread(target=load)
         thread.start()
         try:
-            found = ops.get("/v1/debug/profile?duration=1")
+            wait_for(lambda: shows_the_store(ops.get("/v1/debug/profile?duration=1")), 30, "samples of the store")
             folded = home.ctl("--name", "ops", "debug", "profile", "300ms", "--folded").stdout.decode()
             shown = home.ctl("--name", "ops", "debug", "profile", "300ms").stdout.decode()
         finally:
             stop.set()
             thread.join()
-        assert found["samples"] > 10
-        assert any("store/engine/" in frame for stack in found["stacks"] for frame in stack["frames"])
         assert all(line.rpartition(" ")[2].isdigit() for line in folded.splitlines())
         assert shown.startswith("own") or "with callees" in shown.splitlines()[0].lower()
         with pytest.raises(HttpError, match="duration"):

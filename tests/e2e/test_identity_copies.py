@@ -89,7 +89,7 @@ async def test_with_a_stream_the_later_one_takes_none_of_its_messages(tmp_path: 
         first, second = copied(stack, tmp_path, server)
         ops = stack.enter_context(Daemon(Home(tmp_path / "ops"), "ops", "--nats", server.url, *OFTEN, *DURABLE))
         second.start(wait=False)
-        wait_for(lambda: second.socket_path.exists(), 30, "the later one")
+        wait_for(second.answers, 30, "the later one")
         wait_for(lambda: problem(second, "another daemon receives as worker"), 30, "its report")
         wait_for(lambda: problem(first, KEEPS), 30, "the earlier one")
         for _ in range(10):

@@ -111,7 +111,7 @@ def test_the_embedded_broker_has_a_stream_too(home: Home) -> None:
 async def test_a_broker_without_jetstream_is_a_clear_problem_until_it_has_it(tmp_path: Path) -> None:
     async with NatsServer() as server:
         ops = Daemon(Home(tmp_path), "ops", "--nats", server.url, *DURABLE).start(wait=False)
-        wait_for(ops.socket_path.exists, 20, "the API")
+        wait_for(ops.answers, 20, "the API")
         wait_for(lambda: "enable JetStream" in problems(ops), 20, "the problem")
         with pytest.raises(HttpError, match="503"):
             ops.get("/readyz")
@@ -280,7 +280,7 @@ async def test_second_daemon_with_the_same_peer_id_is_refused(home: Home, server
     with Daemon(home, "ops", *nats) as ops:
         second = Daemon(home, "other", "--peer-id", "ops", *nats).start(wait=False)
         try:
-            wait_for(lambda: second.socket_path.exists(), 20, "its API")
+            wait_for(second.answers, 20, "its API")
             wait_for(lambda: "another daemon receives as ops" in problems(second), 20, "the report")
             assert ops.get("/readyz")["ready"]
         finally:

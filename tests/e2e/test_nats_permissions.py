@@ -268,7 +268,7 @@ async def test_a_denied_subscription_is_reported(home: Home) -> None:
     broker.write(narrow)
     async with broker.server:
         worker = broker.daemon("patch-worker").start(wait=False)
-        wait_for(worker.socket_path.exists, 20, "the API")
+        wait_for(worker.answers, 20, "the API")
         wait_for(lambda: "does not let us subscribe" in problems(worker), 20, "the problem")
         status = worker.get("/v1/status")
         assert status["broker"]["state"] == "up"
@@ -299,7 +299,7 @@ async def test_a_missing_stream_is_reported(home: Home) -> None:
     broker = GuardedBroker(home, "--durability", "jetstream")
     async with broker.server:
         worker = broker.daemon("patch-worker", *DURABLE).start(wait=False)
-        wait_for(worker.socket_path.exists, 20, "the API")
+        wait_for(worker.answers, 20, "the API")
         wait_for(lambda: f"publish to $js.api.stream.create.{STREAM.lower()}" in problems(worker), 20, "the problem")
         await broker.set_up()
         wait_for(lambda: worker.get("/v1/status")["ready"], 30, "the stream to be found")

@@ -96,7 +96,7 @@ async def test_a_broker_that_was_paused_receives_the_unconfirmed_messages(tmp_pa
 def test_an_outage_does_not_fill_the_memory(tmp_path: Path) -> None:
     ops = Daemon(Home(tmp_path), "ops", "--nats", "nats://127.0.0.1:1").start(wait=False)
     try:
-        wait_for(ops.socket_path.exists, 20, "the API")
+        wait_for(ops.answers, 20, "the API")
         ops.post("/v1/messages", kind="say", body={"text": "warm"}, to="nobody", thread_id="thread_one")
         before = resident(ops)
         text = "x" * 900_000

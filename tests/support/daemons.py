@@ -153,6 +153,13 @@ class Daemon:
 
     # the API
 
+    def answers(self) -> bool:
+        """Whether the API can be reached: its socket is there a moment before it is listened at."""
+        with contextlib.suppress(OSError):
+            self.get("/healthz")
+            return True
+        return False
+
     def request(self, method: str, path: str, body: Any = None, timeout: float = 30.0) -> Any:
         client = UnixClient(self.socket_path, timeout)
         try:
