@@ -92,9 +92,17 @@ class CodexServer:
         self.parent = (sys.executable, "-c", _CODEX_SERVER, str(self._path), *words)
 
     def open_terminal(self) -> None:
-        wait_for(self._path.exists, 20, "the server")
-        self._terminals.append(socket.socket(socket.AF_UNIX))
-        self._terminals[-1].connect(str(self._path))
+        wait_for(self._connects, 20, "the server")
+
+    def _connects(self) -> bool:
+        terminal = socket.socket(socket.AF_UNIX)
+        try:
+            terminal.connect(str(self._path))
+        except OSError:
+            terminal.close()
+            return False
+        self._terminals.append(terminal)
+        return True
 
     def close_terminal(self) -> None:
         self._terminals.pop().close()

@@ -29,7 +29,7 @@ try:
     sock.connect(sys.argv[1])
     sock.sendall(b"GET /healthz HTTP/1.1\\r\\nHost: d\\r\\nConnection: close\\r\\n\\r\\n")
     print(sock.recv(100)[:12].decode())
-except (PermissionError, BrokenPipeError, ConnectionResetError) as error:
+except (PermissionError, BrokenPipeError, ConnectionRefusedError, ConnectionResetError) as error:
     print(type(error).__name__)
 """
 
@@ -59,7 +59,7 @@ def test_members_of_the_group_are_accepted_and_others_are_not(tmp_path: Path, pa
     try:
         wait_for(path.exists, 60, "the socket")
         wait_for(lambda: path.stat().st_mode & 0o777 == 0o660, 10, "its mode")
-        assert client(path, GROUP) == "HTTP/1.1 200"
+        wait_for(lambda: client(path, GROUP) == "HTTP/1.1 200", 10, "it to be listened at")
         assert client(path, OTHER, GROUP, OTHER + 1) == "HTTP/1.1 200"
         assert client(path, OTHER) == "PermissionError"
         path.chmod(0o666)  # as a careless operator might
