@@ -166,6 +166,14 @@ async def test_configs_are_created_read_and_removed(bus: Bus, webhook: Webhook) 
     assert webhook.got == []
 
 
+def two_callers(folder: Path, first: str, second: str) -> str:
+    """A file of callers, whose tokens are `a` and `b`, 16 times each."""
+    path = folder / "callers"
+    path.touch(0o600)
+    path.write_text(f"{first} {'a' * 16}\n{second} {'b' * 16}\n")
+    return str(path)
+
+
 @contextlib.contextmanager
 def silent() -> Iterator[str]:
     """The address of a receiver that takes connections, and never answers."""
@@ -176,10 +184,8 @@ def silent() -> Iterator[str]:
 async def test_slow_webhooks_of_one_caller_do_not_keep_back_those_of_another(
     bus: Bus, webhook: Webhook, tmp_path: Path
 ) -> None:
-    callers = tmp_path / "callers"
-    callers.touch(0o600)
-    callers.write_text(f"ann {'a' * 16}\nbob {'b' * 16}\n")
-    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", "127.0.0.1:*", "--callers", str(callers))
+    callers = two_callers(tmp_path, "ann", "bob")
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", "127.0.0.1:*", "--callers", callers)
     gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
     await asyncio.to_thread(gateway.start)
     try:
@@ -228,10 +234,8 @@ def stored(bus: Bus) -> Path:
 async def test_a_caller_has_a_thousand_configs_and_another_one_its_own(
     bus: Bus, webhook: Webhook, tmp_path: Path
 ) -> None:
-    callers = tmp_path / "callers"
-    callers.touch(0o600)
-    callers.write_text(f"carl {'a' * 16}\ndana {'b' * 16}\n")
-    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host, "--callers", str(callers))
+    callers = two_callers(tmp_path, "carl", "dana")
+    options = ("--listen", "127.0.0.1:0", "--peer", "worker", "--push-allow", webhook.host, "--callers", callers)
     gateway = Gateway(bus.home, *options, env={"SSL_CERT_FILE": webhook.authority})
     files = [stored(bus) / f"{number}.json" for number in range(MAX_OF_CALLER - 1)]
     await asyncio.to_thread(gateway.start)
@@ -244,9 +248,8 @@ async def test_a_caller_has_a_thousand_configs_and_another_one_its_own(
         async with sdk_client(gateway.url, "JSONRPC", token="a" * 16) as client:
             first, second = [await task_of(client, at_once(message())) for _ in range(2)]
         await asyncio.to_thread(gateway.stop)
-        for number, path in enumerate(
-            files
-        ):  # of tasks of an agent that is not served now, whose end is not looked for
+        # of tasks of an agent that is not served now, whose end is not looked for
+        for number, path in enumerate(files):
             task_id = f"{caller_part(first['id'])}_{number // MAX_OF_TASK}"
             config = {"id": str(number), "task_id": task_id, "agent": "away", "url": f"https://{webhook.host}/"}
             path.write_text(json.dumps(config))

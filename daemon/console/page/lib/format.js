@@ -28,8 +28,13 @@ export function age(ms) {
 // made once: that takes a millisecond
 const TIME = new Intl.DateTimeFormat(undefined, { timeStyle: "medium", hour12: false });
 const DATE = new Intl.DateTimeFormat(undefined, {
-  ...{ year: "numeric", month: "numeric", day: "numeric" },
-  ...{ hour: "numeric", minute: "numeric", second: "numeric", hour12: false },
+  year: "numeric",
+  month: "numeric",
+  day: "numeric",
+  hour: "numeric",
+  minute: "numeric",
+  second: "numeric",
+  hour12: false,
 });
 
 /** @param {number} ms Unix time */
