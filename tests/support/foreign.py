@@ -97,11 +97,13 @@ class Foreign:
 
 @asynccontextmanager
 async def foreign_peer(url: str, peer_id: str) -> AsyncIterator[Foreign]:
-    """Connect, listen, and disconnect at the end."""
+    """Connect, listen, and disconnect at the end: the broker knows then that nobody listens."""
     client = await nats.connect(url)
     peer = Foreign(client, peer_id)
     try:
         await peer.listen()
         yield peer
+        if client.is_connected:
+            await client.drain()
     finally:
         await client.close()
