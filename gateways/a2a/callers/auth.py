@@ -35,14 +35,14 @@ class Authentication:
     def __init__(self, bearers: list[BearerCheck], *, certificates: bool, denied: Callable[[str], None]) -> None:
         """`denied` gets the reason of each refusal."""
         self._bearers = bearers
-        self._certificates = certificates
+        self.certificates = certificates
         self._denied = denied
 
     @property
     def schemes(self) -> dict[str, Json]:
         """The security schemes of cards; empty if nobody is asked who he is."""
         found = dict(check.scheme() for check in self._bearers)
-        if self._certificates:
+        if self.certificates:
             found["mtls"] = {
                 "mtlsSecurityScheme": {"description": "A client certificate of an authority that the operator names."}
             }
@@ -57,9 +57,9 @@ class Authentication:
             raise
 
     async def _caller(self, authorization: str | None, certificate: Json | None) -> Principal:
-        if not self._bearers and not self._certificates:
+        if not self._bearers and not self.certificates:
             return Principal()
-        if self._certificates and certificate:
+        if self.certificates and certificate:
             return Principal(principal_name(_subject(certificate)))
         kind, _, token = (authorization or "").partition(" ")
         if kind.lower() != "bearer" or not token.strip():

@@ -56,50 +56,68 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._metrics = metrics
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-        """The handler of a method, behind the guard."""
+        """The handler of a method, behind the guard. A caller without a valid token is refused before the message is read; one
+        with a client certificate was let in by TLS."""
         found = await continuation(details)
         if found is None:
             return None
+        self._metrics.count("requests_total", "gRPC", "0")
+        caller = None
+        if not self._authentication.certificates:
+            try:
+                caller = await self._caller(details.invocation_metadata)
+            except Denied:
+                return grpc.stream_stream_rpc_method_handler(_refuse)
         if found.response_streaming:
             return grpc.unary_stream_rpc_method_handler(
-                self._streaming(found.unary_stream), found.request_deserializer, found.response_serializer
+                self._streaming(found.unary_stream, caller), found.request_deserializer, found.response_serializer
             )
         return grpc.unary_unary_rpc_method_handler(
-            self._single(found.unary_unary), found.request_deserializer, found.response_serializer
+            self._single(found.unary_unary, caller), found.request_deserializer, found.response_serializer
         )
 
-    def _single(self, answer: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _single(
+        self, answer: Callable[[Any, Any], Awaitable[Any]], caller: Principal | None
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
         async def guarded(request: Any, context: Any) -> Any:
-            async with self._let_in(request, context):
+            async with self._let_in(request, context, caller):
                 return await answer(request, context)
 
         return guarded
 
-    def _streaming(self, answer: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def _streaming(
+        self, answer: Callable[[Any, Any], AsyncIterator[Any]], caller: Principal | None
+    ) -> Callable[[Any, Any], AsyncIterator[Any]]:
         async def guarded(request: Any, context: Any) -> AsyncIterator[Any]:
-            async with self._let_in(request, context):
+            async with self._let_in(request, context, caller):
                 async for each in answer(request, context):
                     yield each
 
         return guarded
 
+    async def _caller(self, metadata: Any, certificate: Json | None = None) -> Principal:
+        """Raises Denied."""
+        return await self._authentication.caller(_metadata(metadata).get("authorization"), certificate)
+
     @asynccontextmanager
-    async def _let_in(self, request: Any, context: Any) -> AsyncIterator[None]:
-        self._metrics.count("requests_total", "gRPC", "0")
-        sent = _metadata(context.invocation_metadata())
+    async def _let_in(self, request: Any, context: Any, caller: Principal | None) -> AsyncIterator[None]:
         try:
-            caller = await self._authentication.caller(sent.get("authorization"), _certificate(context))
+            who = caller or await self._caller(context.invocation_metadata(), _certificate(context))
         except Denied:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "credentials are missing or wrong")
-        _caller.set(caller)
+            await _refuse(None, context)
+        _caller.set(who)
         try:
-            with self._limits.request(caller):
+            with self._limits.request(who):
                 if isinstance(request, pb.SendMessageRequest) and not request.message.task_id:
-                    self._limits.open_task(caller)
+                    self._limits.open_task(who)
                 yield
         except TooMany as error:
             again = ("retry-after", str(error.again))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), trailing_metadata=(again,))
+
+
+async def _refuse(_: Any, context: Any) -> None:
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "credentials are missing or wrong")
 
 
 def server_of(

@@ -9,7 +9,7 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +285,10 @@ async def test_grpc_asks_for_the_same_credentials(bus: Bus, callers: Path) -> No
 
     from tests.support.cluster import free_ports
 
+    async def nothing() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
     address = f"127.0.0.1:{free_ports(1)[0]}"
     options = ("--grpc", address, "--peer", "worker", "--callers", str(callers))
     gateway = Gateway(bus.home, "--listen", "127.0.0.1:0", *options)
@@ -295,6 +299,9 @@ async def test_grpc_asks_for_the_same_credentials(bus: Bus, callers: Path) -> No
             version = ("a2a-version", "1.0")
             with pytest.raises(grpc.aio.AioRpcError) as denied:
                 await service.ListTasks(pb.ListTasksRequest(), metadata=(version,))
+            assert denied.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.aio.AioRpcError) as denied:  # though the message never comes
+                await channel.stream_unary("/lf.a2a.v1.A2AService/SendMessage")(nothing(), timeout=20)
             assert denied.value.code() == grpc.StatusCode.UNAUTHENTICATED
             sent = (version, ("authorization", f"Bearer {ANN}"))
             assert (await service.ListTasks(pb.ListTasksRequest(), metadata=sent)).page_size == 50
