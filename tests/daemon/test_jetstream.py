@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
-from aghbus.daemon.nats.link import InboundMessage, LinkDown
+from aghbus.daemon.nats.link import InboundMessage, JetStreamError, LinkDown
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.jetstream import MAX_MESSAGE_BYTES
@@ -194,6 +194,7 @@ async def test_message_carries_its_ack_subject_and_is_settled(server: NatsServer
         await wait_until(lambda: sender.answers, 20, "the answer")
         assert sender.answers[0].subject.rpartition(".")[2] == "1"
         await settled(api, "b")
+        await settled(api, "a")
         assert sender.texts == ["2"], (
             "our own broadcast comes back through the stream, the message to another peer does not"
         )
@@ -310,14 +311,16 @@ async def test_idle_peer_repeats_its_pull_request_only_when_it_is_lost(
     async with admin(server) as api:
         requests: list[InboundMessage] = []
         api.link.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.>", requests.append)
-        checks: list[InboundMessage] = []
-        api.link.subscribe(f"$JS.API.CONSUMER.INFO.{STREAM}.>", checks.append)
+        checks: list[int] = []  # the requests until then
+        api.link.subscribe(f"$JS.API.CONSUMER.INFO.{STREAM}.>", lambda _: checks.append(len(requests)))
         await api.link.flush(5)
         async with Peer(server, "a", check_interval=0.02).running() as peer:
-            await wait_until(lambda: len(checks) >= 10, 20, "checks")
-            assert (len(requests), (await consumer_info(api, "a"))["num_waiting"]) == (1, 1)
+            # a broker that is slow to note a request may be asked once more
+            await wait_until(lambda: checks.count(len(requests)) >= 10, 20, "checks without a request")
+            assert (await consumer_info(api, "a"))["num_waiting"] >= 1
+            before = len(requests)
             await api.call(f"CONSUMER.DELETE.{STREAM}.{peer.profile.consumers[0].name}")
-            await wait_until(lambda: len(requests) == 2, 20, "a request to the new consumer")
+            await wait_until(lambda: len(requests) > before, 20, "a request to the new consumer")
 
 
 async def test_a_message_of_foreign_size_does_not_stop_those_behind_it() -> None:
@@ -474,8 +477,13 @@ async def test_publishing_waits_until_the_stream_exists_again(server: NatsServer
     """Nobody may make a stream here after the first: the daemon reports it, keeps what it has, and goes on when there is one."""
     async with Peer(server, "a").running() as sender, admin(server) as api:
         await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
-        await api.call(f"STREAM.DELETE.{STREAM}")
-        await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
+        blocked = False
+        while not blocked:  # the daemon may have made the stream again before
+            with contextlib.suppress(JetStreamError):
+                await api.call(f"STREAM.DELETE.{STREAM}")
+            with contextlib.suppress(JetStreamError):
+                await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
+                blocked = True
         await wait_until(lambda: "jetstream" in sender.problems, 30, "the report")
         assert (await sender.profile.carrier.carry([row(1)])).published == []
         carrying = asyncio.create_task(sender.profile.carrier.carry([row(1)]))
