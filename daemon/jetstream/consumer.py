@@ -69,7 +69,7 @@ class DurableConsumer:
             ack_wait=settings.ack_wait,
             max_in_flight=settings.max_in_flight,
         )
-        self._inbox = f"{inbox(peer_id, 'deliver')}.{secrets.token_hex(12)}"
+        self._inbox = ""  # where the messages of our requests come, on this connection
         self._requested = 0  # messages that we have requested and not got
         self._refusal = ""  # why the broker refused the last request
         self._pending = PendingAcks(link)
@@ -103,6 +103,7 @@ class DurableConsumer:
         if self._closed:
             return
         if self._subscription is None:
+            self._inbox = f"{inbox(self.peer_id, 'deliver')}.{secrets.token_hex(12)}"
             self._subscription = self._link.subscribe(self._inbox, self._delivered)
             await self._link.flush(self._flush_timeout)
         if again or not (info.num_waiting or self._subscription.received > received):
@@ -110,6 +111,13 @@ class DurableConsumer:
             self._request()
         if refusal:
             raise JetStreamError(0, f"the consumer {self.name} refuses our requests: {refusal}")
+
+    def link_down(self) -> None:
+        """The connection is lost, and our requests with it: the next one has another inbox. Under the same, the broker would
+        go on with them, and deliver newer messages before those that were lost."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.unsubscribe()
 
     async def close(self) -> None:
         """Stop receiving; pending messages can still be settled. The consumer stays, it keeps our place. Raises LinkTimeout."""

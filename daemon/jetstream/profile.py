@@ -171,6 +171,8 @@ class JetStreamProfile:
     def link_down(self) -> None:
         """The link is lost: nothing is received or sent until the next check."""
         self._attached.clear()
+        for consumer in (*self.consumers, *self._leaving):
+            consumer.link_down()
         self._check_now.set()
 
     async def _checked(self) -> bool:

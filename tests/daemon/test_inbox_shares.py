@@ -8,7 +8,7 @@ from aghbus.daemon.config.settings import INBOX_BYTES_MIN, InboxSettings, StoreS
 from aghbus.store.engine.commit.state import Kept
 from aghbus.store.tables import inbox
 from tests.support.makers import NOW_MS
-from tests.support.receiving import FRIEND, Bench, Settled, bench
+from tests.support.receiving import FRIEND, Bench, Settled, Still, bench
 
 CAPACITY = 40  # a quarter is 10
 LARGE = "x" * 250_000  # of characters in a message
@@ -124,7 +124,7 @@ async def test_a_store_over_its_bound_refuses_others_first(tmp_path: Path, kept:
 
 
 async def test_a_store_over_its_bound_takes_messages_that_end_works(tmp_path: Path) -> None:
-    async with bench(tmp_path) as desk:
+    async with bench(tmp_path, Still()) as desk:
         opening = desk.say("bob", work_id="work_1")
         await desk.offer(opening)
         desk.store.memory.kept = Kept(0, 300 * MIB)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from aghbus.daemon.config.settings import JetStreamSettings
 from aghbus.daemon.jetstream.consumer import stream_sequence
 from aghbus.daemon.jetstream.stream import STREAM, covers, differences, wanted
-from aghbus.daemon.nats.link import InboundMessage, LinkDown
+from aghbus.daemon.nats.link import InboundMessage
 from aghbus.protocol.agh.delivery.acks import ANSWER_TO
 from aghbus.protocol.agh.identifiers import route_token, subject_for
 from aghbus.protocol.agh.nats.jetstream import MAX_MESSAGE_BYTES
@@ -194,6 +194,7 @@ async def test_message_carries_its_ack_subject_and_is_settled(server: NatsServer
         await wait_until(lambda: sender.answers, 20, "the answer")
         assert sender.answers[0].subject.rpartition(".")[2] == "1"
         await settled(api, "b")
+        await settled(api, "a")
         assert sender.texts == ["2"], (
             "our own broadcast comes back through the stream, the message to another peer does not"
         )
@@ -242,6 +243,27 @@ async def test_pending_messages_are_redelivered_first_after_a_crash(server: Nats
         async with Peer(server, "b", settings=patient).running() as back:
             await back.has(5)
             assert back.texts == ["1", "3", "5", "6", "7"]
+
+
+async def test_what_a_lost_connection_had_comes_before_later_messages(server: NatsServer) -> None:
+    """Soon: the requests of that connection have ended with it. ack_wait is an hour here: nothing comes by itself."""
+    patient = JetStreamSettings(ack_wait=3600)
+    async with (
+        Peer(server, "a").running() as sender,
+        Peer(server, "b", settings=patient).running() as receiver,
+    ):
+        socket = receiver.link.client.socket
+        assert socket is not None
+        socket.pause_reading()
+        await sender.profile.carrier.carry([row(1, "b")])
+        socket.abort()
+        await wait_until(
+            lambda: receiver.link.reconnects == 1 and receiver.link.state == "up", 20, "another connection"
+        )
+        await sender.profile.carrier.carry([row(2, "b")])
+        await receiver.has(2)
+        assert receiver.texts == ["1", "2"]
+        assert not any("another daemon" in said for said in receiver.history)
 
 
 async def test_a_rejected_message_is_redelivered_after_its_delay(server: NatsServer) -> None:
@@ -310,14 +332,16 @@ async def test_idle_peer_repeats_its_pull_request_only_when_it_is_lost(
     async with admin(server) as api:
         requests: list[InboundMessage] = []
         api.link.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.>", requests.append)
-        checks: list[InboundMessage] = []
-        api.link.subscribe(f"$JS.API.CONSUMER.INFO.{STREAM}.>", checks.append)
+        checks: list[int] = []  # the requests until then
+        api.link.subscribe(f"$JS.API.CONSUMER.INFO.{STREAM}.>", lambda _: checks.append(len(requests)))
         await api.link.flush(5)
         async with Peer(server, "a", check_interval=0.02).running() as peer:
-            await wait_until(lambda: len(checks) >= 10, 20, "checks")
-            assert (len(requests), (await consumer_info(api, "a"))["num_waiting"]) == (1, 1)
+            # a broker that is slow to note a request may be asked once more
+            await wait_until(lambda: checks.count(len(requests)) >= 10, 20, "checks without a request")
+            assert (await consumer_info(api, "a"))["num_waiting"] >= 1
+            before = len(requests)
             await api.call(f"CONSUMER.DELETE.{STREAM}.{peer.profile.consumers[0].name}")
-            await wait_until(lambda: len(requests) == 2, 20, "a request to the new consumer")
+            await wait_until(lambda: len(requests) > before, 20, "a request to the new consumer")
 
 
 async def test_a_message_of_foreign_size_does_not_stop_those_behind_it() -> None:
@@ -423,20 +447,6 @@ async def test_a_broker_that_restarts_keeps_everything(server: NatsServer) -> No
         assert receiver.texts == ["1", "2", "3"]
 
 
-async def test_publishing_during_a_link_loss_raises_link_down(server: NatsServer) -> None:
-    async with Peer(server, "a").running() as sender:
-        await server.pause()
-        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
-        await wait_until(lambda: sender.profile.carrier.unconfirmed == 2, 20, "the messages to be on their way")
-        server.kill()
-        with pytest.raises(LinkDown):
-            await carrying
-        await server.start()
-        assert await sender.profile.wait_attached(20)
-        assert (await sender.profile.carrier.carry([row(1), row(2)])).published == [1, 2]
-        await sender.has(2)
-
-
 async def test_a_deleted_consumer_is_recreated_without_a_gap(server: NatsServer) -> None:
     async with Peer(server, "a").running() as sender, Peer(server, "b").running() as receiver, admin(server) as api:
         await sender.profile.carrier.carry([row(1, "b")])
@@ -468,17 +478,3 @@ async def test_a_deleted_stream_is_recreated_and_later_messages_arrive(server: N
         await receiver.has(4)
         assert receiver.texts == ["1", "2", "3", "4"]
         await wait_until(lambda: not (sender.problems or receiver.problems), 30, "the problems to be solved")
-
-
-async def test_publishing_waits_until_the_stream_exists_again(server: NatsServer) -> None:
-    """Nobody may make a stream here after the first: the daemon reports it, keeps what it has, and goes on when there is one."""
-    async with Peer(server, "a").running() as sender, admin(server) as api:
-        await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
-        await api.call(f"STREAM.DELETE.{STREAM}")
-        await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
-        await wait_until(lambda: "jetstream" in sender.problems, 30, "the report")
-        assert (await sender.profile.carrier.carry([row(1)])).published == []
-        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1)]))
-        await api.call("STREAM.DELETE.BLOCK")
-        assert (await carrying).published == [1]
-        await sender.has(1)

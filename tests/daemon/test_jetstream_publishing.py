@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from typing import Any
 
@@ -258,3 +259,36 @@ async def test_messages_are_purged_once_all_subject_consumers_acked(
         assert (await stream_info(api))["state"]["last_seq"] == 22
         request = {"subjects_filter": nobody}
         assert (await api.call(f"STREAM.INFO.{STREAM}", request))["state"]["subjects"] == {nobody: 1}
+
+
+async def test_publishing_during_a_link_loss_raises_link_down(server: NatsServer) -> None:
+    async with Peer(server, "a").running() as sender:
+        await server.pause()
+        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1), row(2)]))
+        await wait_until(lambda: sender.profile.carrier.unconfirmed == 2, 20, "the messages to be on their way")
+        server.kill()
+        with pytest.raises(LinkDown):
+            await carrying
+        await server.start()
+        assert await sender.profile.wait_attached(20)
+        assert (await sender.profile.carrier.carry([row(1), row(2)])).published == [1, 2]
+        await sender.has(2)
+
+
+async def test_publishing_waits_until_the_stream_exists_again(server: NatsServer) -> None:
+    """Nobody may make a stream here after the first: the daemon reports it, keeps what it has, and goes on when there is one."""
+    async with Peer(server, "a").running() as sender, admin(server) as api:
+        await api.call("STREAM.CREATE.BLOCK", {"name": "BLOCK", "subjects": ["x"], "storage": "memory"})
+        blocked = False
+        while not blocked:  # the daemon may have made the stream again before
+            with contextlib.suppress(JetStreamError):
+                await api.call(f"STREAM.DELETE.{STREAM}")
+            with contextlib.suppress(JetStreamError):
+                await api.call("STREAM.UPDATE.BLOCK", {"name": "BLOCK", "subjects": ["agh.>"], "storage": "memory"})
+                blocked = True
+        await wait_until(lambda: "jetstream" in sender.problems, 30, "the report")
+        assert (await sender.profile.carrier.carry([row(1)])).published == []
+        carrying = asyncio.create_task(sender.profile.carrier.carry([row(1)]))
+        await api.call("STREAM.DELETE.BLOCK")
+        assert (await carrying).published == [1]
+        await sender.has(1)

@@ -156,7 +156,7 @@ async def test_a_wrong_signature_spends_by_the_size_of_its_envelope(tmp_path: Pa
 
 async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_path: Path) -> None:
     """Forged openings would have us answer their victim, and use up the receipts that it needs."""
-    async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
+    async with bench(tmp_path, Still(), limits=LimitsSettings(receipts_per_minute=5)) as b:
         work: dict[str, Any] = {"thread_id": "thread_one"}
         await b.admit(FRIEND.handle)
         for number in range(30):
@@ -170,7 +170,7 @@ async def test_a_denied_sender_gets_one_receipt_and_keeps_its_own_budget(tmp_pat
 
 
 async def test_receipts_for_unreadable_messages_have_a_budget_of_their_own(tmp_path: Path) -> None:
-    async with bench(tmp_path, limits=LimitsSettings(receipts_per_minute=5)) as b:
+    async with bench(tmp_path, Still(), limits=LimitsSettings(receipts_per_minute=5)) as b:
         await b.admit("friend")
         for number in range(30):
             await b.offer(b.say("friend", work_id=f"work_b{number}", body={"text": 1}))

@@ -14,6 +14,7 @@ from aghbus.daemon.api.http.listeners import ListenError, listen_unix
 from aghbus.daemon.api.server import ApiServer
 from tests.support.api_harness import DEADLINE, Api, Reply, exchange
 from tests.support.api_simulator import SimulatedDaemon
+from tests.support.daemons import START_WAIT
 
 TOKEN = "correct-horse-battery-staple-and-more"
 
@@ -149,15 +150,15 @@ def contend(path: Path, start: "multiprocessing.synchronize.Barrier", results: "
     """One of several processes that want the same socket; the winner holds it until all have tried."""
 
     async def attempt() -> None:
-        start.wait(DEADLINE)
+        start.wait(START_WAIT)
         try:
             listener = await listen_unix(path, private_folder=True)
         except ListenError as error:
             results.put(error.message)
-            start.wait(DEADLINE)
+            start.wait(START_WAIT)
         else:
             results.put("listens")
-            start.wait(DEADLINE)
+            start.wait(START_WAIT)
             listener.socket.close()
 
     asyncio.run(attempt())
@@ -173,9 +174,9 @@ async def test_of_several_daemons_on_a_stale_socket_one_wins(socket_path: Path) 
     rivals = [context.Process(target=contend, args=(socket_path, start, results)) for _ in range(3)]
     for rival in rivals:
         rival.start()
-    outcomes = [await asyncio.to_thread(results.get, True, DEADLINE) for _ in rivals]
+    outcomes = [await asyncio.to_thread(results.get, True, START_WAIT) for _ in rivals]
     for rival in rivals:
-        await asyncio.to_thread(rival.join, DEADLINE)
+        await asyncio.to_thread(rival.join, START_WAIT)
         assert rival.exitcode == 0
     assert sorted(word for word in outcomes if word == "listens") == ["listens"]
     assert sum("another daemon listens" in word for word in outcomes) == 2

@@ -170,7 +170,7 @@ def test_the_token_changes_at_sighup_and_what_was_proved_before_counts_no_more(t
                 return connection.getresponse().status
 
         assert status(old) == 200
-        kept = Client(Endpoint(host="127.0.0.1", port=port, token=old), timeout=1)
+        kept = Client(Endpoint(host="127.0.0.1", port=port, token=old), timeout=20)
         kept.version()
         assert ops.process is not None
         token.write_text("too short\n")

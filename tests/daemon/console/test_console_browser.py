@@ -63,6 +63,7 @@ def test_a_question_is_answered_and_a_work_canceled(pair: tuple[Daemon, Daemon],
     page.get_by_label("Answer").fill("main")
     page.get_by_role("button", name="Send the answer").click()
     wait_for(lambda: ops.state_of(work) == "working", 30, "the answer")
+    wait_for(lambda: worker.state_of(work) == "working", 30, "the answer at the worker")
     said = [message["envelope"]["body"] for message in worker.get(f"/v1/messages?work={work}&kind=say")["messages"]]
     assert said[-1]["text"] == "main"
     page.get_by_role("button", name="Cancel").click()

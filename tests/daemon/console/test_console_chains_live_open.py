@@ -53,8 +53,12 @@ def test_a_run_is_a_graph_with_inputs_and_outputs_and_its_question_is_answered(
         page.get_by_role("button", name="Send the answer").click()
         expect(page.get_by_role("heading", name="b needs an answer")).to_have_count(0)
         work = show(ops, run_id)["history"][-1]["work_id"]
-        said = [one["envelope"]["body"]["text"] for one in worker.get(f"/v1/messages?work={work}&kind=say")["messages"]]
-        assert said[-1] == "the second"
+
+        def said() -> list[str]:
+            found = worker.get(f"/v1/messages?work={work}&kind=say")["messages"]
+            return [one["envelope"]["body"]["text"] for one in found]
+
+        wait_for(lambda: said()[-1] == "the second", 30, "the answer at the worker")
 
 
 def test_a_node_of_a_run_cannot_write_into_the_page(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
