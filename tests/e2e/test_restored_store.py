@@ -215,7 +215,7 @@ def test_a_peer_names_the_works_that_may_be_forgotten(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "end"), [({}, "busy"), ({"accept_within": 4}, "it cannot be handed over: the store was restored")]
+    ("more", "end"), [({}, "busy"), ({"accept_within": 12}, "it cannot be handed over: the store was restored")]
 )
 def test_a_work_that_another_peer_got_after_the_backup_is_not_handed_over_again(
     home: Home, more: dict[str, Any], end: str
