@@ -120,7 +120,7 @@ def test_a_capability_is_waited_for_and_asked_for(tmp_path: Path) -> None:
 def test_a_capability_is_waited_for_on_the_channel_of_the_work(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with Daemon(home, "ops", "--channel", "default", "--channel", "builds") as ops:
-        client = Client(Endpoint(path=str(ops.socket_path)), timeout=8)
+        client = Client(Endpoint(path=str(ops.socket_path)), timeout=40)
         opened = Running(lambda: client.start(to_capability="sum.up", text="1 2", channel="builds"))
         with Daemon(home, "worker", "--channel", "builds", "--capability", "sum.up"):
             assert ops.get(f"/v1/works/{opened.result().id}")["work"]["channel"] == "builds"

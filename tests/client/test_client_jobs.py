@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -10,6 +10,9 @@ from aghbus.client import AsyncClient, Client, Endpoint, Job, JobCanceled, Usage
 from aghbus.protocol.api.works import Work
 from tests.support.client_pair import Pair, Running
 from tests.support.daemons import wait_for
+
+LEASE: Final = 5
+"""Seconds: more than a machine stands still."""
 
 
 def take(client: Client, handle: Callable[[Job], Any], **options: Any) -> Running:
@@ -147,7 +150,7 @@ def test_a_question_ends_with_the_work(pair: Pair) -> None:
 
 def test_lease_is_renewed_while_block_runs_and_expires_on_crash(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
-    jobs = pair.working.jobs(lease=2)
+    jobs = pair.working.jobs(lease=LEASE)
     job = next(jobs)
     (item,) = pair.working.inbox(states=frozenset({"leased"})).items
     assert item.lease_until_ms is not None
@@ -155,7 +158,7 @@ def test_lease_is_renewed_while_block_runs_and_expires_on_crash(pair: Pair) -> N
     def renewed() -> bool:
         (now,) = pair.working.inbox(states=frozenset({"leased"})).items
         assert (now.lease, now.attempts) == (item.lease, 1)
-        return (now.lease_until_ms or 0) >= (item.lease_until_ms or 0) + 2_000
+        return (now.lease_until_ms or 0) >= (item.lease_until_ms or 0) + 1_000 * LEASE
 
     wait_for(renewed, 30, "renewals for longer than a lease")
     job.complete()
@@ -164,7 +167,7 @@ def test_lease_is_renewed_while_block_runs_and_expires_on_crash(pair: Pair) -> N
 
 def test_a_job_whose_lease_was_taken_is_canceled(pair: Pair) -> None:
     Running(lambda: pair.asking.run("worker", "hello", timeout=60))
-    jobs = pair.working.jobs(lease=1.5)
+    jobs = pair.working.jobs(lease=LEASE)
     job = next(jobs)
     pair.working.nack(job.message.seq, delay=0)
     pair.working.lease(job.message.seq, lease="lease_of_another")
@@ -185,7 +188,7 @@ def test_a_released_job_is_taken_again_by_the_same_consumer(pair: Pair) -> None:
 
 def test_job_leased_by_another_consumer_is_retaken_after_its_nack(pair: Pair) -> None:
     opened = Running(lambda: pair.asking.run("worker", "hello", timeout=60))
-    jobs = pair.working.jobs(lease=1.5)
+    jobs = pair.working.jobs(lease=LEASE)
     job = next(jobs)
     pair.working.nack(job.message.seq, delay=0)
     pair.working.lease(job.message.seq, lease="lease_of_another", visibility=600)

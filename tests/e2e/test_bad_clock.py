@@ -156,8 +156,8 @@ def test_retries_neither_stop_nor_storm(tmp_path: Path) -> None:
         late = ops.post("/v1/works", to="worker", text="anybody there?")
         wait_for(lambda: counter(ops, "outbox.retried") >= 1, 30, "a first retry")
         for step, hours in enumerate((-3, 2, 0), start=1):
-            before = counter(ops, "outbox.retried")
             started = time.monotonic()
+            before = counter(ops, "outbox.retried")
             clock.set(hours * HOUR)
             noticed(ops, step)
             wait_for(partial(retried, ops, before + 2), 15, "retries to go on")

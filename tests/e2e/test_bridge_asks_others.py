@@ -174,7 +174,7 @@ def test_the_time_to_live_of_the_first_query_ends_the_second_one(
     bus: Bus, helpers: dict[str, Daemon], tmp_path: Path
 ) -> None:
     with serving(bus, tmp_path, command=script(tmp_path, asking("left")), words=BRIDGE) as serve:
-        work_id = ask(bus, ttl=3)
+        work_id = ask(bus, ttl=10)
         serve.until("asked")
         (item,) = (received(helpers["left"]), helpers["left"].get("/v1/inbox")["items"])[1]
         assert bus.end_of(work_id)["event"] == "receipt:canceled"

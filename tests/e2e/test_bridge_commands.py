@@ -194,7 +194,7 @@ def test_lines_with_meta_have_target_and_work_and_the_sender(bus: Bus) -> None:
         assert (one["message"], one["sender"], one["native"], one["format"]) == (INPUT, "ops", False, "humaninloop")
         agent.write({"text": json.dumps(OUTPUT), "work_id": two["work_id"]})
         assert bus.end_of(two["work_id"])["state"] == "completed"
-        assert bus.ops.state_of(one["work_id"]) == "working"
+        wait_for(lambda: bus.ops.state_of(one["work_id"]) == "working", WAIT, "the other to be accepted only")
         assert agent.end() == 0
 
 
@@ -252,7 +252,7 @@ def test_messages_around_a_gap_are_printed_before_the_ack(bus: Bus) -> None:
 
 
 def test_an_unreachable_daemon_ends_the_bridge(bus: Bus) -> None:
-    with bridging(bus.home, "worker", "sacp", "--timeout", "0.5s") as agent:
+    with bridging(bus.home, "worker", "sacp", "--timeout", "5s") as agent:
         bus.open("first")
         agent.wait_lines(1)
         bus.worker.stop()
@@ -432,7 +432,7 @@ def test_with_two_works_printed_an_answer_that_names_none_is_refused(bus: Bus) -
         wait_for(lambda: bus.worker.state_of(first) == "canceled", WAIT, "the first to be called off")
         agent.write(RESPONSE)  # for which of them?
         agent.wait_words("line 1: error (whole) ambiguous_work: 2 works are unanswered")
-        assert bus.worker.state_of(second) == "working"
+        wait_for(lambda: bus.worker.state_of(second) == "working", WAIT, "the second to be accepted only")
         agent.write({**RESPONSE, "message": "of the second"})
         assert bus.end_of(second)["message"] == "of the second"
         assert agent.end() == 1

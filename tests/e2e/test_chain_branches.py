@@ -238,7 +238,7 @@ def test_busy_worker_fails_node_at_timeout_unless_another_can_work(home: Home) -
         agent.daemon.post(f"/v1/works/{envelope['work_id']}/reject", reason="busy")
 
     able = ("--capability", "test.run")
-    busy = {"peer": "worker-1", "input": "x", "timeout": 3}
+    busy = {"peer": "worker-1", "input": "x", "timeout": 6}  # asked at once, and after 1 and 3 s: it is refused by then
     with (
         Daemon(home, "ops") as ops,
         Daemon(home, "worker-1", *able) as first,
@@ -247,7 +247,7 @@ def test_busy_worker_fails_node_at_timeout_unless_another_can_work(home: Home) -
         Agent(second, say_back) as agent,
     ):
         run = reach(ops, begin(ops, chain({"a": busy})), "completed", "failed")
-        assert run["error"] == "node a failed: worker-1 is busy for 3 s"
+        assert run["error"] == "node a failed: worker-1 is busy for 6 s"
         wait_for(lambda: ops.knows("worker-1", "worker-2"), WITHIN, "both")
         run = reach(ops, begin(ops, chain({"a": {"capability": "test.run", "input": "x"}})), "completed", "failed")
         assert (run["state"], run["history"][0]["peer"], agent.texts()) == ("completed", "worker-2", ["x"])

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.daemons import NO_RETRY, Daemon, Home, delivery, ops_and_worker, wait_for
 from tests.support.natsutil import NatsServer
+
+pytestmark = pytest.mark.timeout(300)  # longer than the waits of a test together
 
 ROOT = Path(__file__).parents[2]
 WORKS = 10

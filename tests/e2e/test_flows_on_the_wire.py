@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from aghbus.protocol.agh.identifiers import direct_id, subject_for
-from tests.support.daemons import Daemon, Home, wait_for
+from tests.support.daemons import NO_RETRY, Daemon, Home, wait_for
 from tests.support.foreign import Foreign, foreign_peer
 from tests.support.natsutil import NatsServer, wait_until
 
 
 @pytest.fixture
 async def bus(tmp_path: Path) -> AsyncIterator[tuple[NatsServer, Daemon]]:
+    """The daemon repeats nothing: `asker` acknowledges no message, so what it waits for could come once more."""
     async with NatsServer() as server:
         home = Home(tmp_path)
-        with Daemon(home, "worker", "--capability", "test.run", "--nats", server.url) as worker:
+        with Daemon(home, "worker", "--capability", "test.run", "--nats", server.url, *NO_RETRY) as worker:
             yield server, worker
 
 

@@ -86,7 +86,7 @@ def test_works_of_a_plain_id_are_finished_under_it_after_first_key(home: Home) -
         worker.post(f"/v1/works/{ours}/need-input", message="which one?")
         wait_for(lambda: ops.state_of(ours) == "needs_input", 15, "the question")
         assert ops.get("/v1/status")["former"] == []
-        late = opened(ops, "worker", "never accepted", accept_within=15)  # time for a restart and a look at it
+        late = opened(ops, "worker", "never accepted", accept_within=25)  # time for a restart and a look at it
         wait_for(lambda: has(worker, late), 15, "the last opening")
 
         assert ops.stop() == 0
@@ -101,7 +101,7 @@ def test_works_of_a_plain_id_are_finished_under_it_after_first_key(home: Home) -
 
         (room,) = ops.get("/v1/directs")["directs"]
         assert room["peer"] == "worker"
-        wait_for(lambda: worker.state_of(late) == "canceled", 40, "the deadline, kept under the old identity")
+        wait_for(lambda: worker.state_of(late) == "canceled", 60, "the deadline, kept under the old identity")
         ops.post(f"/v1/works/{ours}/say", message="the second")
         wait_for(lambda: worker.state_of(ours) == "working", 15, "the answer")
         ops.kill()

@@ -13,7 +13,7 @@ from tests.support.daemons import DURABLE, Daemon, Home, HttpError, wait_for
 from tests.support.foreign import foreign_peer
 from tests.support.natsutil import NatsServer
 
-OFTEN = ("--discovery-interval", "1s")
+OFTEN = ("--discovery-interval", "2s")  # after three intervals without a greet the other one counts as gone
 GIVES_WAY = "was started before this one, which takes no messages"
 KEEPS = "was started after this one, and takes no messages"
 

@@ -56,7 +56,7 @@ async def test_a_killed_peer_receives_missed_messages_that_are_still_fresh(home:
     nats = ("--nats", server.url, *DURABLE)
     with ops_and_worker(home, *nats, *NO_RETRY) as (ops, worker):
         worker.kill()
-        stale = say(ops, "worker", "stale", expires_in=1)
+        stale = say(ops, "worker", "stale", expires_in=4)  # published before
         fresh = [say(ops, "worker", f"number {n}", expires_in=600) for n in range(30)]
         wait_for(lambda: {delivery(ops, one) for one in fresh} == {"published"}, 30, "the stream to have them")
         # the next one is published again at once: its new header says that the stale one is settled

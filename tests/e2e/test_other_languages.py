@@ -21,6 +21,8 @@ EXAMPLES: Final = ROOT / "examples" / "other-languages"
 PAGE: Final = ROOT / "docs" / "other-languages.md"
 RESULT: Final = '{"branch":"main","passed":true}'
 
+pytestmark = pytest.mark.timeout(360)  # Go's first build of a user compiles its standard library
+
 
 def node(_folder: Path) -> list[str]:
     return [str(require_node()), str(EXAMPLES / "agent.mjs")]

@@ -225,7 +225,7 @@ def test_progress_below_keeps_the_work_of_the_desk_alive_until_it_stops(six: Six
     session = "thread_progress"
     desk = six.at["desk"]
     opened = desk.post(
-        "/v1/works", to="objective", text="Go", thread_id=session, trace_id=f"req_{session}", progress_within=3
+        "/v1/works", to="objective", text="Go", thread_id=session, trace_id=f"req_{session}", progress_within=5
     )
     work_id = opened["work_id"]
     handed_out(six.at["objective"], "sentient", opened["id"])
@@ -236,16 +236,16 @@ def test_progress_below_keeps_the_work_of_the_desk_alive_until_it_stops(six: Six
         works[PEERS[names[number]]] = step(six, message, PEERS[names[number]]).handed["work_id"]
     executional = six.at["executional"]
     began = time.monotonic()
-    while time.monotonic() < began + 6:  # twice the limit
+    for _ in range(20):  # twice the limit
         executional.post(f"/v1/works/{works['executional']}/update", message="going on")
         wait_for(lambda: progress_at(desk, work_id) > 0, WITHIN, "progress at the desk")
         time.sleep(0.5)
         assert desk.state_of(work_id) == "working"
-    assert progress_at(desk, work_id) >= 8
+    wait_for(lambda: progress_at(desk, work_id) == 20, WITHIN, "all of it")
     for peer, held in works.items():  # the last report was the last one
         work = work_ended(six.at[peer], held)
         assert work["state"] == "canceled", peer
-    assert time.monotonic() - began >= 8
+    assert time.monotonic() - began >= 14
 
 
 def progress_at(daemon: Daemon, work_id: str) -> int:

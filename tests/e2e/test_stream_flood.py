@@ -122,6 +122,7 @@ async def test_a_rejected_message_comes_again_after_restarts(home: Home, server:
         ]
         wait_for(lambda: counters(worker).get("overload.inbox", 0) > 1, 30, "rejected tries")
         wait_for(lambda: consumer(worker) == (0, 0), 10, "nothing to wait in the stream")
+        wait_for(lambda: {delivery(ops, one) for one in sent[1:]} == {"published"}, 10, "the record of it")
         {"ops": ops, "worker": worker}[restarted].kill()
         {"ops": ops, "worker": worker}[restarted].start()
         assert {delivery(ops, one) for one in sent[1:]} == {"published"}

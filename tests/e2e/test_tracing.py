@@ -263,7 +263,7 @@ def test_the_end_of_a_daemon_does_not_wait_for_a_collector_that_hangs(tmp_path: 
         ops.post("/v1/works", to="nobody", text="x")
         began = time.monotonic()
         assert ops.stop() == 0
-        assert time.monotonic() - began < 5  # the exporter's own limits are 10 and 30 seconds
+        assert time.monotonic() - began < 9  # the exporter's own limits are 10 and 30 seconds
 
 
 def test_a_trace_is_sampled_with_all_of_its_spans_or_not_at_all(home: Home) -> None:

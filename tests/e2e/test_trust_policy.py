@@ -12,6 +12,8 @@ from tests.support.daemons import Daemon, Home, wait_for
 
 OFTEN = ("--discovery-interval", "1s")
 """A daemon that greets often is seen soon by those whom it does not answer."""
+ONCE = ("--retry-first", "30s")
+"""A second try, after a second's stall, is answered with a receipt, and refused as another case."""
 
 
 def with_key(home: Home, name: str) -> tuple[str, str]:
@@ -47,8 +49,7 @@ def pair(home: Home) -> Iterator[tuple[Daemon, Daemon, str, str, str]]:
     """`ops` and `worker`, both with keys: the daemons, the handle of each, and the key id of ops."""
     ops_handle, ops_key = with_key(home, "ops")
     worker_handle, _ = with_key(home, "worker")
-    once = ("--retry-first", "30s")  # a second try, after a second's stall, is answered with a receipt
-    with Daemon(home, "worker", *once) as worker, Daemon(home, "ops", *once) as ops:
+    with Daemon(home, "worker", *ONCE) as worker, Daemon(home, "ops", *ONCE) as ops:
         wait_for(lambda: ops.knows(worker_handle) and worker.knows(ops_handle), 15, "presence")
         yield ops, worker, ops_handle, worker_handle, ops_key
 
@@ -99,6 +100,7 @@ def test_denied_sender_gets_one_receipt_a_minute_and_rules_persist(
     for _ in range(3):
         open_work(home, "ops", worker_handle)
     wait_for(lambda: len(refused_by(worker, ops_handle)) >= 3, 15, "three refusals")
+    wait_for(lambda: ops.get("/v1/messages?kind=receipt&direction=in")["messages"], 15, "the receipt")
     receipts = ops.get("/v1/messages?kind=receipt&direction=in")["messages"]
     assert [one["envelope"]["body"]["reason_code"] for one in receipts] == ["verification_failed"]
     assert (
@@ -114,7 +116,7 @@ def test_denied_sender_gets_one_receipt_a_minute_and_rules_persist(
 
 def test_rules_for_opening_work_and_for_talking(home: Home, pair: tuple[Daemon, Daemon, str, str, str]) -> None:
     _, worker, ops_handle, worker_handle, _ = pair
-    with Daemon(home, "plain") as plain:
+    with Daemon(home, "plain", *ONCE) as plain:
         wait_for(lambda: plain.knows(worker_handle), 15, "presence")
         noted = home.ctl("--name", "worker", "trust", "allow", "--channel", "default", ops_handle)
         assert noted.returncode == 0

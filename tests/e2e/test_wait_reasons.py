@@ -170,7 +170,7 @@ async def test_admission_is_the_reason_on_both_sides(tmp_path: Path) -> None:
 def test_work_run_says_why_it_has_not_ended(pair: tuple[Home, Daemon, Daemon]) -> None:
     home, _, _ = pair
     given = ("--name", "ops", "work", "run", "--to", "worker", "--text", "do it")
-    done = home.ctl(*given, "--wait", "17s")  # longer than the first keep-alive
+    done = home.ctl(*given, "--wait", "25s")  # longer than the first keep-alive, and shorter than the second one
     notes = done.stderr.decode().splitlines()
     assert done.returncode == 8
     waiting = [line for line in notes if line.startswith("(delivered at ")]
@@ -186,6 +186,7 @@ def test_the_timeout_of_the_client_says_why(pair: tuple[Home, Daemon, Daemon], t
     client = Client(Endpoint(path=str(ops.socket_path)))
     handle = client.start("worker", "do it", on_progress=tell)
     wait_for(lambda: worker.state_of(handle.id), WAIT, "the work to arrive")
+    until(ops, handle.id, "not_accepted")
     with pytest.raises(WorkTimeout) as caught:
         handle.result(timeout=0.5)
     assert caught.value.why is not None and caught.value.why.code == "not_accepted"
