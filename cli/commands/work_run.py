@@ -34,9 +34,9 @@ def run(context: Context, values: dict[str, Any]) -> int:
 
 def run_to_end(context: Context, sent: dict[str, Any], wait: float | None) -> int:
     """The same for a work that was opened by `sent` (`SendResponse`), for `wait` seconds at most; None: without limit."""
-    context.output.note(sent_line(sent))
-    note_absent(context.api, context.output, sent)
     try:
+        context.output.note(sent_line(sent))
+        note_absent(context.api, context.output, sent)
         with _bounded(wait):
             _follow(context, sent)
     except KeyboardInterrupt:

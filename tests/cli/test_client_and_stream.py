@@ -164,7 +164,7 @@ def test_events_kept_of_the_range_of_a_gap_still_follow(tmp_path: Path) -> None:
 
 def test_reconnecting_to_a_stopped_daemon_ends_after_the_timeout(tmp_path: Path) -> None:
     with serving(tmp_path / "s", [[b"HTTP/1.1 200 OK\r\n\r\n" + event(1)]]):
-        stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 0.2), [], 0, lambda why: None)
+        stream = follow(Api(Endpoint(path=str(tmp_path / "s")), 2), [], 0, lambda why: None)
         assert next(stream)["seq"] == 1
     (tmp_path / "s").unlink()
     with pytest.raises(Unreachable):

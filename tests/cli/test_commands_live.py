@@ -383,5 +383,5 @@ def test_the_hint_of_a_refusal_can_be_pasted(bus: Bus) -> None:
     home, _, _ = bus
     refused = home.ctl("--name", "ops", "work", "open", "--to-capability", "x.y", "--text", "x")
     (command,) = re.findall(r"`aghctl ([^`]*wait --capability[^`]*)`", refused.stderr.decode())
-    pasted = home.ctl(*command.split(), "--timeout", "0.2s")
+    pasted = home.ctl(*command.split(), "--timeout", "3s")
     assert (refused.returncode, pasted.returncode) == (4, 1), pasted.stderr

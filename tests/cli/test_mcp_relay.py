@@ -48,10 +48,12 @@ def test_a_cancelled_request_gets_no_answer_and_ends(home: Home) -> None:
         relay.request(2, "tools/call", name="peers", arguments={})
         assert relay.receive()["id"] == 2
         relay.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
+        relay.request(3, "tools/call", name="peers", arguments={})
+        assert relay.receive()["id"] == 3  # the relay has read the cancellation
         daemon.post(f"/v1/works/{work_id}/cancel")  # would answer the first one
         wait_for(lambda: daemon.state_of(work_id) == "canceled", 20, "the end of the work")
-        relay.request(3, "tools/call", name="peers", arguments={})
-        assert relay.receive()["id"] == 3
+        relay.request(4, "tools/call", name="peers", arguments={})
+        assert relay.receive()["id"] == 4
 
 
 def test_a_call_that_may_have_been_done_is_not_repeated(home: Home) -> None:

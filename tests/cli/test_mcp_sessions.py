@@ -98,7 +98,7 @@ def test_what_a_session_fetched_goes_back_at_once_when_it_ends(
     assert sessions(ops) == []
     with RelayProcess(home, "ops", env=hosts[0].env) as two:
         two.open("claude-code")
-        assert hosts[0].receive(10) == ONE
+        assert hosts[0].receive(20) == ONE
         (again,) = two.call(1, "inbox")["messages"]
         assert again["seq"]
     assert ops.get("/v1/inbox")["items"][0]["attempts"] == 0

@@ -21,7 +21,8 @@ HOME = "\x1b[H"  # begins every picture
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     home = Home(tmp_path_factory.mktemp("watch"))
-    with ops_and_worker(home) as (ops, worker):
+    once = ("--retry-first", "30s")  # a retry after a stall would be an event of its own
+    with ops_and_worker(home, *once) as (ops, worker):
         yield home, ops, worker
 
 
@@ -63,7 +64,7 @@ def test_a_terminal_shows_every_change_and_ctrl_c_leaves_it_as_it_was(bus: Bus) 
         program.type("\x03")
         began = time.monotonic()
         assert program.wait() == 130
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 10
     shown = program.shown.decode()
     assert "\x1b[?" not in shown  # no mode of the terminal was changed, so none is left
     assert shown.endswith("\n")

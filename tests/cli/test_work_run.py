@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from aghbus.cli.app import errors
+from aghbus.cli.commands.work_run import run_to_end
+from aghbus.cli.context import Context
+from aghbus.client.api import Api
+from aghbus.client.http import Endpoint, Query
 from tests.support.daemons import Daemon, Home, ops_and_worker, wait_for
 
 Bus = tuple[Home, Daemon, Daemon]
@@ -19,7 +24,8 @@ WORK = "work_of_this_test"
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
     home = Home(tmp_path_factory.mktemp("run"))
-    with ops_and_worker(home) as (ops, worker):
+    once = ("--retry-first", "30s")  # a retry after a stall would be an event of its own
+    with ops_and_worker(home, *once) as (ops, worker):
         yield home, ops, worker
 
 
@@ -103,7 +109,9 @@ def test_the_wait_is_bounded(bus: Bus) -> None:
 def test_ctrl_c_tells_the_id_and_how_to_go_on(bus: Bus, form: str) -> None:
     work_id = f"work_interrupted_{form}"
     with running(bus, work_id, "-o", form) as process:
-        wait_for(lambda: bus[1].get("/v1/status")["works"]["submitted"], 30, "the work")
+        if form == "human":  # the worker may have the work before the command has the answer of the daemon
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(b"sent to worker")
         process.send_signal(signal.SIGINT)
         code, out, errors = ended(process)
     assert (code, out) == (130, "")
@@ -115,6 +123,25 @@ def test_ctrl_c_tells_the_id_and_how_to_go_on(bus: Bus, form: str) -> None:
     for verb in ("watch", "cancel"):
         assert f"`aghctl --name ops work {verb} {work_id}`" in errors
     assert bus[1].state_of(work_id) == "submitted"
+
+
+def test_ctrl_c_while_it_looks_for_an_unknown_peer_tells_the_id_too() -> None:
+    class Interrupted(Api):
+        def get(self, path: str, query: Query = ()) -> dict[str, Any]:
+            raise KeyboardInterrupt
+
+    class Ours(Context):
+        @property
+        def api(self) -> Api:
+            return Interrupted(Endpoint(), 1.0)
+
+    options = dict.fromkeys(("output", "timeout", "name", "socket", "api", "token_file"))
+    where = {"to": "nobody", "recipient": "unknown", "thread_id": "thread_one", "channel": "default"}
+    with pytest.raises(BaseException, match="work_open goes on") as raised:  # a KeyboardInterrupt would end all tests
+        run_to_end(
+            Ours(options), {**where, "work_id": "work_open", "id": "msg_open", "state": "queued", "seq": 1}, None
+        )
+    assert isinstance(raised.value, errors.Interrupted)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`aghctl a2a serve` as a process, clients of the official SDK, and a worker whose steps a test decides."""
 
 import contextlib
+import functools
 import json
 import signal
 import subprocess
@@ -24,6 +25,10 @@ BINDINGS = ("JSONRPC", "HTTP+JSON", "GRPC")
 ENDED = ("TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED")
 HEADERS = {"A2A-Version": "1.0"}
 
+# 5 seconds, which they wait by themselves, are not enough for a machine that is busy
+get = functools.partial(httpx.get, timeout=WAIT)
+post = functools.partial(httpx.post, timeout=WAIT)
+
 
 class Gateway:
     """One gateway of the daemon `ops`."""
@@ -39,7 +44,11 @@ class Gateway:
         self.events = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        self.url = self.until("listening")["url"]
+        try:
+            self.url = self.until("listening")["url"]
+        except BaseException:
+            self.stop(signal.SIGKILL)
+            raise
 
     def _read(self) -> None:
         assert self.process.stdout is not None

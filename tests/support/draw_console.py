@@ -21,6 +21,8 @@ PICTURES: Final = ("console-overview.png", "console-work.png", "console-needs.pn
 _WIDTH: Final = 1200
 _HEIGHT: Final = 760
 
+expect.set_options(timeout=30_000)
+
 
 def digest_of_page() -> str:
     """SHA-256 of all files of the page."""

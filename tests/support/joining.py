@@ -76,16 +76,26 @@ class AgentProcess:
 @contextlib.contextmanager
 def agent(folder: Path, *options: str) -> Iterator[AgentProcess]:
     one = AgentProcess(folder, *options)
-    one.start()
     try:
+        one.start()
         yield one
     finally:
         one.kill()
 
 
-def journals(bus: Bus) -> list[Path]:
-    """The journals of the works that a join of `worker` has."""
-    return list((bus.home.root / "state" / "aghbus" / "clients" / "worker" / "a2a-join").glob("*.jsonl"))
+def journals(bus: Bus) -> dict[Path, str]:
+    """The journals of the works that a join of `worker` has, and their text."""
+    found = dict[Path, str]()
+    for path in (bus.home.root / "state" / "aghbus" / "clients" / "worker" / "a2a-join").glob("*.jsonl"):
+        with contextlib.suppress(FileNotFoundError):  # its work has ended meanwhile
+            found[path] = path.read_text()
+    return found
+
+
+def phases(bus: Bus, work_id: str) -> list[str]:
+    """The phases of a work in its journal, oldest first; none without a journal."""
+    texts = [text for text in journals(bus).values() if work_id in text]
+    return [json.loads(line)["phase"] for text in texts for line in text.splitlines()]
 
 
 class Join(EventsProcess):
@@ -96,7 +106,11 @@ class Join(EventsProcess):
         self.name = f"j{self.process.pid}"
 
     def __enter__(self) -> "Join":
-        self.until("ready")
+        try:
+            self.until("ready")
+        except BaseException:
+            self.close()  # it would take the works of the next test
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

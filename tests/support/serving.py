@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.support.daemons import Daemon, Home, wait_for
 
-WAIT = 30.0
+WAIT = 60.0
+"""Seconds: with four workers on two cores a program may need half of it until it is ready."""
 SERVE = ("serve", "--capability", "test.run")
 WAITS = """
 import os, pathlib, time
@@ -55,8 +56,8 @@ class Bus:
     def end_of(self, work_id: str) -> dict[str, Any]:
         """The last step of a work, as `ops` knows it, once it has ended."""
         wait_for(lambda: self.ops.state_of(work_id) in ("completed", "failed", "canceled"), WAIT, "the work to end")
-        step: dict[str, Any] = self.ops.get(f"/v1/works/{work_id}")["history"][-1]
-        return step
+        history: list[dict[str, Any]] = self.ops.get(f"/v1/works/{work_id}")["history"]
+        return [step for step in history if step["outcome"] != "unchanged"][-1]  # not that something came twice
 
     def traces(self, work_id: str) -> list[dict[str, Any]]:
         """Bodies of the traces that `ops` received, oldest first."""

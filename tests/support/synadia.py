@@ -98,7 +98,7 @@ async def agent_of(
     agents = Agents(nc=client, interceptors=[] if mark is None else [_Marked(mark)])
     try:
         found: list[Agent] = []
-        for _ in range(20):
+        for _ in range(100):
             agents_there = await agents.discover(stall=0.2)
             found = [each for each in agents_there if each.session_name.startswith(session) and each.owner == owner]
             if found:

@@ -20,7 +20,7 @@ def chromium() -> Generator[Browser]:
     """For one module at a time: the event loop of Playwright's blocking interface would be in the way of asynchronous tests."""
     path = require_tool("chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=60_000)
         yield browser
         browser.close()
 

@@ -67,7 +67,7 @@ def test_a_node_of_a_run_cannot_write_into_the_page(pair: tuple[Daemon, Daemon],
     run_id = begin(ops, {**chain({"a": {"peer": "worker", "input": hostile}}), "name": hostile})
     page = tab(ops, f"chains/{run_id}")
     expect(page.get_by_role("heading", level=1)).to_contain_text("<svg onload=alert(1)>⟨U+202E⟩")
-    assert page.locator("svg").count() == 1
+    expect(page.locator("svg")).to_have_count(1)
 
 
 def say(ops: Daemon, text: str) -> None:
@@ -104,8 +104,10 @@ def test_the_live_tail_pauses_and_goes_on_without_loss(pair: tuple[Daemon, Daemo
 def test_the_live_tail_keeps_a_bounded_number_of_rows(pair: tuple[Daemon, Daemon], tab: Tab) -> None:
     ops, _ = pair
     page = tab(ops, "live?kind=say&direction=out")
+    say(ops, "number 0")
+    expect(page.get_by_text("number 0")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
-    for number in range(520):
+    for number in range(1, 520):
         say(ops, f"number {number}")
     page.get_by_role("button", name="Resume").click()
     expect(page.get_by_text("20 older ones are not shown any more")).to_be_visible()
@@ -119,8 +121,8 @@ def test_a_work_is_opened_by_the_form_and_by_its_command(pair: tuple[Daemon, Dae
     expect(page.get_by_role("combobox", name="Peer")).to_have_value("worker")
     page.get_by_label("Accept within").fill("soon")
     page.get_by_text("as a command").click()
-    line = page.locator(".lines code").first.inner_text()
-    assert line == "aghctl --name ops work open --to worker --text 'run it'\\''s tests' --accept-within soon"
+    line = "aghctl --name ops work open --to worker --text 'run it'\\''s tests' --accept-within soon"
+    expect(page.locator(".lines code").first).to_have_text(line)
     page.get_by_label("Accept within").fill("5m")
     page.get_by_label("in the direct room").check()
     page.get_by_role("button", name="Open the work", exact=True).click()
@@ -145,6 +147,7 @@ def test_these_screens_have_no_violation_and_no_overflow(
         for screen in ("chains", f"chains/{run_id}", "live", "open"):
             page.evaluate("hash => { location.hash = hash }", f"#/ops/{screen}")
             expect(page.locator("main table, main textarea").first).to_be_visible()
+            expect(page.get_by_text("Loading …")).to_have_count(0)
             wider = """() => [...document.querySelectorAll("main *")].filter((one) =>
                 one.getBoundingClientRect().right > innerWidth && !one.closest(".scroll, pre")).map((one) => one.outerHTML)"""
             assert page.evaluate(wider) == [], screen

@@ -54,7 +54,7 @@ def test_a_clock_that_was_compared_long_ago_is_not_taken_for_one_that_is_behind(
     ops.kill()
     expect(page.locator(".health")).to_contain_text("away")
     page.clock.fast_forward("10:00")
-    expect(page.locator("tbody time")).to_have_text("10 min ago")
+    expect(page.locator("tbody time")).to_have_text(re.compile("^1[01] min ago$"))
     page.get_by_label("Text").fill("run")
     expect(clock(page)).to_have_text("as this browser's")
     ops.start()

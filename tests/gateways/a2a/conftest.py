@@ -11,7 +11,8 @@ from tests.support.serving import Bus, two_peers
 
 @pytest.fixture(scope="session")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bus]:
-    with two_peers(tmp_path_factory.mktemp("a2a")) as both:
+    once = ("--retry-first", "30s")  # a retry after a stall would be the latest change of a task
+    with two_peers(tmp_path_factory.mktemp("a2a"), *once, worker_options=once) as both:
         yield both
 
 

@@ -21,7 +21,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from aghbus.gateways.a2a.callers import oidc
 from tests.support.a2a_gateway import HEADERS, Gateway, certificate, received, serving_a2a
-from tests.support.serving import Bus
+from tests.support.serving import WAIT, Bus
 
 ANN, BOB = "ann-0123456789abcdef", "bob-0123456789abcdef"
 CARD = "/.well-known/agent-card.json"
@@ -33,8 +33,8 @@ def open_task(gateway: Gateway, http: httpx.Client, name: str = "m1") -> httpx.R
     return http.post(f"{gateway.url}/a2a/worker/message:send", json=content, headers=HEADERS)
 
 
-def bearer(token: str, **more: Any) -> httpx.Client:
-    return httpx.Client(headers={**HEADERS, "Authorization": f"Bearer {token}"}, **more)
+def bearer(token: str) -> httpx.Client:
+    return httpx.Client(headers={**HEADERS, "Authorization": f"Bearer {token}"}, timeout=WAIT)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_each_caller_has_its_own_tasks(bus: Bus, callers: Path) -> None:
         bearer(ANN) as ann,
         bearer(BOB) as bob,
         bearer(ANN + "x") as wrong,
-        httpx.Client() as nobody,
+        httpx.Client(timeout=WAIT) as nobody,
     ):
         refused = [open_task(gateway, client) for client in (nobody, wrong)]
         assert [answer.status_code for answer in refused] == [401, 401]
@@ -242,7 +242,7 @@ def test_client_certificates_name_callers(bus: Bus, tmp_path: Path) -> None:
             context = ssl.create_default_context(cafile=files["authority.crt"])
             if name:
                 context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
-            return httpx.Client(verify=context)
+            return httpx.Client(verify=context, timeout=WAIT)
 
         with client("ann") as http:
             task = open_task(gateway, http).json()["task"]

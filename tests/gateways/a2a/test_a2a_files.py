@@ -46,7 +46,7 @@ async def test_a_large_file_goes_through_the_object_store(bus: Bus, gateway: Gat
         command = ("--name", "worker", "artifact", "get", *uri.split("/")[3:], "-O", str(copy))
         kept = await asyncio.to_thread(bus.home.ctl, *command)
         link = task["history"][0]["parts"][0]["url"]
-        async with httpx.AsyncClient(headers=HEADERS) as http:
+        async with httpx.AsyncClient(headers=HEADERS, timeout=WAIT) as http:
             fetched = await http.get(link)
             elsewhere = await http.get(link.replace(task["id"], "work_a2a_00000000000000000000_0"))
     assert fetched.content == LARGE

@@ -24,7 +24,7 @@ from a2a.utils.errors import A2AError, InternalError, InvalidParamsError
 from aghbus.gateways.a2a.push.store import MAX_OF_CALLER, MAX_OF_TASK
 from aghbus.gateways.a2a.push.webhook import AllowList, Refused
 from aghbus.protocol.formats.a2a.ids import caller_part
-from tests.support.a2a_gateway import Gateway, at_once, certificate, message, sdk_client, shown, step, task_of
+from tests.support.a2a_gateway import Gateway, at_once, certificate, get, message, sdk_client, shown, step, task_of
 from tests.support.daemons import wait_for
 from tests.support.serving import WAIT, Bus
 
@@ -70,13 +70,13 @@ class Webhook:
 
 async def got(gateway: Gateway, name: str) -> dict[str, Any]:
     """A well-known document of the gateway."""
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=WAIT) as http:
         return dict((await http.get(f"{gateway.url}/.well-known/{name}")).json())
 
 
 def followed(gateway: Gateway) -> float:
     """The configs with something to deliver, now or later."""
-    text = httpx.get(f"{gateway.url}/metrics").text
+    text = get(f"{gateway.url}/metrics").text
     return float(next(line for line in text.splitlines() if line.startswith("aghbus_a2a_webhooks ")).split()[1])
 
 

@@ -41,7 +41,7 @@ async def test_tasks_in_each_state_outlive_a_kill(tmp_path: Path, victim: str) -
         gateway = Gateway(bus.home, "--listen", f"127.0.0.1:{free_ports(1)[0]}", "--peer", "worker")
         await asyncio.to_thread(gateway.start)
         stack.callback(gateway.stop)
-        command = script(tmp_path, COMMAND)
+        command, runs = script(tmp_path, COMMAND), tmp_path / "runs"
         serve = stack.enter_context(contextlib.closing(Serve(bus, tmp_path, command=command)))
         async with sdk_client(gateway.url, "JSONRPC") as client:
             tasks: list[dict[str, Any]] = []
@@ -49,6 +49,8 @@ async def test_tasks_in_each_state_outlive_a_kill(tmp_path: Path, victim: str) -
                 tasks.append(await task_of(client, request))
                 if text != "submitted":
                     await asyncio.to_thread(serve.until, "started", work_id=tasks[-1]["id"])
+                if text == "working":
+                    await asyncio.to_thread(wait_for, lambda: "working" in runs.read_text(), WAIT, "its command")
                 if text == "completed":
                     assert await ends(gateway.url, [tasks[0]["id"]]) == ["TASK_STATE_COMPLETED"]
         match victim:
@@ -75,4 +77,4 @@ async def test_tasks_in_each_state_outlive_a_kill(tmp_path: Path, victim: str) -
         assert found == ["TASK_STATE_COMPLETED", running, "TASK_STATE_COMPLETED"]
         async with sdk_client(gateway.url, "JSONRPC") as client:
             assert [(await task_of(client, request))["id"] for request in requests] == ids
-    assert (tmp_path / "runs").read_text().split() == list(TASKS)
+    assert runs.read_text().split() == list(TASKS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import wait_for
-from tests.support.joining import AgentProcess, Join, agent, journals
+from tests.support.joining import AgentProcess, Join, agent, phases
 from tests.support.serving import WAIT, Bus
 
 
@@ -123,7 +123,7 @@ def test_a_kill_while_a_message_goes_out(bus: Bus, reviewer: AgentProcess, optio
         work_id = bus.open(f"listen {name}")
         until_state(bus, work_id, "working")
         say(bus, work_id, f"slow {name}")
-        wait_for(lambda: any(b'"saying"' in path.read_bytes() for path in journals(bus)), WAIT, "the message")
+        wait_for(lambda: "saying" in phases(bus, work_id), WAIT, "the message")
         killed(join)
     with Join(bus, reviewer.url, *options):
         if not options:

@@ -359,7 +359,8 @@ def test_another_bridge_that_gets_the_work_of_one_that_died_does_not_prompt_agai
             first.process.kill()
             first.ended()
             journal = net.home.root / "state" / "aghbus" / "clients" / "worker" / "bridge-synadia"
-            (taken,) = (json.loads(path.read_bytes().splitlines()[0]) for path in journal.glob("*.jsonl"))
+            first_lines = [json.loads(path.read_bytes().splitlines()[0]) for path in journal.glob("*.jsonl")]
+            (taken,) = [line for line in first_lines if line["item"]["message"]["work_id"] == work_id]
             net.worker.post(f"/v1/inbox/{taken['seq']}/nack", lease=taken["item"]["lease"], delay=0)  # as if it ran out
             work = net.ended(work_id)
     assert work["state"] == "failed"
@@ -403,6 +404,8 @@ async def test_selected_agents_share_a_capability_and_those_of_our_own_bridge_ar
             bridge(net.home, "ops", "serve"),
             bridge(net.home, "worker", *JOIN, "--agent", "reviewer/alice", "--as", "code.review") as process,
         ):
+            for name in "ab":
+                await in_thread(lambda name=name: process.until("found", agent=f"reviewer/alice/{name}"))  # type: ignore[misc]
             for text in ("one", "two"):
                 work = await in_thread(lambda text=text: net.ended(net.give("code.review", text)))  # type: ignore[misc]
                 assert work["state"] == "completed"
