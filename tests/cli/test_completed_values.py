@@ -76,7 +76,7 @@ def offers(home: Home, line: str) -> set[str]:
 )
 def test_values_are_completed(home: Home, line: str, offered: set[str]) -> None:
     if offered:  # the program waits for a daemon for a second, and completes nothing then
-        wait_for(lambda: offers(home, line) == offered, 30, f"{offered}, not {offers(home, line)}")
+        wait_for(lambda: offers(home, line) == offered, 30, f"{offered}")
     else:
         assert offers(home, line) == offered
 
