@@ -190,13 +190,14 @@ class UnresponsivePeers:
         return [chosen[seq] for seq in sorted(chosen)]
 
     def _choose(self, tx: Transaction, found: _Subject, mine: list[Outgoing], ceiling: float) -> list[Outgoing]:
-        """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them."""
+        """Everything unanswered up to the last of `mine`, or only the oldest, if that is one of them or nothing was sent yet."""
         now = self._clock.monotonic()
         tx.undo.append(partial(self._restore, found, found.state))
         older = retry.unanswered(tx, mine[-1].subject, mine[-1].seq, 1 if found.absent else _WINDOW)
         unanswered = sorted({row.seq: row for row in (*older, *mine)}.values())
-        going = unanswered[:1] if unanswered[0].seq == mine[0].seq or found.absent else []
-        if now >= found.until:
+        # Without a probe nothing has shown yet whether the subject has a subscriber, however long that takes.
+        going = unanswered[:1] if unanswered[0].seq == mine[0].seq or found.absent or not found.probe else []
+        if found.probe and now >= found.until:
             going = going if found.no_subscriber or found.absent else unanswered[:_WINDOW]
             found.wait(now, ceiling)
         if going:

@@ -169,6 +169,17 @@ async def test_the_oldest_message_is_the_probe_and_then_everything_is_sent(store
     assert await going(store, clock, unresponsive, [rows[20], rows[20]]) == []  # an answer that was asked for twice
 
 
+async def test_after_a_stall_the_oldest_message_goes_out_first_too(store: Store) -> None:
+    """Nothing has shown whether the subject has a subscriber, though the time for that has passed."""
+    clock = Hand()
+    unresponsive, rows = UnresponsivePeers(clock), await waiting(store, clock, 5)
+    unresponsive.mark(SUBJECT)
+    clock.now += 1
+    assert await going(store, clock, unresponsive, rows[2:]) == [rows[0].seq]
+    clock.now += 1
+    assert await going(store, clock, unresponsive, rows) == seqs_of(rows)
+
+
 async def test_without_subscriber_only_oldest_is_sent_but_all_attempts_count(
     store: Store,
 ) -> None:
